@@ -40,7 +40,8 @@ class Traits:
 
     Attributes:
         planner: the part of planning that makes its requests.
-        honours: groups of options that it applies. refusal: of other groups: message and command.
+        honours: groups of options that it applies.
+        refusal: of other groups: message and command; ``{typed}`` in it stands for their options.
         on_this_host: its runs use the GPUs that seatrial picks and leases; else a scheduler places them, and
             ``--on auto`` does not take it.
         isolates: the target runs apart from this machine's environment and files.

@@ -103,8 +103,8 @@ SHARE_WORDS = ("run", "plan", "shell")
 #: Options that may be given several times, each for another thing: the user's own stay.
 _SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--device"}
 
-#: A comment that names an option with a value to leave out.
-_OMITTED = re.compile(r"#.*?\bwithout (--[\w-]+)")
+#: A comment that names options with values to leave out.
+_OMITTED = re.compile(r"#.*?\bwithout ((?:,? ?--?\w[\w-]*)+)")
 
 
 def with_own_words(
@@ -114,12 +114,12 @@ def with_own_words(
 
     Args:
         target: the user's own words before ``--``. An option that the advice gives replaces theirs, and
-            one that its comment is ``without`` is left out.
+            those that its comment is ``without`` are left out.
         arguments: ``--`` and what stands behind it, or nothing.
         verbs: whose words these are; advice to type another is left as it is.
     """
 
-    omitted = dict.fromkeys(_OMITTED.findall(advice), True)
+    omitted = dict.fromkeys(re.findall(r"-[^\s,]+", " ".join(_OMITTED.findall(advice))), True)
 
     def filled(call: "re.Match[str]") -> str:
         if call.group(1) not in verbs:
@@ -130,7 +130,7 @@ def with_own_words(
             return call.group(0)
         end = behind.index("--") if "--" in behind else len(behind)
         behind, advised = behind[:end], behind[end:]
-        kept = _without(target, {**_options(before + behind), **omitted})
+        kept = _without(target, _options(before + behind), omitted)
         if kept is None:
             return call.group(0)
         kept = _without_variables(kept, before + behind)
@@ -160,8 +160,9 @@ def _options(words: Sequence[str]) -> Dict[str, bool]:
     return {option: valued for option, valued in named.items() if option not in _SEVERAL}
 
 
-def _without(words: Sequence[str], options: Dict[str, bool]) -> Optional[List[str]]:
-    """Return the words without these options and their values; None if one stands there twice."""
+def _without(words: Sequence[str], options: Dict[str, bool], omitted: Dict[str, bool]) -> Optional[List[str]]:
+    """Return the words without these options and their values; None if one of ``options`` stands there twice."""
+    both = {**options, **omitted}
     kept: List[str] = []
     dropped: Dict[str, int] = {}
     skip = False
@@ -169,9 +170,9 @@ def _without(words: Sequence[str], options: Dict[str, bool]) -> Optional[List[st
         name = word.partition("=")[0]
         if skip:
             skip = False
-        elif name in options:
-            dropped[name] = dropped.get(name, 0) + 1
-            skip = options[name] and "=" not in word
+        elif name in both:
+            dropped[name] = dropped.get(name, 0) + (name not in omitted)
+            skip = both[name] and "=" not in word
         else:
             kept.append(word)
     return None if any(count > 1 for count in dropped.values()) else kept

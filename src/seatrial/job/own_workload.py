@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ _OTHERS = {"on", "name", "project", "secrets", "timeout", "notify", "no_hook", "
 _TABLES = {"kubernetes": {"context", "namespace", "require_capacity"}, "image": {"target"}}
 
 #: Volumes that end with their pod, or cannot be written.
-_GONE = ("name", "emptyDir", "configMap", "secret", "downwardAPI", "projected", "image")
+_READ_ONLY = ("configMap", "secret", "downwardAPI", "projected")
+_GONE = ("name", "emptyDir", *_READ_ONLY, "image")
 
 
 class OwnWorkload(Value):
@@ -62,6 +65,28 @@ def volume_kinds(template: Mapping[str, Any]) -> dict[str, str | None]:
     kinds = {one["name"]: next((key for key in one if key not in _GONE), None) for one in volumes}
     mounts = own_container_of(template).get("volumeMounts") or []
     return {mount["mountPath"]: kinds.get(mount["name"]) for mount in mounts}
+
+
+def env_of(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return the container's variables that have a value."""
+    env = container.get("env") or []
+    return {one["name"]: str(one.get("value", "")) for one in env if "valueFrom" not in one}
+
+
+def blocked_mount(own: OwnWorkload) -> str | None:
+    """Return why no container of the file starts: a mount inside a read-only volume, where no folder can be made."""
+    for template, _ in replicas(own.manifest):
+        volumes = {one["name"]: one for one in template["spec"].get("volumes") or []}
+        mounts = [(mount["mountPath"], mount["name"]) for mount in own_container_of(template).get("volumeMounts") or []]
+        for (path, _), (outer, name) in permutations(mounts, 2):
+            kind = next((each for each in _READ_ONLY if each in volumes.get(name, {})), None)
+            inner = path.rstrip("/").removeprefix(f"{outer.rstrip('/')}/")
+            if kind and inner != path.rstrip("/") and f'"{inner.partition("/")[0]}/' not in json.dumps(volumes[name]):
+                return (
+                    f"{own.file} mounts {path} inside {outer}, a {kind}, which is read-only: the folder for the mount "
+                    "cannot be made, so no container starts"
+                )
+    return None
 
 
 def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWorkload, dict[str, Any]]:
@@ -135,12 +160,12 @@ def _gpus(container: Mapping[str, Any]) -> tuple[str, int]:
 
 def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
     """Fill in ``$(NAME)``, as a kubelet does. Raises ValueError for a variable that only the pod knows."""
-    values = {one["name"]: one.get("value", "") for one in container.get("env") or [] if "valueFrom" not in one}
+    values = env_of(container)
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
             raise ValueError(f"$({match[1]}) in its command is not among its variables with a value")
-        return str(values[match[1]])
+        return values[match[1]]
 
     words = [str(word) for word in (*container["command"], *(container.get("args") or ()))]
     return tuple(re.sub(r"(?<!\$)\$\(([^)]+)\)", value, word).replace("$$(", "$(") for word in words)

@@ -7,7 +7,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from seatrial.errors import TargetError
 from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
+from seatrial.job.own_workload import blocked_mount, env_of, own_container_of, replicas
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
@@ -23,6 +24,7 @@ from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
 from seatrial.system.project_files import read_bytes
+from seatrial.system.text import shown
 
 #: Top-level module → its framework. The frameworks themselves are searched first.
 BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
@@ -133,16 +135,24 @@ def source_facts(job: Job) -> ScriptFacts:
     return script_facts(job.source, job.project, any_python=ready, path=path, folder=job.folder)
 
 
-def why_useless(job: Job, facts: ScriptFacts) -> TargetError | None:
-    """Return why every run of the source would fail or do nothing; None if nothing shows that."""
+def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
+    """Yield why every run of the source would fail or do nothing."""
+    if job.own is not None and (blocked := blocked_mount(job.own)):
+        yield TargetError(blocked, run=f"${{EDITOR:-vi}} {job.own.file}   # mount it elsewhere")
+    theirs = env_of(own_container_of(replicas(job.own.manifest)[0][0])) if job.own is not None else {}
+    env = {**theirs, **job.env}
+    for check in (each for each in facts.env_checks if each.name in env and not each.accepts(env[each.name])):
+        set_right = f"{check.name}={check.values[0]}" if check.wanted else f"{check.name}=VALUE"
+        file = f"${{EDITOR:-vi}} {job.own.file}   # {set_right}" if job.own else ""
+        wrong = f"{check.where} fails unless {check}, and it is set to {shown(env[check.name])}"
+        yield TargetError(wrong, cause="every run reaches this check", run=file or f"seatrial run … -e {set_right}")
     if facts.failing:
         sentences = [sentence for sentence, _ in facts.failing[:3]]
         error = "an ImportError" if " imports " in sentences[0] else "a NameError"
         fixes = "\n".join(dict.fromkeys(fix for _, fix in facts.failing[:3]))
-        return TargetError("; ".join(sentences), cause=f"every run reaches this line and fails with {error}", run=fixes)
+        yield TargetError("; ".join(sentences), cause=f"every run reaches this line and fails with {error}", run=fixes)
     if facts.idle and job.source.kind in ("script", "module"):
-        return idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
-    return None
+        yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
 
 
 def _own_path(job: Job) -> tuple[str, ...]:

@@ -29,11 +29,13 @@ def refuse_options(job: Job, traits: Traits, name: str) -> None:
     """
     fields = {**typed_keys(Job), "image.ready": ""}
     needy = [flag for flag in FLAGS if flag.needs and flag.needs not in traits.honours]
-    given = [flag.name for flag in needy if getattr(job, fields[flag.key], job.target.kind == "image")]
+    given = [flag for flag in needy if getattr(job, fields[flag.key], job.target.kind == "image")]
     if given:
         words, run = traits.refusal
         needs = "need" if len(given) > 1 else "needs"
-        raise UsageError(words.format(flags=", ".join(given), needs=needs, name=name), run=run)
+        names = ", ".join(flag.name for flag in given)
+        typed = ", ".join(name for flag in given for name in flag.names.split())
+        raise UsageError(words.format(flags=names, needs=needs, name=name), run=run.format(typed=typed))
 
 
 def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> int | None:

@@ -17,6 +17,7 @@ from seatrial.job.host_paths import missing_folders, missing_inputs
 from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan, gpu_models
+from seatrial.job.reading.constants import is_outside
 from seatrial.job.reading.devices import verdicts
 from seatrial.job.reading.signs import memory_note
 from seatrial.job.script import ScriptFacts, source_digest
@@ -108,7 +109,8 @@ def make_plan(
     chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
-    missing = [*missing_inputs(job, script.reads), *missing_folders(job, script.unmade)]
+    reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
+    missing = [*missing_inputs(job, reads), *missing_folders(job, script.unmade)]
     missing = missing if parts.image is None or parts.image.build else []
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import posixpath
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from packaging.version import Version
 
 from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
+from seatrial.backends.containers.mounts import inside
 from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
 from seatrial.errors import CapacityError, GpuRequestError, ImageError, SeatrialError, UsageError
@@ -20,8 +22,11 @@ from seatrial.job.cluster import CodeWay, GpuClaim, Kind, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.reading.constants import is_outside
+from seatrial.job.reading.files import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning.container.outside import IN_IMAGES
 from seatrial.planning.site import GpuPlan
 from seatrial.stack.machine import TargetMachine, this_machine
 from seatrial.system.host import Host
@@ -164,14 +169,11 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
 
 
 def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> tuple[str, ...]:
-    """Return warnings about volumes that lie on one node or end with the pod.
+    """Return warnings about volumes that lie on one node.
 
     ``machines``: the cluster's count; None where they may not be listed."""
     hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
-    warnings = [_hostpath_warning(path, machines) for path in hostpaths]
-    if not models.lasting:
-        warnings.append("Models are stored in the pod and deleted with it: --models pvc:NAME keeps them")
-    return tuple(warnings)
+    return tuple(_hostpath_warning(path, machines) for path in hostpaths)
 
 
 def _hostpath_warning(path: str, machines: int | None) -> str:
@@ -182,6 +184,47 @@ def _hostpath_warning(path: str, machines: int | None) -> str:
         f"{path}: {each} a folder of its own there, so a pod that is started on another one finds nothing in it; "
         "use pvc:NAME, or [kubernetes.node_selector] for one node"
     )
+
+
+#: Most paths named in warnings.
+_MOST_PATHS = 3
+
+
+def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], scratch: Collection[str]) -> list[Write]:
+    """Return a write for each folder that ends with the pod.
+
+    Args:
+        folder: the working directory. kept: mount → whether it outlives the pod. scratch: folders without results.
+    """
+    found: dict[str, Write] = {}
+    for write in script.writes:
+        path = posixpath.normpath(posixpath.join(folder, write.path))
+        mount = max((each for each in kept if inside(path, each)), key=len, default="")
+        if not kept.get(mount) and not any(inside(path, each) for each in scratch):
+            found.setdefault(path if write.folder else posixpath.dirname(path), write)
+    return list(found.values())[:_MOST_PATHS]
+
+
+def file_warnings(script: ScriptFacts, mounts: Collection[str], how: str, lost: list[Write], keep: str) -> list[str]:
+    """Return a sentence for each path that no volume has or keeps. Args: how, keep: advice on a volume with it."""
+    found = {each.path: f"{each.where} reads {each.path}" for each in script.reads if is_outside(each.path)}
+    known = [*found, *(each.path for each in script.writes)]
+    for path, where in script.machine_paths.items():
+        if not any(inside(path, each) or inside(each, path) for each in known):
+            found[path] = f"{where} names {path}"
+    absent = [found[path] for path in found if not any(inside(path, each) for each in (*mounts, *IN_IMAGES))]
+    reads = [f"{each}, which no volume of the pod has; {how}" for each in absent[:_MOST_PATHS]]
+    return [*reads, *(f"{each}, and no volume keeps that: it is deleted with the pod; {keep}" for each in lost)]
+
+
+def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each variable that hides GPUs. Args: source: what sets it: ``-e``, ``job.yaml sets``."""
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        if name in env:
+            yield (
+                f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and the variable can "
+                "only hide them or show those of others; delete it"
+            )
 
 
 #: NVIDIA's device classes. Source: github.com/kubernetes-sigs/dra-driver-nvidia-gpu v25, deployments/helm.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import posixpath
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses
@@ -25,12 +25,13 @@ from seatrial.job.in_container import (
     RUN_LABEL,
 )
 from seatrial.job.model import Job
-from seatrial.job.own_workload import OwnWorkload, own_container_of, replicas, volume_kinds
+from seatrial.job.own_workload import OwnWorkload, env_of, own_container_of, replicas, volume_kinds
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
+from seatrial.planning.container.outside import WRITABLE
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
 from seatrial.planning.pod_contents import (
@@ -39,10 +40,13 @@ from seatrial.planning.pod_contents import (
     Volumes,
     cluster_image,
     cluster_machine,
+    file_warnings,
     gpu_memory_warnings,
+    lost_writes,
     pod_gpus,
     pod_resource,
     project_code,
+    visible_warnings,
     volume_warnings,
     volumes_of,
 )
@@ -56,6 +60,8 @@ DEFAULT_UID = 1000
 
 #: Pods of a Job that may fail. Source: kubernetes pkg/apis/batch/v1/defaults.go.
 _BACKOFF_LIMIT = 6
+
+_MODELS_END = "Models are stored in the pod and deleted with it: --models pvc:NAME keeps them"
 
 #: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
 GO_ON_VARIABLE = "SEATRIAL_GO_ON"
@@ -90,6 +96,11 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
+    lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
+    held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
+    named = script if image.build else replace(script, reads=(), machine_paths={})  # which another's image may have
+    by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
+    by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"
     recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     return Parts(
@@ -116,7 +127,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             gpus.choice,
             code.choice,
             shm_choice,
-            _restarts_choice(again, volumes),
+            _restarts_choice(again, volumes, lost=bool(lost)),
             *image_choices,
             *tracker_choices,
         ),
@@ -126,14 +137,18 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *_workload_warnings(job, facts),
             *facts.unread,
             *([unpushed] if image.build and not job.kubernetes.registry else []),
+            *file_warnings(named, held, by_data, lost, by_models),
+            *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
+            *([] if lost or volumes.models.lasting else [_MODELS_END]),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
             *shm_warnings(job),
         ),
     )
 
 
-def _restarts_choice(again: int, volumes: Volumes) -> Choice:
-    survive = f"checkpoints survive a pod on {volumes.models}"
+def _restarts_choice(again: int, volumes: Volumes, *, lost: bool) -> Choice:
+    what = f"only what lies below {CONTAINER_MODELS} survives" if lost else "checkpoints survive"
+    survive = f"{what} a pod on {volumes.models}"
     from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
     return Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch)
 
@@ -195,19 +210,12 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     machine = parse_target(job.image.target) if job.image.target else machine
     yield from image_warnings(container["image"], machine if job.gpus.kind != "none" else None, pulled=True)
     if job.gpus.kind != "none":
-        for one in container.get("env") or []:
-            if one["name"] in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
-                yield (
-                    f"{own.file} sets {one['name']}={one.get('value', '…')}: the device plugin gives each pod its own "
-                    "GPUs, and the variable can only hide them or show those of others; delete it"
-                )
+        yield from visible_warnings(f"{own.file} sets", env_of(container))
     if paths := ", ".join(path for path, kind in kinds.items() if kind == "hostPath"):
         yield f"{paths}: a hostPath is a folder of whichever node runs the pod; a persistentVolumeClaim is everywhere"
-    for write in script.writes:
-        path = posixpath.join(container.get("workingDir") or "/", write.path)
-        inside = (mount for mount in kinds if f"{path}/".startswith(f"{mount.rstrip('/')}/"))
-        if kinds.get(max(inside, key=len, default="")) is None and not path.startswith(("/tmp/", "/dev/", "/proc/")):
-            yield f"{write}, and no volume keeps that: it is deleted with the pod; mount a persistentVolumeClaim there"
+    lost = lost_writes(script, container.get("workingDir") or "/", kinds, ("/tmp", "/dev", "/proc"))
+    mounted = f"the file mounts {', '.join(kinds) or 'none'}"
+    yield from file_warnings(script, list(kinds), mounted, lost, "mount a persistentVolumeClaim there")
 
 
 #: Options that pods have as they were given.

@@ -274,11 +274,11 @@ def _survey(job: Job, host: Host, *, offline: bool = False) -> _Ground:
     hidden = tuple(name for name in proxies_with_login(host) if name not in job.secrets)
     job = job.changed(secrets=(*job.secrets, *hidden))
     script = source_facts(job)  # first: a script that does not parse needs no engine
-    if useless := why_useless(job, script):
-        if not offline:
-            raise useless
-        advice = ": ".join(filter(None, (useless.message, useless.cause, useless.run)))
-        script = replace(script, misfits=(advice.replace("\n", ", "), *script.misfits))
+    useless = [*why_useless(job, script)]
+    if useless and not offline:
+        raise useless[0]
+    advice = [": ".join(filter(None, (each.message, each.cause, each.run))).replace("\n", ", ") for each in useless]
+    script = replace(script, misfits=(*advice, *script.misfits))
     facts = read_host(host)
     wanted = bool(facts.gpus) and job.gpus.kind != "none"
     backend, engine, why = table.choose(job.backend, host, gpus_wanted=wanted, offline=offline)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.job.own_workload import read_own, replicas, volume_kinds
+from seatrial.job.own_workload import blocked_mount, read_own, replicas, volume_kinds
 
 POD = """
       metadata: {labels: {app: mine}}
@@ -81,3 +81,21 @@ def test_replicas_with_commands_of_their_own_are_refused(tmp_path):
     head, worker = PYTORCH.split("   Worker:")
     with pytest.raises(ConfigError, match="Master and Worker differ"):
         read(tmp_path, head + "   Worker:" + worker.replace("/app/train.py", "/app/other.py"))
+
+
+@pytest.mark.parametrize(
+    ("volume", "mount", "blocked"),
+    [
+        ("configMap: {name: code}", "/app/models", True),
+        ("secret: {secretName: code}", "/app/models/", True),
+        ("projected: {sources: [{configMap: {name: code}}]}", "/app/a/b", True),
+        ("configMap: {name: code, items: [{key: a, path: models/a}]}", "/app/models", False),
+        ("emptyDir: {}", "/app/models", False),
+        ("configMap: {name: code}", "/apple", False),
+    ],
+)
+def test_a_mount_inside_a_read_only_volume_is_named(tmp_path, volume, mount, blocked):
+    own, _ = read(
+        tmp_path, JOB.replace("configMap: {name: code}", volume).replace("mountPath: /out", f"mountPath: {mount}")
+    )
+    assert (f"mounts {mount} inside /app, a " in (blocked_mount(own) or "")) is blocked

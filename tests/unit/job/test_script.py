@@ -30,7 +30,7 @@ def test_imports_leave_out_the_standard_library_and_the_project(tmp_path: Path) 
 
 def useless(project: Path, script: str) -> TargetError | None:
     job = Job(project=project, target=Target(kind="script", value=script))
-    return why_useless(job, source_facts(job))
+    return next(why_useless(job, source_facts(job)), None)
 
 
 @pytest.mark.parametrize(
@@ -599,3 +599,33 @@ def test_a_misspelt_backend_is_set_right_where_it_was_set(tmp_path: Path, typed:
         with pytest.raises(UsageError, match=f"KERAS_BACKEND={typed}: Keras has no such backend") as refused:
             with_keras_backend(facts_of(tmp_path, source), env, tmp_path)
         assert refused.value.run == run
+
+
+KIND = "import os\nkind = os.environ.get('KIND', 'mnist')\n"
+LOAD = "def load(rank, kind='mnist'):\n    if kind == 'mnist':\n        pass\n    elif kind == 'cifar':\n        pass\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "rejected"),
+    [
+        (
+            LOAD + "    else:\n        raise OSError\ndef main():\n    a = os.getenv('KIND')\n    load(0, a)\nmain()\n",
+            "x",
+            True,
+        ),
+        (LOAD + "    else:\n        raise ValueError(kind)\nload(0, kind.lower())\n", "CIFAR", False),
+        (LOAD + "    else:\n        kind = 3\nload(0, kind)\n", "x", False),
+        (LOAD + "    raise ValueError(kind)\nif kind:\n    load(0, kind)\n", "x", False),
+        ("if kind not in ('a', 'b'):\n    raise SystemExit('kind')\n", "x", True),
+        ("if kind != 'a':\n    raise ValueError\n", "a", False),
+        ("if kind == 'a':\n    raise ValueError\n", "a", True),
+        ("assert os.getenv('KIND') in ['a', 'b']\n", "x", True),
+        ("try:\n    assert kind in ['a']\nexcept AssertionError:\n    pass\n", "x", False),
+        ("kind = kind or 'a'\nif kind != 'a':\n    raise ValueError\n", "x", False),
+    ],
+)
+def test_a_variable_that_the_script_rejects(tmp_path: Path, source: str, value: str, rejected: bool) -> None:
+    (tmp_path / "train.py").write_text(KIND + source)
+    job = Job(project=tmp_path, target=Target(kind="script", value="train.py"), env={"KIND": value})
+    [*found] = why_useless(job, source_facts(job))
+    assert [f"KIND is {'not ' * (value == 'a')}" in str(each) for each in found] == [True] * rejected

@@ -57,3 +57,53 @@ def test_a_name_that_nothing_defines(tmp_path: Path, end: str, failing: bool, wa
 def test_a_name_that_another_module_sets(tmp_path: Path, sets: str) -> None:
     source = f"import settings\n{sets}\nsettings.show()\n"
     assert facts_of(tmp_path, source, settings="def show():\n    print(RANK)\n").failing == ()
+
+
+@pytest.mark.parametrize(
+    ("source", "failing", "warned"),
+    [
+        ("x = x.to(0)\n", True, False),
+        ("for i in range(3):\n    x += i\n", True, False),
+        ("for i in [*open('a')]:\n    x += i\n", False, True),
+        ("print(x)\nx = 1\n", True, False),
+        (
+            "def f(a):\n    return x * a\n    x = 1\ndef g(rate, *, y=1):\n    x = x * y\nx = 1\nf(2)\ng(1)\n",
+            True,
+            False,
+        ),
+        ("def f():\n    x = x + 1\nif i:\n    f()\n", False, True),
+        ("try:\n    print(x, x)\nexcept RuntimeError:\n    pass\nx = 1\n", True, False),
+        ("try:\n    print([x for i in []])\n    x = x\nexcept RuntimeError:\n    pass\n", False, True),
+        ("try:\n    x = x\nexcept NameError:\n    x = 1\n", False, False),
+        ("for i in range(3):\n    if i:\n        print(i and x)\n    x = i\nelse:\n    print(x)\n", False, False),
+        (
+            "for i in range(3):\n    for j in []:\n        x = x\n    print(i and x, x if i else 1)\n    x = 1\n",
+            False,
+            False,
+        ),
+        ("if i:\n    x = 1\nprint(x)\nx = 2\n", False, False),
+        ("def f():\n    global x\n    x = 1\nf()\nprint(x)\nx = x\n", False, False),
+        (
+            "def f():\n    def g():\n        nonlocal x\n        x = 1\n    g()\n    print(x)\n    x = 2\nf()\n",
+            False,
+            False,
+        ),
+        ("if (x := 1) and [x for x in 'ab']:\n    print(x)\ny, z = (lambda x: x, x)\nx = x\n", False, False),
+        ("try:\n    x = 1\nexcept OSError as y:\n    print(y)\nfinally:\n    print(x)\nx = 2\ny = x\n", False, False),
+        ("import x.y\nwith open(x.y) as f, open(f) as y:\n    print(f)\nf = x\ndel f\n", False, False),
+        ("match i:\n    case [x, *y] if x:\n        print(x, y)\nprint(x)\nx = y = 1\n", False, False),
+        ("if 'x' not in dir():\n    x = 1\nelse:\n    x = x\nx = x\n", False, False),
+        ("while True:\n    try:\n        print(i)\n    except OSError:\n        print(x)\n    x = 1\n", False, False),
+        ("def f(x, *y, **z):\n    x = x; y = y; z = z\n    input = 1\ninput = input\nf(1)\n", False, False),
+    ],
+)
+def test_a_name_that_nothing_assigns_before(tmp_path: Path, source: str, failing: bool, warned: bool) -> None:
+    facts = facts_of(tmp_path, f"import sys\ni = len(sys.argv)\n{source}")
+    sides = facts.failing, facts.misfits
+    assert [any("uses x, which nothing assigns before" in each for each in side) for side in sides] == [failing, warned]
+    assert not any(" y" in each or " z" in each or "input" in each for side in sides for each in side)
+
+
+def test_names_at_one_place_are_one_sentence(tmp_path: Path) -> None:
+    source = "try:\n    c = model(inputs, size)\nexcept (RuntimeError, OSError):\n    pass\n"
+    assert facts_of(tmp_path, source).failing == ("train.py:2 uses model, inputs and size, which are not defined",)

@@ -45,7 +45,7 @@ def read(project: Path, source: str, **job: Any) -> tuple[Job, ScriptFacts]:
 
 def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = project.parent / "data"
-    monkeypatch.setattr(outside, "_IN_IMAGES", (str(data.parent / "inside"),))  # a test's folder may be under /tmp
+    monkeypatch.setattr(outside, "IN_IMAGES", (str(data.parent / "inside"),))  # a test's folder may be under /tmp
     source = f"open('{data}/x.csv')\nopen('{data.parent}/inside/x')\n"
     [reported] = warn_of_outside(*read(project, source))
     assert reported.endswith(f"--mount {data}/x.csv:{data}/x.csv")

@@ -47,6 +47,7 @@ JOB = (
 SCRIPT = """
 import os, torch
 torch.save({}, '/app/models/model.pth')
+torch.load('/input/a')
 with open('/output/metadata.txt', 'w') as file:
     file.write('done')
 """
@@ -121,18 +122,22 @@ def test_aliases_are_counted_before_they_are_built(lines: str, problem: str) -> 
 
 def test_what_is_wrong_in_the_file_is_named(tmp_path: Path) -> None:
     warnings = planned(tmp_path / "project", PYTORCH, nodes("NVIDIA-H100-80GB-HBM3", "9.0")).warnings
-    old, hidden, host_path, unkept = warnings
+    old, hidden, host_path, unread, unkept = warnings
     assert "1.13.1-cuda11.6-cudnn8-runtime is too old for the GPU: torch 1.13.1+cu116 has code for" in old
     assert old.endswith("sm_86, but NVIDIA-H100-80GB-HBM3 is sm_90")
     assert "sets CUDA_VISIBLE_DEVICES=0: the device plugin" in hidden
     assert host_path.startswith("/app/models: a hostPath is")
-    assert "train.py:4" in unkept and "/output/metadata.txt, and no volume keeps that" in unkept
+    assert "train.py:4 reads /input/a, which no volume of the pod has; the file mounts /app, /app/models" in unread
+    assert "train.py:5" in unkept and "/output/metadata.txt, and no volume keeps that" in unkept
 
 
 def test_nothing_is_wrong_with_a_current_image_and_a_claim_but_an_old_driver(tmp_path: Path) -> None:
     text = PYTORCH.replace("1.13.1-cuda11.6-cudnn8", "2.5.1-cuda12.4-cudnn9").replace("CUDA_VISIBLE_DEVICES", "EPOCHS")
     text = text.replace("hostPath: {path: /tmp/models}", "persistentVolumeClaim: {claimName: out}")
-    text = text.replace("mountPath: /app/models}", "mountPath: /app/models}, {name: out, mountPath: /output}")
+    text = text.replace(
+        "mountPath: /app/models}",
+        "mountPath: /app/models}, {name: out, mountPath: /output}, {name: code, mountPath: /input}",
+    )
     assert planned(tmp_path / "project", text, nodes("NVIDIA-H100-80GB-HBM3", "9.0")).warnings == ()
     facts = nodes("Tesla-T4", "7.5", **{"nvidia.com/cuda.driver-version.full": "470.223.02"})
     [warning] = planned(tmp_path / "old", text, facts).warnings

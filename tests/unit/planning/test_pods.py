@@ -16,6 +16,7 @@ from planning_sites import chosen, plan_of
 from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.cli.errors import as_typed
 from seatrial.errors import ConfigError, UsageError
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import Target
@@ -174,3 +175,25 @@ def test_push_refuses_a_reference_without_a_host(tmp_path: Path, reference: str)
         Docker({"SEATRIAL_DOCKER": str(program)}).images.push(reference)
     assert not log.exists()
     assert "[kubernetes] registry" in (refused.value.run or "")
+
+
+def test_files_that_no_volume_has_and_hidden_gpus_are_named(tmp_path: Path) -> None:
+    source = (
+        "import torch\nx = torch.load('/input/x.pt')\ntorch.save(x, '/output/a/x.pt')\ntorch.save(x, '/models/x')\n"
+    )
+    flags = {"script": source, "gpus": "1", "env": {"CUDA_VISIBLE_DEVICES": "0"}, "image": {}}
+    for models, kept in ({}, False), ({"models": "pvc:m"}, True):
+        plan = a_cluster_plan(tmp_path, kubernetes=models, **flags)
+        told = "\n".join(plan.warnings)
+        assert "train.py:2 reads /input/x.pt, which no volume of the pod has; --data pvc:NAME mounts one" in told
+        assert "train.py:3 writes /output/a/x.pt, and no volume keeps that" in told and "--mount" not in told
+        assert ("train.py:4 writes /models/x" in told) is not kept and "this machine" not in told
+        assert "-e CUDA_VISIBLE_DEVICES=0: the device plugin" in told and "checkpoints survive" not in str(plan.choices)
+
+
+def test_a_refused_option_is_left_out_of_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        a_cluster_plan(tmp_path, mounts=["./a:/b", "./c:/d"])
+    typed = ["plan", "x.py", "--mount", "./a:/b", "--on", "k8s", "-v", "./c:/d"]
+    fix = as_typed(error.value.run, typed)
+    assert fix == "seatrial plan x.py --on k8s --data pvc:NAME --models pvc:NAME   # without --mount, -v"

@@ -53,7 +53,7 @@ class Kubernetes:
     traits = Traits(
         "pods",
         frozenset({"limits", "image"}),
-        ("{flags}: not on Kubernetes", "seatrial run … --on k8s --data pvc:NAME --models pvc:NAME"),
+        ("{flags}: not on Kubernetes", "seatrial run … --on k8s --data pvc:NAME --models pvc:NAME   # without {typed}"),
         on_this_host=False,
     )
     images = None  # nodes have images, but do not report what is in them

@@ -191,6 +191,19 @@ class Constants:
             return Text(self.settings[key][0], False)
         return None
 
+    def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
+        """Return the variable of the environment that an expression reads; None for any other."""
+        self._looks = self._looks if depth else 0
+        match node:
+            case ast.Call(func=ast.Attribute(attr="lower" | "upper", value=inner), args=[]):
+                return self.variable(inner, unit, depth + 1)
+            case ast.Call(func=func, args=[key, *_]) if re.search(r"environ\.get$|getenv$", dotted(func)):
+                return literal(key)
+            case ast.Subscript(value=table, slice=key) if last_name(table) == "environ":
+                return literal(key)
+        values = [each for each in self._values(node, unit, depth) if each.sure] if depth < _DEEPEST else []
+        return self.variable(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else None
+
     def _values(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         """Return what a name, an attribute or an item may stand for."""
         self._looks += 1

@@ -26,7 +26,7 @@ _SILENT = frozenset(
     for kind in family.__subclasses__()
 )
 
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 #: Kinds with nothing below them that could run.
 _LEAVES = frozenset((ast.Name, ast.Constant, ast.Import, ast.ImportFrom, ast.Global, ast.Pass))
@@ -36,7 +36,7 @@ _APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lam
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
     *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
-    *_COMPREHENSIONS,
+    *COMPREHENSIONS,
 )
 
 #: Statements, and parts of them, that hold statements.
@@ -126,8 +126,9 @@ class Flow:
 
     @cached_property
     def globals(self) -> set[str]:
-        """Return the names that functions assign at the module's top."""
-        return {name for node in ast.walk(self._tree) if isinstance(node, ast.Global) for name in node.names}
+        """Return the names that functions assign at the module's top, or in a function around them."""
+        outer = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global | ast.Nonlocal))
+        return {name for node in outer for name in node.names}
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
@@ -187,7 +188,7 @@ class Flow:
             return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):
             return _each([*node.decorator_list, *node.bases], runs) + _block(node.body, runs)
-        if isinstance(node, _COMPREHENSIONS):
+        if isinstance(node, COMPREHENSIONS):
             return [RunNode(each, *runs._replace(always=False)) for each in _inside(node)]
         if isinstance(node, ast.Lambda):
             return _each([node.body], _PERHAPS)
@@ -220,7 +221,7 @@ class Flow:
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
-        body, orelse = (runs if _fails(other) else _PERHAPS for other in (node.orelse, node.body))
+        body, orelse = (runs if fails(other) else _PERHAPS for other in (node.orelse, node.body))
         if _holds_on_gpus(node.test):
             body = body._replace(likely=runs.likely)
         for each in (*_block(node.body, body), *_block(node.orelse, orelse)):
@@ -321,7 +322,7 @@ def _exits(node: ast.AST) -> bool:
     return call is not None and not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
 
 
-def _fails(block: Sequence[ast.stmt]) -> bool:
+def fails(block: Sequence[ast.stmt]) -> bool:
     """Recognise a block that ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``: no good run takes it."""
     ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
     return bool(ends) and not _exits(ends[0])

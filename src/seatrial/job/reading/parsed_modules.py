@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from seatrial.errors import TargetError
-from seatrial.job.reading.flow import Flow
+from seatrial.job.reading.assignments import early_reads
+from seatrial.job.reading.flow import COMPREHENSIONS, Flow
 from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.job.reading.signs import dotted, last_name
 from seatrial.system.newer_syntax import in_old_syntax
@@ -47,8 +48,9 @@ _ELSEWHERE |= {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"
 _OF_PYTHON_2 = {"basestring", "cmp", "file", "long", "raw_input", "reduce", "reload", "unichr", "unicode", "xrange"}
 _INNER = {"lambda", "listcomp", "setcomp", "dictcomp", "genexpr"}
 #: Source text that may define names at run time.
-_DYNAMIC = re.compile(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars)\(\)|sys\.modules")
-_CATCHING = {"NameError", "Exception", "BaseException"}
+_DYNAMIC = re.compile(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars|dir)\(\)|sys\.modules")
+_CATCHING = {"NameError", "UnboundLocalError", "Exception", "BaseException"}
+_UNDEFINED, _EARLY = "{} not defined", "nothing assigns before"
 
 
 @dataclass
@@ -237,22 +239,36 @@ def undefined_names(
         if left < 0 or elsewhere or _DYNAMIC.search(module.source):
             continue
         loose, bound = _loose_names(module.source)
-        known, found = bound | _ELSEWHERE | {*stored}, dict[str, tuple[bool, int]]()
-        guarded = _guarded(module) if any(names - known for names in loose.values()) else set()
+        known, found = bound | _ELSEWHERE | {*stored}, dict[tuple[str, str], tuple[bool, int]]()
+        guarded, tried = _guarded(module)
         for unit in (each for each in visited if each[0] == module.path):
-            names = loose.get(module.flow.functions[unit[1]].lineno if unit[1] else 0, set()) - known
-            for node, _, _, runs, _ in module.flow.walk(unit[1]) if names else ():
-                if isinstance(node, ast.Name) and node.id in names and id(node) not in guarded:
-                    place = runs and unit in always, -node.lineno
-                    found[node.id] = max(place, found.get(node.id, place))
-        for name, (sure, line) in found.items():
+            function = module.flow.functions.get(unit[1])
+            names = loose.get(function.lineno if function else 0, set()) - known
+            outer = {*_ELSEWHERE, *filter(None, stored)}
+            if function is not None:
+                outer = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
+            early = {*map(id, early_reads(module.flow.body(unit[1]), module.flow.globals | outer))} - guarded
+            for node, certain, _, runs, _ in module.flow.walk(unit[1]) if names or early else ():
+                why = _EARLY if id(node) in early else _UNDEFINED
+                if isinstance(node, ast.Name) and (why is _EARLY or node.id in names) and id(node) not in guarded:
+                    sure = (runs or (certain and id(node) in tried)) and unit in always
+                    found[node.id, why] = max((sure, -node.lineno), found.get((node.id, why), (sure, -node.lineno)))
+        together = dict[tuple[bool, int, str], list[str]]()
+        for (name, why), (sure, line) in found.items():
             if (sure or name not in _OF_PYTHON_2) and all(star and star.lacks(name) for star in stars):
-                yield f"{module.shown}:{-line} uses {name}, which is not defined", sure
+                together.setdefault((sure, line, why), []).append(name)
+        for (sure, line, why), (first, *others) in together.items():
+            listed = f"{', '.join((first, *others[:-1]))} and {others[-1]}" if others else first
+            yield f"{module.shown}:{-line} uses {listed}, which {why.format('are' if others else 'is')}", sure
 
 
-def _guarded(module: Module) -> set[int]:
-    """Return the ids of nodes that may use an undefined name: in ``try … except NameError`` and in annotations."""
+def _guarded(module: Module) -> tuple[set[int], set[int]]:
+    """Return the ids of nodes that may use an undefined name, and of those that run first in a ``try`` and may not.
+
+    The former are in ``try … except NameError`` and in annotations.
+    """
     parts: list[ast.AST] = []
+    first: list[ast.AST] = []
     for node in (inner for each in module.flow.body("") for inner in ast.walk(each)):
         if isinstance(node, ast.AnnAssign):
             parts.append(node.annotation)
@@ -260,8 +276,15 @@ def _guarded(module: Module) -> set[int]:
             caught: list[ast.expr | None] = [each.context_expr for each in getattr(node, "items", ())]
             caught += [each.type for each in getattr(node, "handlers", ())]
             kinds = [inner for each in caught for inner in ast.walk(each or ast.Name("Exception"))]
-            parts += () if _CATCHING.isdisjoint(map(last_name, kinds)) else node.body
-    return {id(inner) for each in parts for inner in ast.walk(each)}
+            catches = not _CATCHING.isdisjoint(map(last_name, kinds))
+            parts += node.body if catches else ()
+            errors = [inner for each in caught for inner in getattr(each, "elts", [each])]
+            sure = not catches and isinstance(node, ast.Try) and isinstance(node.body[0], ast.Assign | ast.Expr)
+            sure = sure and all(last_name(each).endswith("Error") for each in errors)
+            if sure and not any(isinstance(each, COMPREHENSIONS) for each in ast.walk(node.body[0])):
+                first.append(node.body[0])
+    guarded, tried = ({id(inner) for each in some for inner in ast.walk(each)} for some in (parts, first))
+    return guarded, tried
 
 
 def _loose_names(source: bytes) -> tuple[dict[int, set[str]], set[str]]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.devices import Devices, Reason
+from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
@@ -95,6 +96,7 @@ class Readings:
         misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
         failing: what every run reaches and what mends it: (``train.py:54 uses PATH, which is not defined``, an edit),
             and imports of missing modules and names.
+        env_checks: values of variables that it rejects.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
         idle: the script, and every module of the project that it imports, only has definitions.
     """
@@ -113,6 +115,7 @@ class Readings:
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
     failing: tuple[tuple[str, str], ...] = ()
+    env_checks: tuple[EnvCheck, ...] = ()
     least_python: tuple[tuple[int, int], str] | None = None
     idle: bool = False
 
@@ -169,6 +172,7 @@ class ProjectReader:
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.relative: tuple[str, str] | None = None
         self.fails: dict[str, tuple[Unit, str]] = {}  # of reading.missing, the importing unit and the top-level package
+        self.checks: list[tuple[Unit, str, ast.stmt]] = []
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
         self.certain: list[Unit] = []
@@ -229,6 +233,7 @@ class ProjectReader:
                 *may_fail[:_MOST_SHOWN],
             ),
             failing=(*self._failing_imports(), *((each, _definition(each)) for each, sure in wrong if sure)),
+            env_checks=tuple(env_checks(self.checks, self.files.constants)),
             least_python=self.least_python,
             relative=self.relative,
             idle=not self.calls and module is not None and self._is_idle(module),
@@ -359,6 +364,8 @@ class ProjectReader:
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
+            self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
                 self.reading.asserted.setdefault("".join(bound), f"{module.shown}:{node.lineno}")

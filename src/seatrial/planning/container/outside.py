@@ -23,14 +23,14 @@ from seatrial.job.reading.signs import of_a_machine
 from seatrial.job.script import ScriptFacts
 
 #: Folders that images have, too: a path below them is not this machine's.
-_IN_IMAGES = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var")
+IN_IMAGES = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var")
 
 #: Folders of every Debian for additions of a machine; and those that hold several things.
 _EMPTY = ("/home", "/media", "/mnt", "/opt", "/root", "/srv")
 _SHARED = (*_EMPTY, "/app", "/content", "/kaggle")
 
 #: Folders that every container can write to: the project, HOME, seatrial's and the kernel's.
-_WRITABLE = (CONTAINER_PROJECT, CONTAINER_HOME, "/dev", "/proc", "/seatrial", "/sys", "/tmp")
+WRITABLE = (CONTAINER_PROJECT, CONTAINER_HOME, "/dev", "/proc", "/seatrial", "/sys", "/tmp")
 
 #: Images of which it is known that they have no volume of their own, which would be writable.
 _WITHOUT_VOLUMES = ("python", "debian", "ubuntu", "nvidia/cuda", "pytorch/pytorch", "tensorflow/tensorflow")
@@ -67,7 +67,7 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
     """
     mounts: list[Mount] = []
     warnings: list[str] = []
-    kept = [each for each in (*_IN_IMAGES, *_WRITABLE, *mounted(job)) if each not in ("/tmp", CONTAINER_HOME)]
+    kept = [each for each in (*IN_IMAGES, *WRITABLE, *mounted(job)) if each not in ("/tmp", CONTAINER_HOME)]
     named = host_paths(job) if job.target.kind in _OF_PYTHON else ()
     choices = []
     for path in sorted(named, key=lambda each: each.target.count("/")):
@@ -146,7 +146,7 @@ def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
 
 def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
     """Yield (``SOURCE:TARGET`` of the mount that would keep it, write) for each write to a folder that is not kept."""
-    kept = [*_WRITABLE, *mounted(job)]
+    kept = [*WRITABLE, *mounted(job)]
     for write in script.writes:
         path = _in_container(job, write.path)
         folder = _mount_point(path, is_folder=write.folder)
@@ -170,7 +170,7 @@ def _may_succeed(job: Job, write: Write) -> bool:
     if write.path.startswith("../") and neighbour.is_relative_to(job.project):
         return True
     path = _in_container(job, write.path)
-    return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*_IN_IMAGES, "/root", "/home"))
+    return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*IN_IMAGES, "/root", "/home"))
 
 
 def _mount_point(path: str, *, is_folder: bool) -> str | None:
@@ -181,16 +181,16 @@ def _mount_point(path: str, *, is_folder: bool) -> str | None:
     parts = path.strip("/").split("/")
     known = next((number for number, part in enumerate(parts) if ANY in part), len(parts) - (not is_folder))
     top = f"/{parts[0]}"
-    depth = known if top in _IN_IMAGES else min(known, 2 if top in _SHARED else 1)
+    depth = known if top in IN_IMAGES else min(known, 2 if top in _SHARED else 1)
     folder = "/" + "/".join(parts[:depth])
-    return None if folder in ("/", *_EMPTY, *_IN_IMAGES) else folder
+    return None if folder in ("/", *_EMPTY, *IN_IMAGES) else folder
 
 
 def _source(job: Job, write: Write, folder: str) -> str:
     """Return the same folder of this machine where it has one; else a folder of the project."""
     if write.path.startswith("../"):
         return os.path.relpath(posixpath.normpath(folder), job.folder_inside)
-    if os.path.isdir(folder) and not any(inside(folder, each) for each in _IN_IMAGES):  # noqa: PTH112  # never raises
+    if os.path.isdir(folder) and not any(inside(folder, each) for each in IN_IMAGES):  # noqa: PTH112  # never raises
         return folder
     return f"./{posixpath.basename(folder)}"
 
@@ -218,7 +218,7 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
 
 def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
     """Yield a warning for each data folder or path of another machine that neither this machine nor a mount has."""
-    kept = [*_IN_IMAGES, *_WRITABLE, *mounted(job)]
+    kept = [*IN_IMAGES, *WRITABLE, *mounted(job)]
     absent: list[tuple[str, str]] = []
     for path, where in script.machine_paths.items():
         kept_there = not path.startswith("/dev/shm/") and any(inside(path, each) for each in kept)
@@ -243,7 +243,7 @@ def _missing(job: Job, path: str, where: str) -> str | None:
     if any(inside(target, each) for each in mounted(job)) or not os.path.exists(source):  # noqa: PTH110  # never raises
         return None
     if path.startswith("/"):
-        return None if any(inside(target, each) for each in _IN_IMAGES) else f"{path}:{path}"
+        return None if any(inside(target, each) for each in IN_IMAGES) else f"{path}:{path}"
     ups, _, down = path.rpartition("../")
     top = f"{ups}../{down.partition('/')[0]}"
     return f"{top}:{_in_container(job, top)}"
