@@ -240,8 +240,8 @@ def without_docker(argv: Sequence[str]) -> tuple[str, list[str]]:
             if rows[name] in known:
                 kept += [rows[name], words[-1].removeprefix(f"{name}=")]
         elif words[0][0] == "-" and letters[1:] and all(each in rows or each in known for each in letters):
-            said |= {f"{each}: {rows[each]}": None for each in letters if each in rows}
-            kept += [each for each in letters if each not in rows]
+            said |= {f"{each}: {rows[each]}": None for each in letters if each not in known}
+            kept += [each for each in letters if each in known]
         elif name or words[0].startswith("-") or has_target:
             kept += words
         else:

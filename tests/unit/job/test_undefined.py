@@ -99,11 +99,13 @@ def test_a_name_that_another_module_sets(tmp_path: Path, sets: str) -> None:
 )
 def test_a_name_that_nothing_assigns_before(tmp_path: Path, source: str, failing: bool, warned: bool) -> None:
     facts = facts_of(tmp_path, f"import sys\ni = len(sys.argv)\n{source}")
-    sides = facts.failing, facts.misfits
+    sides = [sentence for sentence, _ in facts.failing], facts.misfits
     assert [any("uses x, which nothing assigns before" in each for each in side) for side in sides] == [failing, warned]
     assert not any(" y" in each or " z" in each or "input" in each for side in sides for each in side)
 
 
 def test_names_at_one_place_are_one_sentence(tmp_path: Path) -> None:
     source = "try:\n    c = model(inputs, size)\nexcept (RuntimeError, OSError):\n    pass\n"
-    assert facts_of(tmp_path, source).failing == ("train.py:2 uses model, inputs and size, which are not defined",)
+    [(sentence, fix)] = facts_of(tmp_path, source).failing
+    assert sentence == "train.py:2 uses model, inputs and size, which are not defined"
+    assert fix == "define model, inputs and size in train.py, or import them"

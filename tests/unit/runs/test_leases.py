@@ -135,7 +135,7 @@ def test_a_link_in_place_of_the_folder_opens_nobodys_home(leases, tmp_path):
 def test_two_users_share_the_folder():
     """Seen on a machine where root had leased first: another user could not open the lock."""
     program = (
-        "import os, sys; from pathlib import Path; from seatrial.runs.leases import Leases\n"
+        "import importlib.metadata, os, sys; from pathlib import Path; from seatrial.runs.leases import Leases\n"
         "os.umask(0o077); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))\n"
         "leases = Leases(Path(sys.argv[2]), lambda handle: True)\n"
         "with leases.locked(): leases.take([f'GPU-{sys.argv[1]}'], f'run-{sys.argv[1]}'); print(leases.current())"

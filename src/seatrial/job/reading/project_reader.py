@@ -484,7 +484,7 @@ class ProjectReader:
 def _definition(sentence: str) -> str:
     """Return the edit for ``train.py:54 uses PATH, which is not defined``."""
     place, name = re.split(r":\d+ uses |, which", sentence)[:2]
-    return f"define {name} in {place}, or import it"
+    return f"define {name} in {place}, or import {'them' if ' and ' in name else 'it'}"
 
 
 def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **how: Any) -> ProjectReading:
