@@ -147,10 +147,9 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
         wrong = f"{check.where} fails unless {check}, and it is set to {shown(env[check.name])}"
         yield TargetError(wrong, cause="every run reaches this check", run=file or f"seatrial run … -e {set_right}")
     if facts.failing:
-        sentences = [sentence for sentence, _ in facts.failing[:3]]
-        error = "an ImportError" if " imports " in sentences[0] else "a NameError"
-        fixes = "\n".join(dict.fromkeys(fix for _, fix in facts.failing[:3]))
-        yield TargetError("; ".join(sentences), cause=f"every run reaches this line and fails with {error}", run=fixes)
+        sentences, fixes = zip(*facts.failing[:3], strict=True)
+        cause = "every run reaches this line and fails with a NameError"
+        yield TargetError("; ".join(sentences), cause=cause, run="\n".join(dict.fromkeys(fixes)))
     if facts.idle and job.source.kind in ("script", "module"):
         yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
 

@@ -64,7 +64,7 @@ def _of_an_index(needs: Needs) -> Needs:
 
 #: Libraries of CUDA, and Triton: torch's wheel requires a release of each. Source: Requires-Dist of torch 1.13 on.
 _OF_TORCH = re.compile(
-    r"nvidia-(cu(blas|dnn|fft|file|rand|solver|sparse|sparselt)|cuda-\w+|nccl|nvjitlink|nvshmem|nvtx)(-cu\d+)?|triton"
+    r"nvidia-(cu(blas|dnn|fft|file|rand|solver|sparse|sparselt)|cuda-(cupti|nvrtc|runtime)|nccl|nvjitlink|nvshmem|nvtx)(-cu\d+)?|triton"
 )
 
 

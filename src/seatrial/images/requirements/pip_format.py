@@ -37,7 +37,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
 _HASH = re.compile(r"\s+--hash[= ]\S+")
 #: An index of one framework's builds has few of the other packages: pip asks it besides the usual one.
-_OF_ONE_FRAMEWORK = re.compile(r"(?:-i|--index-url)(?=[ =]\s*\S+/(?:whl(?:/\S+)?|cu\d{2,3}|cpu)/?$)")
+_OF_ONE_FRAMEWORK = re.compile(r"(?:-i|--index-url)(?=[ =]\s*\S+(?:\.pytorch\.org/whl|/pytorch-wheels)(?:/\S*)?$)")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
 _INDEX_OF_A_LINE = re.compile(r"(\S.*?)\s+(?:-i|--(?:extra-)?index-url)[ =]\s*(\S+)")
 #: A folder of the project's.

@@ -39,15 +39,6 @@ _TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
-#: Options, with their values, that name an input; and values that are paths and no names on a hub.
-_INPUT = re.compile(
-    r"(?i)weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|label|corpus|image|model_name_or_path|base_model"
-    r"|(train|valid\w*|val|dev|test|eval|input)[-_](file|path|list)"
-)
-_PATH_LIKE = re.compile(
-    r"(?![/~-])(\.\.?/.*|.*/|.*\.(csv|tsv|jsonl?|txt|pkl|np[yz]|h5|hdf5|parquet|zip|mat|db|xlsx?|lst|star)|.*/.*\.(pth?|ckpt))"
-)
-_NO_INPUT = re.compile(rf"cache|conf|cfg|{_OUTPUT.pattern}")
 #: Names of settings for a place to write to.
 _OUTPUT_KEYS = re.compile(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
@@ -204,12 +195,6 @@ class Files:
             unclear = unclear or (self._makes_any and not of_a_machine(text))
             if (usual or is_typed) and not unclear and text not in (kept_or_asked if asks else kept):
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
-        above = {text for each in reads for text in (each, *map(str, PurePosixPath(each).parents))}
-        for flag, value in typed.items() if not self._makes_any else ():
-            text, name = posixpath.normpath(value), flag.lstrip("-")
-            is_input = _INPUT.search(f"{name} {value}") and _PATH_LIKE.fullmatch(value) and not _NO_INPUT.search(name)
-            if is_input and text not in above and text not in kept:
-                reads[text] = Read(value, flag, flag)
         return tuple(reads.values())
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:

@@ -33,7 +33,6 @@ class ImportRoots:
         absolute: those of absolute imports. added: of them, by the script, to sys.path.
         folder: the working directory.
         packaged: of them, where the project's packages lie once it is installed.
-        is_open: the script puts folders outside of the project first.
     """
 
     def __init__(self, project: Path, start: Path, roots: list[Path], folder: Path) -> None:
@@ -41,7 +40,6 @@ class ImportRoots:
         self.absolute = list(dict.fromkeys(roots))
         self.added: list[Path] = []
         self.packaged: list[Path] = []
-        self.is_open = False
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
 
     @property
@@ -92,7 +90,6 @@ class ImportRoots:
             for base in (self.folder, module.path.parent):
                 folder = Path(os.path.normpath(base / text))
                 ours = folder.is_relative_to(self.project) and is_folder(folder)
-                self.is_open |= dotted(call.func) == "sys.path.insert" and not folder.is_relative_to(self.project)
                 if ours and folder not in self.absolute and len(self.absolute) < MOST_PARTS:
                     self.absolute.append(folder)
                     self.added.append(folder)

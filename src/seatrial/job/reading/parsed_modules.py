@@ -81,7 +81,7 @@ class Module:
         """
         if (proto := re.fullmatch(r"(.+)_pb2(?:_grpc)?", name)) and self.path.name == "__init__.py":
             return is_file(self.path.with_name(f"{proto[1]}.proto"))
-        if name.startswith("_") or name.endswith("version"):
+        if name.startswith("_") or name.endswith("version") or not name.isascii():
             return False
         by_text = rb"import[\s(\\]*\*|__getattr__|globals|locals|vars|exec|modules|attach"
         found = re.search(rb"\b%s\b|%s" % (name.encode(), by_text), self.source)

@@ -18,7 +18,7 @@ from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
-from seatrial.job.reading.modules import Missing, generates, is_empty, is_file, is_folder, remedy
+from seatrial.job.reading.modules import Missing, is_empty, is_file, is_folder, remedy
 from seatrial.job.reading.parsed_modules import (
     STARTS,
     Import,
@@ -65,8 +65,6 @@ _NOTED = (
     ast.ClassDef,
 )
 
-#: Text of code that provides modules which no file has.
-_HOOKS = re.compile(rb"meta_path|sys\.modules|__path__")
 
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
@@ -94,8 +92,7 @@ class Readings:
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
         misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
-        failing: what every run reaches and what mends it: (``train.py:54 uses PATH, which is not defined``, an edit),
-            and imports of missing modules and names.
+        failing: what every run reaches and what mends it: (``train.py:54 uses PATH, which is not defined``, an edit).
         env_checks: values of variables that it rejects.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
         idle: the script, and every module of the project that it imports, only has definitions.
@@ -171,7 +168,6 @@ class ProjectReader:
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.relative: tuple[str, str] | None = None
-        self.fails: dict[str, tuple[Unit, str]] = {}  # of reading.missing, the importing unit and the top-level package
         self.checks: list[tuple[Unit, str, ast.stmt]] = []
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
@@ -232,22 +228,12 @@ class ProjectReader:
                 *self.parsers.misfits([*self.reading.needed, *self.reading.optional]),
                 *may_fail[:_MOST_SHOWN],
             ),
-            failing=(*self._failing_imports(), *((each, _definition(each)) for each, sure in wrong if sure)),
+            failing=tuple((each, _definition(each)) for each, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
             least_python=self.least_python,
             relative=self.relative,
             idle=not self.calls and module is not None and self._is_idle(module),
         )
-
-    def _failing_imports(self) -> Iterator[tuple[str, str]]:
-        """Yield each import that fails in every run, and what mends it."""
-        hooked = any(_HOOKS.search(each.source) for each in self.modules.known())
-        for name, (unit, top) in self.fails.items():
-            where, fix = self.reading.missing[name]
-            sure = unit in self.files.constants.always and (not top or top in self.own)
-            sure &= self.set_there.isdisjoint((None, name.rpartition(".")[2]))
-            if sure and not (hooked or self.modules.any_python or self.roots.is_open):
-                yield f"{where} imports {name}, which is not in the project", fix
 
     def _take_own_words(self) -> Iterator[str]:
         """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
@@ -416,7 +402,6 @@ class ProjectReader:
 
     def _follow(self, module: Module, node: Import, *, needed: bool, seen: RunNode, unit: Unit) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""
-        always = unit if seen.always else None
         absolute = self.roots.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
             self.roots.located([node.module.partition(".")[0]], absolute)
@@ -443,27 +428,22 @@ class ProjectReader:
             folders += [root / parts[0] for root in roots if len(parts) > 1 and is_empty(root / parts[0])]
             inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
             if needed and found[-1] is None and (inside or cython):
-                self._note_missing(module, node, parts, roots, always, None)
+                self._note_missing(module, node, parts, roots, None)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bound[f"*{found[-1][0]}" if local == "*" else local] = (found[-1][0], inner)
             for lacked in lacking if needed else ():
-                first = found[0][1] if found[0] and roots is absolute and len(parts) == 1 else None
-                sure = first is None or first in (absolute[0], self.start.parent)
                 name_in = [*parts[: None if name != "__init__" else 0], str(lacked)]
-                self._note_missing(module, node, name_in, roots, always if sure else None, other)
+                self._note_missing(module, node, name_in, roots, other)
             modules = self.reading.needed if needed else self.reading.optional
             own = cython or roots is not absolute or any(found) or self.roots.holds(module, parts[0])
             if not own:
                 modules.setdefault(name, f"{module.shown}:{node.lineno}")
 
     def _note_missing(
-        self, module: Module, node: Import, parts: list[str], roots: list[Path], always: Unit | None, of: Module | None
+        self, module: Module, node: Import, parts: list[str], roots: list[Path], of: Module | None
     ) -> None:
-        """Note a module, or a name ``of`` one, that the project lacks; a build may make it.
-
-        Args: always: the unit that imports in every run, or None.
-        """
+        """Note a module, or a name ``of`` one, that the project lacks; a build may make it."""
         for root in roots:
             inside = root.joinpath(*parts[:-1])
             there = {path.suffix for path in inside.glob(f"{glob.escape(parts[-1])}.*")}
@@ -476,9 +456,6 @@ class ProjectReader:
         if name not in self.reading.missing:
             fix = remedy(parts, roots, self.project, of.shown if of else "", relative=level > 0)
             self.reading.missing[name] = Missing(f"{module.shown}:{node.lineno}", fix)
-            by_build = parts[-1].startswith("_") or parts[-1].endswith("version") or generates(self.project)
-            if always and (not by_build or (of and of.path.name != "__init__.py")):
-                self.fails[name] = always, "" if level else parts[0]
 
 
 def _definition(sentence: str) -> str:

@@ -127,7 +127,7 @@ _TRAINER_OF_1 = {
     *("terminate_on_nan", "flush_logs_every_n_steps", "multiple_trainloader_mode", "distributed_backend"),
 }
 #: Kinds of nodes that can be a sign of something; most are not.
-TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom, ast.If)
+TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
 
 def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -137,9 +137,6 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield sign, text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
-    elif isinstance(node, ast.If):
-        if (name := _tested(node.test)) and node.orelse and all(map(_only_prints, node.orelse)):
-            yield "needs-ranks", name
     elif isinstance(node, ast.Subscript):
         yield from _of_a_variable(node)
         if is_constant(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
@@ -267,20 +264,6 @@ def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
     name = literal(node.slice)
     if name in _RANK_VARIABLES and last_name(node.value) == "environ":
         yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
-
-
-def _tested(test: ast.expr) -> str | None:
-    """Return the variable of ``"RANK" in os.environ`` and ``os.environ.get("RANK")`` that torchrun sets; else None."""
-    reads = "environ" in ast.unparse(test) or "getenv" in ast.unparse(test)
-    named = [text for each in ast.walk(test) if (text := literal(each)) in _RANK_VARIABLES]
-    negated = any(isinstance(each, ast.Not | ast.NotIn | ast.Is | ast.Eq) for each in ast.walk(test))
-    return named[0] if reads and named and not negated else None
-
-
-def _only_prints(node: ast.stmt) -> bool:
-    calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-    printing = all(last_name(each.func) in ("print", "exit", "info", "warning", "error") for each in calls)
-    return isinstance(node, ast.Expr | ast.Raise) and printing
 
 
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
