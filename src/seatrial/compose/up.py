@@ -162,9 +162,9 @@ def _planned(
             plans[name] = plan_service(context, service, make(name), selection=selection, ask=ask)
         elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place)):
             others[name] = found
-    backend, added = context.backend.name, {name: container for name, (container, _) in others.items()}
+    added = {name: container for name, (container, _) in others.items()}
     builds = {name: _network(context) for name, service in file.services.items() if service.build is not None}
-    text = override(file.services, plans, file.short_waits, added, backend=backend, builds=builds)
+    text = override(file.services, plans, file.short_waits, added, builds=builds)
     return Planned(file, plans, others, text)
 
 
@@ -179,7 +179,6 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
         "files": [str(path) for path in file.compose.files],
         "names": list(request.names),
         "profiles": profiles_in(context.host),
-        "backend": context.backend.name,
         "engine": context.engine.address and context.engine.address.model_dump(),
     }
     return store.create(members, name=request.name or file.name, details=details)
