@@ -108,7 +108,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         write_atomically(path, planned.text.encode(), mode=0o600)
         _check_override(context, path, planned)
         group = _with_runs(store, group, planned, made)
-        compose, folder = context.file.compose.with_override(path), store.folder(group.id)
+        compose, folder = replace(context.file.compose, override=path), store.folder(group.id)
         with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
             for container in planned.containers:
                 held.enter_context(held_sources(container, mode=0o644))
@@ -205,7 +205,7 @@ def _make_images(context: ComposeContext, folder: Path, console: Console) -> Non
             secrets = _copied_secrets(context, folder / COPIES)
             text = override(file.services, {}, (), builds=builds, secrets=secrets)
             write_atomically(path, text.encode(), mode=0o600)
-            _build(compose.with_override(path), file, built, console)
+            _build(replace(compose, override=path), file, built, console)
         finally:
             with nofollow.folder(folder) as own:
                 nofollow.remove_tree(own, COPIES)
@@ -335,7 +335,7 @@ def _print_runs(planned: Planned, console: Console) -> None:
 
 def _check_override(context: ComposeContext, path: Path, planned: Planned) -> None:
     """Check that Compose can read both files together before anything starts. Raises EngineError."""
-    compose = context.file.compose.with_override(path)
+    compose = replace(context.file.compose, override=path)
     ended = compose.ask("config", "--quiet", *planned.file.services)
     if ended.exit_code != 0:
         raise EngineError(
