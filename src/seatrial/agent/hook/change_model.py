@@ -83,8 +83,6 @@ class ModuleCalls:
                 self._inner.take_over(module.module)
                 return
             torch, mode = self._torch, self._changes.wanted["compile"]
-            if not hasattr(torch, "compile"):
-                raise RuntimeError("torch %s has no torch.compile" % torch.__version__)
             # Code that cannot be compiled runs as it is. Source: torch/_dynamo/config.py, 2.0 and later.
             importlib.import_module("torch._dynamo.config").suppress_errors = True  # type: ignore[attr-defined]
             self._compiled = torch.compile(self._to_trace(module), mode=mode)
