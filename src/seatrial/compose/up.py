@@ -70,7 +70,7 @@ class Planned:
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
     """Return what ``up`` would do, as far as it is known without building; change nothing."""
-    context = _looked_into(context)
+    context = replace(context, file=with_images(context.file, context.backend, pythons=True))
     runs = {name: store.run(new_run_id()) for name in context.file.services}
     return _planned(context, _selected(context), make=lambda name: runs[name], folder=store.root)
 
@@ -90,7 +90,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         file = replace(context.file, compose=replace(context.file.compose, rendered=rendered))
         context = replace(context, file=file)
         _make_images(context, store.folder(group.id), console)
-        context = _looked_into(context)
+        context = replace(context, file=with_images(context.file, context.backend, pythons=True))
         with leases(context.host).locked():
             selections = _selected(context)
 
@@ -136,11 +136,6 @@ def _refuse_taken_ports(context: ComposeContext) -> None:
             if error and error.errno == errno.EADDRINUSE and name not in containers(context.backend, context.file.name):
                 message = f"{context.file.place(name, 'ports')}: port {published} of this machine is taken"
                 raise UsageError(message, run=f"ss -ltnp 'sport = :{published}'   # shows the program that has it")
-
-
-def _looked_into(context: ComposeContext) -> ComposeContext:
-    """Add the facts of the local images."""
-    return replace(context, file=with_images(context.file, context.backend, pythons=True))
 
 
 def _selected(context: ComposeContext) -> dict[str, Selection]:
