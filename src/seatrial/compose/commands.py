@@ -20,7 +20,7 @@ from seatrial.compose.read import COMPOSE_FILES, ComposeFile, find_files, read_c
 from seatrial.compose.receipt import show_receipt
 from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
 from seatrial.compose.watch import Watch, exit_code
-from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
+from seatrial.errors import EXIT_DONE, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.asks import Ask
 from seatrial.job.loading import load_job, read_file
@@ -192,11 +192,9 @@ def _available(name: str, host: Host) -> tuple[ContainerEngine, EngineFacts]:
     """Return Docker, bound to the answering address, and its facts. Raises EngineUnavailableError, UsageError."""
     if name not in ("auto", "docker"):
         raise UsageError(f"A Compose file runs on docker, not on {name}", run="seatrial up --on docker")
-    backend = table.engine("docker", host)
-    facts = backend.facts()
-    if not facts.available:
-        raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
-    return backend if facts.address is None else backend.bound_to(facts.address), facts
+    backend, facts, _ = table.choose("docker", host)
+    assert isinstance(backend, ContainerEngine)
+    return backend, facts
 
 
 def _engine_of(group: Group, host: Host) -> ContainerEngine:
