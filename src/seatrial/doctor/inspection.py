@@ -257,7 +257,7 @@ class Inspection:
     @property
     def _backend(self) -> ContainerEngine:
         assert self._host.engine is not None
-        return self._host.backend(self._host.engine.name)
+        return table.engine(self._host.engine.name, self._host.host)
 
 
 def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:
