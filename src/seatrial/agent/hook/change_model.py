@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from .observe import accompanied, is_compiling, wrap
+from .observe import accompanied, compiling_check, wrap
 from .report import in_short
 from .steps import shared
 
@@ -251,7 +251,7 @@ class Models:
         if not any(key in changes.wanted for key in (*self.KEYS, *changes.NEED_A_MODULE)):
             return
         base = self._torch.nn.Module
-        compiling = is_compiling(self._torch)
+        compiling = compiling_check(self._torch)
 
         def around(original: Any) -> Any:
             def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
