@@ -16,7 +16,7 @@ EXIT_NO_RUN = 125  # as engines have it: what was to run the target failed, not 
 
 def main() -> int:
     """Read the plan and run it; or be the driver of a tune, which an agent has started."""
-    if tune.spec_path(sys.argv) is not None:
+    if len(sys.argv) == 3 and sys.argv[1] == tune.WORD:
         from seatrial.agent.tune.driver import main as drive
 
         return drive(sys.argv[2])

@@ -126,7 +126,7 @@ class Local:
         return [plan.python or sys.executable, *AGENT_PYTHON_FLAGS, f"{record}/agent.pyz", f"{record}/agent.json"]
 
     def start(self, plan: Plan, run_dir: Path) -> Handle:
-        _place_agent(run_dir)
+        agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
         pid = command.spawn_detached(self.compile(plan), output=run_dir / "agent.out", cwd=run_dir)
         process = processes.read(pid)
         assert process is not None, "a child that nobody has waited for is in /proc"
@@ -141,7 +141,7 @@ class Local:
         return None
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
-        _place_agent(run_dir)
+        agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
         return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
 
     def collect(
@@ -203,10 +203,6 @@ class Local:
 
     def remove(self, handle: Handle) -> None:
         """Do nothing: the folder is all of an ended local run."""
-
-
-def _place_agent(run_dir: Path) -> None:
-    agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
 
 
 def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle:

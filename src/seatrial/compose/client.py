@@ -57,9 +57,6 @@ class Compose:
         """Let Compose resolve the files for these services, as JSON. It fetches nothing that they include."""
         return replace(self, host=self.host.with_env(_LOCAL)).ask("config", "--format", "json", *names)
 
-    def with_override(self, override: Path) -> Compose:
-        return replace(self, override=override)
-
     def ask(self, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> command.Completed:
         """Run a command of Compose to its end; the caller judges its exit code."""
         argv, env = self.argv(*words), self.host.env

@@ -20,7 +20,7 @@ from seatrial.compose.read import COMPOSE_FILES, ComposeFile, find_files, read_c
 from seatrial.compose.receipt import show_receipt
 from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
 from seatrial.compose.watch import Watch, exit_code
-from seatrial.errors import EXIT_DONE, EngineUnavailableError, SeatrialError, UsageError
+from seatrial.errors import EXIT_DONE, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.asks import Ask
 from seatrial.job.loading import load_job, read_file
@@ -189,26 +189,17 @@ def _no_file(request: UpRequest) -> UsageError:
 
 
 def _available(name: str, host: Host) -> tuple[ContainerEngine, EngineFacts]:
-    """Return Docker, bound to the answering address, and its facts.
-
-    Raises EngineUnavailableError, UsageError.
-    """
-    backend = _engine("docker" if name == "auto" else name, host)
-    facts = backend.facts()
-    if not facts.available:
-        raise EngineUnavailableError(facts.reason[:1].upper() + facts.reason[1:], run=facts.fix)
-    return backend if facts.address is None else backend.bound_to(facts.address), facts
-
-
-def _engine(name: str, host: Host) -> ContainerEngine:
-    if name != "docker":
+    """Return Docker, bound to the answering address, and its facts. Raises EngineUnavailableError, UsageError."""
+    if name not in ("auto", "docker"):
         raise UsageError(f"A Compose file runs on docker, not on {name}", run="seatrial up --on docker")
-    return table.engine(name, host)
+    backend, facts, _ = table.choose("docker", host)
+    assert isinstance(backend, ContainerEngine)
+    return backend, facts
 
 
 def _engine_of(group: Group, host: Host) -> ContainerEngine:
     """Return the engine on which a group was brought up."""
-    engine = _engine(str(group.details.get("backend", "docker")), host)
+    engine = table.engine("docker", host)
     at = group.details.get("engine")
     return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
 
@@ -259,8 +250,7 @@ def _compose(store: GroupStore, group: Group, host: Host) -> Compose:
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:
     """Start a process that follows the group, so that receipts are made without this one."""
-    backend = str(group.details.get("backend", "docker"))
-    argv = own_program("up", "-C", str(request.project), "--on", backend)
+    argv = own_program("up", "-C", str(request.project))
     argv += [word for file in group.details["files"] for word in ("-f", file)]
     argv += [word for name in request.profiles for word in ("--profile", name)]
     pid = spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from seatrial.backends.table import ENGINES
+from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.compose.client import escaped
 from seatrial.compose.service import COMPLETED, RESERVED, Service, is_nvidias, value_at
 from seatrial.job.plan import ContainerPlan, Mount, Plan
@@ -52,7 +52,6 @@ def override(
     waits: Sequence[tuple[str, str]],
     others: Mapping[str, ContainerPlan] = {},
     *,
-    backend: str = "docker",
     builds: Mapping[str, Entry] = {},
     secrets: Mapping[str, Entry] = {},
 ) -> str:
@@ -66,7 +65,7 @@ def override(
     entries: dict[str, Entry] = {}
     for name, service in services.items():
         entry = service_entry(service, plans[name]) if name in plans else {}
-        entry |= _mounts(service, others[name], backend) if name in others else {}
+        entry |= _mounts(service, others[name]) if name in others else {}
         added = [writer for writer, reader in waits if reader == name]
         if added:
             entry["depends_on"] = {writer: {"condition": COMPLETED} for writer in added}
@@ -82,7 +81,7 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     """Return the entry that a run's plan adds to its service."""
     container = plan.container
     assert container is not None
-    entry = _mounts(service, container, plan.backend) | _agent(service, ENGINES[plan.backend]().own_options)
+    entry = _mounts(service, container) | _agent(service, Docker.own_options)
     entry |= {"group_add": list(container.groups)} if container.groups else {}
     entry |= _gpus(service, container)
     entry["labels"] = dict(container.labels)
@@ -90,12 +89,12 @@ def service_entry(service: Service, plan: Plan) -> Entry:
     return entry
 
 
-def _mounts(service: Service, container: ContainerPlan, backend: str) -> Entry:
+def _mounts(service: Service, container: ContainerPlan) -> Entry:
     """Return the mounts, and the agent as PID 1, which compares them and runs what the service would run."""
     own = {each.target for each in service.by_path}
     lists = {
         "volumes": [_mount(each) for each in container.mounts if each.target not in own],
-        "tmpfs": [f"{each.target}:{each.options}{ENGINES[backend]().bare_tmpfs}" for each in container.tmpfs],
+        "tmpfs": [f"{each.target}:{each.options}" for each in container.tmpfs],
     }
     gone = {"command": _GONE} if service.config.get("command") else {}
     env = {name: value.replace("$", "$$") for name, value in sorted(container.env.items())}

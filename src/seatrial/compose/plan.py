@@ -84,7 +84,7 @@ def with_images(file: ComposeFile, backend: ContainerEngine, *, pythons: bool = 
                 found[inside] = backend.images.find_python(service.image)
             facts = replace(facts, python=found[inside])
         services[name] = replace(service, facts=facts)
-    return file.with_services(services)
+    return replace(file, services=services)
 
 
 def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Selection]:

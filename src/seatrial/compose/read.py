@@ -113,9 +113,6 @@ class ComposeFile:
         """Return the line of a service's key."""
         return self.lines.place("services", service, *path)
 
-    def with_services(self, services: Mapping[str, Service]) -> ComposeFile:
-        return replace(self, services=services)
-
     def gpu_ask(self, service: Service) -> GpuAsk | None:
         """Return a service's GPU request; None if it has none. Raises GpuRequestError with the invalid line."""
         ways = gpu_ways(service)

@@ -229,7 +229,7 @@ def _row(link: Link) -> dict[str, Any]:
     from seatrial.receipt.render.pages import OTHER, STATES
 
     facts = {
-        "wall time": _seconds(link),
+        "wall time": format_seconds(link.seconds) if link.seconds is not None else "",
         "GPU time": _gpu_seconds(link),
         "needs": ", ".join(link.needs),
         "run": link.run or "",
@@ -242,10 +242,6 @@ def _row(link: Link) -> dict[str, Any]:
         "facts": [(label, value) for label, value in facts.items() if value],
         "page": f"../../runs/{link.run}/receipt.html" if link.run and link.receipt else None,
     }
-
-
-def _seconds(link: Link) -> str:
-    return format_seconds(link.seconds) if link.seconds is not None else ""
 
 
 def _gpu_seconds(link: Link) -> str:

@@ -70,7 +70,7 @@ class Planned:
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
     """Return what ``up`` would do, as far as it is known without building; change nothing."""
-    context = _looked_into(context)
+    context = replace(context, file=with_images(context.file, context.backend, pythons=True))
     runs = {name: store.run(new_run_id()) for name in context.file.services}
     return _planned(context, _selected(context), make=lambda name: runs[name], folder=store.root)
 
@@ -90,7 +90,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         file = replace(context.file, compose=replace(context.file.compose, rendered=rendered))
         context = replace(context, file=file)
         _make_images(context, store.folder(group.id), console)
-        context = _looked_into(context)
+        context = replace(context, file=with_images(context.file, context.backend, pythons=True))
         with leases(context.host).locked():
             selections = _selected(context)
 
@@ -108,7 +108,7 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
         write_atomically(path, planned.text.encode(), mode=0o600)
         _check_override(context, path, planned)
         group = _with_runs(store, group, planned, made)
-        compose, folder = context.file.compose.with_override(path), store.folder(group.id)
+        compose, folder = replace(context.file.compose, override=path), store.folder(group.id)
         with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
             for container in planned.containers:
                 held.enter_context(held_sources(container, mode=0o644))
@@ -138,11 +138,6 @@ def _refuse_taken_ports(context: ComposeContext) -> None:
                 raise UsageError(message, run=f"ss -ltnp 'sport = :{published}'   # shows the program that has it")
 
 
-def _looked_into(context: ComposeContext) -> ComposeContext:
-    """Add the facts of the local images."""
-    return replace(context, file=with_images(context.file, context.backend, pythons=True))
-
-
 def _selected(context: ComposeContext) -> dict[str, Selection]:
     """Return the GPUs that each service gets. Raises GpuContractError, GpuRequestError."""
     return select(context, leases(context.host).current())
@@ -162,9 +157,9 @@ def _planned(
             plans[name] = plan_service(context, service, make(name), selection=selection, ask=ask)
         elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place)):
             others[name] = found
-    backend, added = context.backend.name, {name: container for name, (container, _) in others.items()}
+    added = {name: container for name, (container, _) in others.items()}
     builds = {name: _network(context) for name, service in file.services.items() if service.build is not None}
-    text = override(file.services, plans, file.short_waits, added, backend=backend, builds=builds)
+    text = override(file.services, plans, file.short_waits, added, builds=builds)
     return Planned(file, plans, others, text)
 
 
@@ -179,7 +174,6 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
         "files": [str(path) for path in file.compose.files],
         "names": list(request.names),
         "profiles": profiles_in(context.host),
-        "backend": context.backend.name,
         "engine": context.engine.address and context.engine.address.model_dump(),
     }
     return store.create(members, name=request.name or file.name, details=details)
@@ -206,7 +200,7 @@ def _make_images(context: ComposeContext, folder: Path, console: Console) -> Non
             secrets = _copied_secrets(context, folder / COPIES)
             text = override(file.services, {}, (), builds=builds, secrets=secrets)
             write_atomically(path, text.encode(), mode=0o600)
-            _build(compose.with_override(path), file, built, console)
+            _build(replace(compose, override=path), file, built, console)
         finally:
             with nofollow.folder(folder) as own:
                 nofollow.remove_tree(own, COPIES)
@@ -336,7 +330,7 @@ def _print_runs(planned: Planned, console: Console) -> None:
 
 def _check_override(context: ComposeContext, path: Path, planned: Planned) -> None:
     """Check that Compose can read both files together before anything starts. Raises EngineError."""
-    compose = context.file.compose.with_override(path)
+    compose = replace(context.file.compose, override=path)
     ended = compose.ask("config", "--quiet", *planned.file.services)
     if ended.exit_code != 0:
         raise EngineError(

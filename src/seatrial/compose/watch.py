@@ -74,7 +74,8 @@ class Watch:
                 time.sleep(LOOK_S)
             for thread in self._threads.values():
                 thread.join()
-            self._take_down()
+            with contextlib.suppress(SeatrialError):  # volumes hold what the tasks have made, and stay
+                self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
         return self._group
 
     def stop_now(self) -> None:
@@ -277,11 +278,6 @@ class Watch:
         plain = [member.name for member in self._group.members if member.run is None and member.state == "running"]
         if plain:
             _in_thread(self._compose.ask, "stop", *plain, timeout_s=_DOWN_TIMEOUT_S)
-
-    def _take_down(self) -> None:
-        """Remove containers and networks; volumes hold what the tasks have made, and stay."""
-        with contextlib.suppress(SeatrialError):
-            self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
 
 
 def was_cut_off(run: Run, backend: ContainerEngine) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
 import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,7 @@ class ChangeJournal:
         """Write a session before its first change is made: a crash in between is undone, too."""
         make_folder(self.folder)
         path = self.folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06d}.json"
-        write_atomically(path, json.dumps([_to_dict(change) for change in changes], indent=1).encode(), 0o600)
+        write_atomically(path, json.dumps([asdict(each) for each in changes], indent=1, default=str).encode(), 0o600)
         return path
 
     def newest(self) -> tuple[Path, list[Change]]:
@@ -137,32 +136,11 @@ class ChangeJournal:
         files = sorted(self.folder.glob("*.json")) if self.folder.is_dir() else []
         if not files:
             raise UsageError("No fix to undo", cause=f"{self.folder} contains none", run="seatrial doctor")
-        return files[-1], [_from_dict(entry) for entry in json.loads(files[-1].read_text())]
+        return files[-1], [Change(**{**each, "path": Path(each["path"])}) for each in json.loads(files[-1].read_text())]
 
     def close(self, path: Path) -> None:
         """Mark a session as undone."""
         path.rename(path.with_suffix(".undone"))
-
-
-def _to_dict(change: Change) -> dict[str, Any]:
-    return {
-        "path": str(change.path),
-        "why": change.why,
-        "before": None if change.before is None else base64.b64encode(change.before.encode()).decode(),
-        "after": base64.b64encode(change.after.encode()).decode(),
-        "link": change.link,
-    }
-
-
-def _from_dict(entry: Mapping[str, Any]) -> Change:
-    before = entry["before"]
-    return Change(
-        Path(entry["path"]),
-        entry["why"],
-        None if before is None else base64.b64decode(before).decode(),
-        base64.b64decode(entry["after"]).decode(),
-        bool(entry["link"]),
-    )
 
 
 def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:

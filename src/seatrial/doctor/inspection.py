@@ -186,7 +186,8 @@ class Inspection:
             return answer
         if ended.exit_code < 0 or ended.exit_code in (132, 134, 135, 136, 139):
             raise LookError(f"{what} failed with exit code {ended.exit_code}: {ended.last_line()}", ended.stderr)
-        error = start_error(self._engine_name(), ended.argv, ended.exit_code, ended.stderr)
+        engine = self._host.engine.name if self._host.engine is not None else "local"
+        error = start_error(engine, ended.argv, ended.exit_code, ended.stderr)
         raise LookError(error.message, ended.stderr, error)
 
     def _inside(self, words: Sequence[str], input: str | None, timeout_s: float, *, gpus: bool) -> Completed:
@@ -253,13 +254,10 @@ class Inspection:
             labels={"seatrial.doctor": name},
         )
 
-    def _engine_name(self) -> str:
-        return self._host.engine.name if self._host.engine is not None else "local"
-
     @property
     def _backend(self) -> ContainerEngine:
         assert self._host.engine is not None
-        return self._host.backend(self._host.engine.name)
+        return table.engine(self._host.engine.name, self._host.host)
 
 
 def _given(inspected: Mapping[str, Any], every: Sequence[Gpu]) -> tuple[Gpu, ...]:

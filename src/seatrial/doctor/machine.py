@@ -16,7 +16,6 @@ from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS
 from seatrial.backends.containers.client import as_addressed, read_info
 from seatrial.backends.containers.docker_and_podman import HOOK, SYSTEM_PATH, docker_facts, podman_facts
-from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.kubernetes.client import kubeconfigs
 from seatrial.doctor import cluster
 from seatrial.doctor.inspection import Inspection, InspectionRequest
@@ -221,9 +220,6 @@ class Machine:
     def has_char_links(self) -> bool:
         """Return True if /dev/char has links of NVIDIA's nodes, by which systemd keeps their device rules."""
         return any(name.startswith("195:") for name in self.names("/dev/char"))
-
-    def backend(self, name: str) -> ContainerEngine:
-        return table.engine(name, self.host)
 
     def asks_for(self, name: str) -> bool:
         """Return True if this engine is requested."""

@@ -8,10 +8,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from seatrial.backends.containers.mounts import CACHE
 from seatrial.backends.containers.run_options import mount_option
+from seatrial.backends.kubernetes.manifests import as_yaml
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.build.build import context_of
 from seatrial.images.dockerfile.render import VENV_PYTHON
@@ -23,16 +22,6 @@ from seatrial.system.text import as_typed
 
 #: Mounts and variables of ours; without the agent nothing reads them.
 _OURS = "/seatrial/"
-
-
-class _Readable(yaml.SafeDumper):
-    """Writes text of several lines as a block."""
-
-
-_Readable.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
-)
 
 
 def as_docker(plan: Plan) -> str:
@@ -75,8 +64,7 @@ def as_docker(plan: Plan) -> str:
 def as_compose(plan: Plan) -> str:
     """Write a Compose file with one service. Raises UsageError for a plan without a container."""
     recipe = _image(plan).plain_dockerfile if _elsewhere(plan) else None
-    document = {"services": {"train": _service(plan, recipe)}}
-    text: str = yaml.dump(document, Dumper=_Readable, sort_keys=False, width=120)
+    text = as_yaml([{"services": {"train": _service(plan, recipe)}}])
     return _before(plan, recipe) + "# docker compose up --abort-on-container-exit\n" + text
 
 

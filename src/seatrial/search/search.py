@@ -26,7 +26,7 @@ from seatrial.runs.store import RunStore
 from seatrial.search.metrics import problem_of, series_of, unreported
 from seatrial.search.request import Definition, Objective, require_optuna
 from seatrial.search.space import Space
-from seatrial.search.study import FILE, OLD_FILE, Study
+from seatrial.search.study import FILE, Study
 from seatrial.search.trial import Ending, Trial, check_switches, varied, ways_in
 from seatrial.system import nofollow
 from seatrial.system.files import make_folder
@@ -231,8 +231,6 @@ def resume_search(
 def find_study(store: RunStore, name: str) -> Study:
     """Return the project's study of this name. Raises RunNotFoundError."""
     path = _file(store, name) if re.fullmatch(NAME, name) else None
-    if path is not None:
-        _refuse_old(path)
     if path is None or not Study(path).is_made:
         known = sorted(study.path.parent.name for study in studies_of(store))
         similar = nearest(name, known)
@@ -247,7 +245,7 @@ def find_study(store: RunStore, name: str) -> Study:
 
 
 def studies_of(store: RunStore) -> list[Study]:
-    """Return every study of a project; those of 0.1 are left out."""
+    """Return every study of a project."""
     files = (folder / FILE for folder in sorted((store.record / "sweeps").glob("*")))
     return [Study(file) for file in files if file.is_file() and file.stat().st_size]
 
@@ -280,10 +278,6 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
     for place in range(1, 1000):
         wanted = definition if place == 1 else replace(definition, name=f"{name}-{place}")
         path = _file(store, wanted.name)
-        if (path.parent / OLD_FILE).is_file():
-            if named:
-                _refuse_old(path)
-            continue
         make_folder(path.parent)
         with (path.parent / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -302,16 +296,6 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
             note(f"study {wanted.name}: going on with {count} trial{'s' * (count != 1)} so far")
             return study
     raise UsageError(f"The study {name} exists a thousand times", run="seatrial sweep … --study another-name")
-
-
-def _refuse_old(path: Path) -> None:
-    """Refuse a study of 0.1, which kept it in SQLite. Raises UsageError."""
-    if (path.parent / OLD_FILE).is_file() and not path.is_file():
-        name = path.parent.name
-        raise UsageError(
-            f"The study {name} was made by an earlier version, whose format is not read any more",
-            run=f"seatrial sweep … --study {name}-2   # its runs are in: seatrial runs ls",
-        )
 
 
 def _create(store: RunStore, path: Path, definition: Definition) -> Study:

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 FILE = "study.journal"
 
-#: Studies of 0.1, which are not read.
-OLD_FILE = "study.sqlite"
-
 #: The best 1/REDUCTION of the trials at a rung continue. Source: Li et al., "A System for Massively Parallel
 #: Hyperparameter Tuning" (2020), which uses 4; Optuna's default, too.
 REDUCTION = 4

@@ -77,7 +77,8 @@ class Limited(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES and not self._ends_head(data):
+            ends = self._head_bytes == len(data) and b"\r\n\r\n" in data[:MOST_HEAD_BYTES]
+            if self._head_bytes > MOST_HEAD_BYTES and not ends:
                 self._refuse(431, f"The request's head is longer than {MOST_HEAD_BYTES} bytes.")
                 return
         super().data_received(data)
@@ -172,9 +173,6 @@ class Limited(HttpToolsProtocol):
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()
-
-    def _ends_head(self, data: bytes) -> bool:
-        return self._head_bytes == len(data) and b"\r\n\r\n" in data[:MOST_HEAD_BYTES]
 
     def _watch(self) -> None:
         if self._deadline is None:  # another byte does not extend it

@@ -60,13 +60,9 @@ def parse(argv: Sequence[str], token: str | None, hosts: str = "") -> Options:
         parser.error("--timeout-s must be above 0")
     given["max_body_bytes"] = given.pop("max_body")
     given["name"] = given["name"] or _name(given["model"])
-    given["fronts"] = given["fronts"] or default_fronts(len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    given["fronts"] = given["fronts"] or max(1, min(16, cores - 2))  # HTTP processes; the model has two cores
     return Options(**given, token=token or None, hosts=tuple(filter(None, hosts.split(","))))
-
-
-def default_fronts(cores: int) -> int:
-    """Return the number of HTTP processes for so many cores: two fewer, from 1 to 16, so that the model has its own."""
-    return max(1, min(16, cores - 2))
 
 
 def _name(model: str) -> str:

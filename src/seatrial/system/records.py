@@ -301,7 +301,7 @@ class TrustStore:
         with self._folder.lock("trust.lock"):
             entries = self._read()
             entries.pop(key := _permission(project, lines), None)
-            entries[key] = {"project": _real(project), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            entries[key] = {"project": os.path.realpath(project), "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
             self._entries = dict(list(entries.items())[-MAX_ENTRIES:])
             self._folder.write(_TRUST, {"version": 1, "allowed": self._entries})
 
@@ -317,11 +317,7 @@ class TrustStore:
 
 def _permission(project: Path, lines: Sequence[str]) -> str:
     """Return the SHA-256 of the project's real path and the lines, in any order."""
-    return hashlib.sha256(json.dumps([_real(project), sorted(lines)]).encode()).hexdigest()
-
-
-def _real(project: Path) -> str:
-    return os.path.realpath(project)
+    return hashlib.sha256(json.dumps([os.path.realpath(project), sorted(lines)]).encode()).hexdigest()
 
 
 def _permissions(data: Any) -> dict[str, dict[str, str]]:

@@ -80,7 +80,7 @@ def merged(file: ComposeFile, tmp_path: Path, made: dict[str, Plan], **builds: A
     """Return Compose's merge of both files."""
     path = tmp_path / "override.yaml"
     path.write_text(override(file.services, made, file.short_waits, builds=builds))
-    ended = file.compose.with_override(path).config(())
+    ended = replace(file.compose, override=path).config(())
     assert ended.exit_code == 0, ended.stderr
     services: dict[str, Any] = unescaped(json.loads(ended.stdout))["services"]
     return services

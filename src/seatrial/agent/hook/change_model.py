@@ -11,7 +11,7 @@ import threading
 import weakref
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from .observe import accompanied, is_compiling, wrap
+from .observe import accompanied, compiling_check, wrap
 from .report import in_short
 from .steps import shared
 
@@ -83,8 +83,6 @@ class ModuleCalls:
                 self._inner.take_over(module.module)
                 return
             torch, mode = self._torch, self._changes.wanted["compile"]
-            if not hasattr(torch, "compile"):
-                raise RuntimeError("torch %s has no torch.compile" % torch.__version__)
             # Code that cannot be compiled runs as it is. Source: torch/_dynamo/config.py, 2.0 and later.
             importlib.import_module("torch._dynamo.config").suppress_errors = True  # type: ignore[attr-defined]
             self._compiled = torch.compile(self._to_trace(module), mode=mode)
@@ -253,7 +251,7 @@ class Models:
         if not any(key in changes.wanted for key in (*self.KEYS, *changes.NEED_A_MODULE)):
             return
         base = self._torch.nn.Module
-        compiling = is_compiling(self._torch)
+        compiling = compiling_check(self._torch)
 
         def around(original: Any) -> Any:
             def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:

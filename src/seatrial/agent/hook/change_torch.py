@@ -7,7 +7,7 @@ import weakref
 from functools import partial
 from typing import Any, Dict, Optional, Set, Tuple
 
-from .observe import accompanied, is_compiling, safely, wrap
+from .observe import accompanied, compiling_check, safely, wrap
 
 
 class BackendChanges:
@@ -125,7 +125,7 @@ class Copies:
             self._changes.refuse("non_blocking", "no GPU found")
             return
         tensor = self._torch.Tensor
-        compiling = is_compiling(self._torch)
+        compiling = compiling_check(self._torch)
         wrap(tensor, "to", lambda original: self._around(original, compiling, self._to_a_gpu))
         wrap(tensor, "cuda", lambda original: self._around(original, compiling, lambda args, kwargs: True))
 
@@ -194,7 +194,7 @@ class Optimizers:
         if "fused_optimizer" in self._changes.wanted:
             wrap(self._torch.optim.Optimizer, "__init__", accompanied(self._remember_place, self._failed))
         optimizer: Any = sys.modules["torch.optim.optimizer"]
-        compiling = is_compiling(self._torch)
+        compiling = compiling_check(self._torch)
 
         def before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             if not compiling():

@@ -12,12 +12,12 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, Dict, Iterator, List
 
-from .observe import accompanied, safely, wrap
+from .observe import accompanied, compiling_check, safely, wrap
 from .steps import NEVER, SHORTEST_EVALUATION_S, Recorder, shared
 from .timeline import age_s
 from .torch_distributed import Communication
 from .torch_loader import LoaderWatch
-from .torch_steps import HandSteps, OptimizerSteps, compiling_check
+from .torch_steps import HandSteps, OptimizerSteps
 from .torch_windows import Windows
 
 _BEGUN: Dict[str, "Measuring"] = {}

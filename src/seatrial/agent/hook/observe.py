@@ -64,9 +64,14 @@ def safely(failed: Callable[[Exception], None], act: Callable[..., None], *args:
         failed(error)
 
 
-def is_compiling(torch: Any) -> Callable[[], bool]:
-    """Return torch's function that is true while torch.compile traces; always false before torch 2.1."""
-    return getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+def compiling_check(torch: Any) -> Callable[[], bool]:
+    """Return a function that torch.compile's tracer takes for True, and that is False otherwise."""
+    places = (("compiler", "is_dynamo_compiling"), ("compiler", "is_compiling"), ("_utils", "is_compiling"))
+    for module, name in places:
+        found = getattr(getattr(torch, module, None), name, None)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+    return lambda: False
 
 
 class Placed:

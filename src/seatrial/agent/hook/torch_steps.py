@@ -6,7 +6,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Callable, List, Optional
 
-from .observe import wrap
+from .observe import compiling_check, wrap
 from .steps import NEVER, Recorder
 from .torch_windows import Windows
 
@@ -316,16 +316,6 @@ class OptimizerSteps:
                 self.recorder.facts["fused"] = True
             if any(p.dim() == 4 for p in parameters):
                 self.recorder.facts["convolutions"] = True
-
-
-def compiling_check(torch: Any) -> Callable[[], bool]:
-    """Return a function that torch.compile's tracer takes for True, and that is False otherwise."""
-    places = (("compiler", "is_dynamo_compiling"), ("compiler", "is_compiling"), ("_utils", "is_compiling"))
-    for module, name in places:
-        found = getattr(getattr(torch, module, None), name, None)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
-    return lambda: False
 
 
 def _ends_its_graph(step: Any) -> bool:

@@ -7,7 +7,7 @@ The agent writes its orders (Spec) to a file, and makes the command that starts 
 import json
 import os
 import sys
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple
 
 from seatrial.agent.isolation import own_python
 from seatrial.common.agent_plan import AgentPlan
@@ -61,8 +61,3 @@ def read(path: str) -> Spec:
     """Read a spec. Raises OSError, or ValueError or TypeError for another file."""
     with open(path, encoding="utf-8") as file:
         return Spec(**json.load(file))
-
-
-def spec_path(words: List[str]) -> Optional[str]:
-    """Return the spec's path of the agent's command line, or None if it is not a driver's."""
-    return words[2] if len(words) == 3 and words[1] == WORD else None

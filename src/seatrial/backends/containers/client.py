@@ -386,8 +386,3 @@ def _docker_info() -> tuple[str, dict[str, Any]] | None:
 def is_unknown(stderr: str, kind: Literal["image", "container"]) -> bool:
     text = stderr.lower()
     return f"no such {kind}" in text or "no such object" in text or f"{kind} not known" in text
-
-
-def with_algorithm(digest: str) -> str:
-    """Return ``sha256:…`` also where Podman leaves the algorithm out."""
-    return digest if digest.startswith("sha256:") else f"sha256:{digest}"

@@ -15,14 +15,7 @@ from secrets import token_hex
 from typing import Any
 
 from seatrial.backends.base import Freed, ImageFacts
-from seatrial.backends.containers.client import (
-    ANSWER_TIMEOUT_S,
-    EngineClient,
-    last_line,
-    pull_error,
-    start_error,
-    with_algorithm,
-)
+from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, last_line, pull_error, start_error
 from seatrial.errors import (
     CommandError,
     CommandTimeoutError,
@@ -352,7 +345,7 @@ def image_facts(inspected: dict[str, Any]) -> ImageFacts:
     # Podman gives a local build a digest, too, of a repository that is nowhere.
     digests = [digest for digest in inspected.get("RepoDigests") or [] if not digest.startswith("localhost/")]
     return ImageFacts(
-        id=with_algorithm(inspected["Id"]),
+        id=f"sha256:{inspected['Id'].removeprefix('sha256:')}",
         digest=digests[0].partition("@")[2] if digests else None,
         entrypoint=tuple(config.get("Entrypoint") or ()),
         cmd=tuple(config.get("Cmd") or ()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,11 +190,8 @@ def _taint(message: str, around: Surroundings) -> Facts:
     if not written:
         return Facts("no permission to list nodes" if around.nodes is None else "")
     fix = f"seatrial run … with [kubernetes] tolerations = {json.dumps(sorted(written))}"
-    return Facts(", ".join(sorted(written)), fix=fix, id="k8s-gpu-taint" if _are_of_gpus(written) else "k8s-taint")
-
-
-def _are_of_gpus(taints: Iterable[str]) -> bool:
-    return all(taint.startswith("nvidia.com/gpu") for taint in taints)
+    of_gpus = all(taint.startswith("nvidia.com/gpu") for taint in written)
+    return Facts(", ".join(sorted(written)), fix=fix, id="k8s-gpu-taint" if of_gpus else "k8s-taint")
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
@@ -302,7 +299,8 @@ def waiting_for(pods: Sequence[Pod], nodes: int, workloads: Sequence[Object], ev
             return _word(match)
     if len(latest) == nodes and not all(pod.ended for pod in latest.values()):
         return None
-    suspended = any(_is_suspended(workload.get("spec") or {}) for workload in workloads)
+    specs = [workload.get("spec") or {} for workload in workloads]
+    suspended = any(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend") for spec in specs)
     words = [
         _word(match)
         for match in map(_match, events)
@@ -329,10 +327,6 @@ def _match(event: Object) -> Match | None:
 
 def _text(event: Object) -> str:
     return " ".join(f"{event.get('reason') or ''}: {event.get('message') or ''}".split())
-
-
-def _is_suspended(spec: Object) -> bool:
-    return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
 def _word(match: Match) -> str:

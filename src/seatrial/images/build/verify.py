@@ -35,7 +35,7 @@ class Verification:
     """Hold what the image showed.
 
     Attributes:
-        import_s: import name → seconds. training: digest of a CPU training step's weights; training_gpu likewise.
+        import_s: import name → seconds. training: digest of a CPU training step's weights.
         kernels: device, e.g. ``cuda:0``, → the number formats whose kernels ran there. on_gpu: those are GPUs.
         wrong: what does not hold, a sentence each.
     """
@@ -45,7 +45,6 @@ class Verification:
     import_s: dict[str, float]
     architectures: tuple[str, ...] = ()
     training: str | None = None
-    training_gpu: str | None = None
     kernels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     on_gpu: bool = False
     wrong: tuple[str, ...] = field(default=())
@@ -104,7 +103,6 @@ def judge(
         import_s=found["imports"],
         architectures=architectures,
         training=found.get("training"),
-        training_gpu=found.get("training_gpu"),
         kernels={device: tuple(name for name in answers if not answers[name]) for device, answers in kernels.items()},
         on_gpu=on_gpu,
         wrong=tuple(wrong),

@@ -60,7 +60,7 @@ def _torch(found: dict[str, Any], gpu: bool) -> None:
     found["kernels"] = {device: _kernels(_TorchProduct(torch, device)) for device in devices}
     found["training"] = _trained(found, lambda: _train(torch, "cpu"))
     if gpu:
-        found["training_gpu"] = _trained(found, lambda: _train(torch, "cuda"))
+        _trained(found, lambda: _train(torch, "cuda"))
 
 
 def _tensorflow(found: dict[str, Any], gpu: bool) -> None:
@@ -72,7 +72,7 @@ def _tensorflow(found: dict[str, Any], gpu: bool) -> None:
     found["kernels"] = {}
     found["training"] = _trained(found, lambda: _train_tensorflow(tf, "CPU:0"))
     if gpu:
-        found["training_gpu"] = _trained(found, lambda: _train_tensorflow(tf, "GPU:0"))
+        _trained(found, lambda: _train_tensorflow(tf, "GPU:0"))
     devices = tf.config if hasattr(tf.config, "list_logical_devices") else tf.config.experimental  # before 2.1
     for device in devices.list_logical_devices("GPU" if gpu else "CPU"):
 

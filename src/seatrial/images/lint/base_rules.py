@@ -81,9 +81,10 @@ def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
 
 def dead_tags(file: Dockerfile) -> Iterator[Remark]:
     """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on."""
+    newest = max(_key(each.cuda) for each in cuda_images())
     for stage in file.stages:
         base = _on_docker_hub(stage)
-        if not base or _newer_than_known(base["cuda"]):
+        if not base or (base["cuda"] and _key(base["cuda"]) > newest):
             continue
         image = _release(base["cuda"]) if base["cuda"] else None
         ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", base["rest"])
@@ -128,10 +129,6 @@ def _flavour(image: str) -> str:
 def _on_docker_hub(stage: Stage) -> re.Match[str] | None:
     base = _CUDA_IMAGE.match(stage.image) if stage.parent is None and "$" not in stage.image else None
     return base if base and base["host"] != "nvcr.io/" else None
-
-
-def _newer_than_known(cuda: str | None) -> bool:
-    return cuda is not None and _key(cuda) > max(_key(each.cuda) for each in cuda_images())
 
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:

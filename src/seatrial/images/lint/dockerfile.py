@@ -143,7 +143,8 @@ def read_dockerfile(text: str) -> Dockerfile:
         if each.name == "FROM":
             stage = _stage(each, stages, outside)
             stages.append(stage)
-            environments.append({} if stage.parent is None else _inherited(environments[stage.parent]))
+            inherited = {} if stage.parent is None else environments[stage.parent]
+            environments.append({name: setting for name, setting in inherited.items() if setting.lasts})
         each = replace(each, stage=len(stages) - 1)
         instructions.append(each)
         known = environments[-1] if stages else outside
@@ -172,10 +173,6 @@ def _stage(each: Instruction, stages: list[Stage], outside: dict[str, Setting]) 
     if parent is not None:
         return Stage(parent.image, name, each.line, len(stages), parent.number)
     return Stage(image, name, each.line, len(stages))
-
-
-def _inherited(environment: dict[str, Setting]) -> dict[str, Setting]:
-    return {name: setting for name, setting in environment.items() if setting.lasts}
 
 
 def _declare(each: Instruction, known: dict[str, Setting], outside: dict[str, Setting]) -> None:

@@ -35,7 +35,8 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
     if not _is_for_gpus(file):
         return
     for each in installs_of(file.commands):
-        if each.command.stage not in file.shipped or each.command.sometimes or not _installs_torch(each):
+        of_torch = each.files or each.package("torch", "pytorch", "torchvision", "torchaudio")
+        if each.command.stage not in file.shipped or each.command.sometimes or not of_torch:
             continue
         settings = " ".join(each.command.settings)
         known = {name: one.value for name, one in file.environments[each.command.stage].items()}
@@ -79,10 +80,6 @@ def _is_for_gpus(file: Dockerfile) -> bool:
     visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
     named = visible and visible.value not in ("", "void", "none")
     return bool(_FOR_GPUS.search(file.final.image) or named)
-
-
-def _installs_torch(each: Install) -> bool:
-    return bool(each.package("torch", "pytorch", "torchvision", "torchaudio")) or bool(each.files)
 
 
 _APT = ("apt-get", "apt", "aptitude")

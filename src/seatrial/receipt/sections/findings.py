@@ -19,6 +19,7 @@ from seatrial.receipt.section import Block, Log, Notices, Section
 from seatrial.receipt.sections.criteria import CLOCK_SLACK_S
 from seatrial.receipt.sections.quiet_failure import did_nothing, failed_quietly, went_to_background
 from seatrial.receipt.values import clean, count, items, mapping, whole
+from seatrial.system.project_files import shown_path
 from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
@@ -245,10 +246,11 @@ def files_outside(run: RunEvidence) -> list[str]:
 
     sentences = []
     outputs, home, started = run.host_folder(CONTAINER_RUN), run.host_folder(CONTAINER_HOME), run.files_since
+    project = run.plan.job.project
     for event in run.evidence.all(FilesOutside):
         copied, number = items(event.keys.get("copied")), whole(event.keys.get("copied_files")) or 0
         if copied and number and outputs is not None:
-            where = _in_project(outputs / clean(str(event.keys.get("folder"))), run)
+            where = shown_path(outputs / clean(str(event.keys.get("folder"))), project)
             names = _named(copied, number)
             sentences.append(f"{_written(number)} outside of the kept folders and copied to {where}: {names}")
     if home is not None and started is not None:
@@ -259,7 +261,7 @@ def files_outside(run: RunEvidence) -> list[str]:
                 found.append({"path": str(Path(entry.path).relative_to(home)), "bytes": status.st_size})
         if found:
             names, link = _named(found, len(found)), home if outputs is None else outputs.with_name("home")
-            sentences.append(f"{_written(len(found))} to HOME, which is {_in_project(link, run)}: {names}")
+            sentences.append(f"{_written(len(found))} to HOME, which is {shown_path(link, project)}: {names}")
     return sentences
 
 
@@ -281,11 +283,6 @@ def _named(files: list[Any], number: int) -> str:
     named = [f"{clean(str(each.get('path')))} ({format_bytes(whole(each.get('bytes')) or 0)})" for each in entries]
     more = number - len(named)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
-
-
-def _in_project(path: Path, run: RunEvidence) -> str:
-    project = run.plan.job.project
-    return str(path.relative_to(project)) if path.is_relative_to(project) else str(path)
 
 
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")

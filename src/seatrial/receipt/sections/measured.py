@@ -91,17 +91,12 @@ class GpuMemory(Record):
 
 
 class JaxUse(Record):
-    """JAX's own report: its platforms, and number and time of XLA's compilations.
-
-    Attributes:
-        functions: with their calls, of older receipts: calls of compiled functions run without Python.
-    """
+    """JAX's own report: its platforms, and number and time of XLA's compilations."""
 
     version: str
     backends: tuple[str, ...] = ()
     compiled: int = 0
     compile_s: float = 0.0
-    functions: tuple[dict[str, Any], ...] = ()
 
 
 class Measurements(Record):

@@ -93,7 +93,8 @@ class App:
         if reader is None:
             return self._link.unready()
         try:
-            request = await self._read(reader, kind == _INFER, _content_type(scope), body)
+            media_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+            request = await self._read(reader, kind == _INFER, media_type, body)
             if isinstance(request, Refusal):
                 return request
             if not request.rows:
@@ -159,10 +160,6 @@ class App:
 
 
 _NO_HEADERS: Headers = []
-
-
-def _content_type(scope: Scope) -> bytes:
-    return next((value for name, value in scope["headers"] if name == b"content-type"), b"")
 
 
 def _headers(refusal: Refusal) -> Headers:
