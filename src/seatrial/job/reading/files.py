@@ -291,7 +291,7 @@ class Files:
 
 
 class _Paths:
-    """Know whether a path, what is above or below it, or the file without its suffix is among others."""
+    """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
 
     def __init__(self, texts: Sequence[Text | None]) -> None:
         starts = [each.text.partition(ANY) for each in texts if each is not None]
