@@ -10,7 +10,7 @@ from seatrial.cli import sweep
 from seatrial.cli.screen import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
-from seatrial.job.tables import Notify, SweepTable
+from seatrial.job.tables import SweepTable
 from seatrial.search.request import define
 from seatrial.search.search import Search, open_search, place_of
 from seatrial.search.trial import Ending
@@ -57,7 +57,7 @@ def test_a_problem_of_the_searcher_does_not_end_the_study(
 
     monkeypatch.setattr("seatrial.search.runner.run_trials", no_cluster)
     with pytest.raises(EngineUnavailableError):
-        sweep._run_search(search, "local", SearchScreen(), Notify(), as_json=False)
+        sweep._run_search(search, "local", SearchScreen(), as_json=False)
     name = search.study.definition.name
     assert f"go on: seatrial sweep --resume {name}" in " ".join(capsys.readouterr().err.split())
     assert search.study.standing() == "failed"
