@@ -171,7 +171,10 @@ class TargetRun:
     def _write_started(self, argv: List[str]) -> None:
         redactor = Redactor(self._secrets)
         argv = [redactor.text(word) for word in argv]
-        self._journal.write(TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher))
+        # The kernel's event has its framework.
+        self._journal.write(
+            TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
+        )
 
     def _open_streams(self, standard: Standard) -> None:
         folder = self._plan.evidence_dir

@@ -125,11 +125,13 @@ class TargetStarted(Event, type="target.started"):
     """The target's process has started.
 
     pid: null if the host writes it, which sees the container alone.
+    framework: `name` and `version`; null if a kernel of torch shows it.
     """
 
     pid: Optional[int]
     argv: List[str]
     launcher: str
+    framework: Optional[Dict[str, Any]]
 
 
 class Sample(Event, type="sample"):

@@ -162,7 +162,8 @@ def running(
 ) -> list[dict[str, Any]]:
     """The target at work from second 3 on: contexts, samples and an epoch's lines every five seconds."""
     used = gpus if used is None else used
-    events = [at(3, "target.started", pid=7, argv=["python3", "train.py"], launcher="none")]
+    framework = {"name": "torch", "version": "2.11.0"}
+    events = [at(3, "target.started", pid=7, argv=["python3", "train.py"], launcher="none", framework=framework)]
     events += [at(5.1, "gpu.context", uuid=g.uuid, pid=7, evidence="nvml-process", memory_bytes=543e6) for g in used]
     for second in range(seconds):
         t = 3.5 + second

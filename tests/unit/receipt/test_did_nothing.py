@@ -50,7 +50,7 @@ def judged(
     ended = {"signal": signal, "cause": "signal" if signal else "exited", "seconds": seconds}
     events = [
         at(0, "agent.started", pid=1),
-        at(0, "target.started", pid=7, argv=["python3", "train.py"], launcher="none"),
+        at(0, "target.started", pid=7, argv=["python3", "train.py"], launcher="none", framework=None),
         *[at(0.1 + number / 10, "step", "target", step=number, loss=0.5) for number in range(steps)],
         *[at(seconds, "signal", signal=15, name="SIGTERM", origin="end", forwarded_to=[pid]) for pid in left_behind],
         at(seconds, "target.exited", exit_code=None if signal else code, **ended),

@@ -24,7 +24,7 @@ def judged(folder: Path, report: Any, *, code: int = 0, tuning: bool = True, cha
     return Scenario(
         [
             at(0, "agent.started", pid=1, python="3.11.7", cgroup={}, alterable=None),
-            at(1, "target.started", pid=7, argv=["python", "train.py"], launcher="none"),
+            at(1, "target.started", pid=7, argv=["python", "train.py"], launcher="none", framework=None),
             *[at(2 + n, "step", "target", **line) for n, line in enumerate(lines)],
             at(90, "target.exited", exit_code=code, signal=None, cause="exited", seconds=89.0),
             at(91, "agent.finished", exit_code=code, energy_j={}, contexts=[]),

@@ -70,7 +70,7 @@ def test_a_live_run_shows_its_arguments_and_how_long_it_runs(
     [line] = [line_of(run, Host(environ)) for run in RunStore(project, Host(environ)).all()]
     assert (line.target, line.seconds, line.status) == ("'a b.py' -- --lr 0.1", None, "starting")
     with EvidenceLog(str(run.events_path), "agent") as log:
-        log.write(TargetStarted(pid=1, argv=["python3"], launcher="none"))
+        log.write(TargetStarted(pid=1, argv=["python3"], launcher="none", framework=None))
         log.append([{"t": time.time() - 90, "type": "target.started", "source": "agent"}])
     [line] = [line_of(run, Host(environ)) for run in RunStore(project, Host(environ)).all()]
     assert line.seconds is not None and line.seconds < 90

@@ -269,16 +269,19 @@ def _image(run: RunEvidence, launched: Moment | None) -> Image | None:
 
 
 def _framework(run: RunEvidence) -> tuple[str | None, str | None]:
-    """Return ``("torch 2.13.0", "13.0")`` from its kernel, else its name and version from the image."""
+    """Return ``("torch 2.13.0", "13.0")`` from its kernel, else from the agent's start, else from the image."""
     from seatrial.job.reading.modules import FRAMEWORKS  # a receipt that is only shown does not need it
 
     for kernel in (kernel for kernels in run.evidence.kernels.values() for kernel in kernels):
         found = mapping(kernel.keys.get("torch")) or mapping(kernel.keys.get("framework"))
         if version := text(found.get("version")):
             return f"{text(found.get('name')) or 'torch'} {version}", text(found.get("cuda"))
+    started = run.evidence.target_started
+    found = mapping(started.keys.get("framework")) if started else {}
+    words = [word for key in ("name", "version") if (word := text(found.get(key)))]
     stack = run.plan.image.stack if run.plan.image else {}
     built = [f"{name} {stack[name]}" for name in FRAMEWORKS if name in stack]
-    return next(iter(built), None), None
+    return " ".join(words) or next(iter(built), None), None
 
 
 def _cuda_version(check: Moment | None) -> str | None:
