@@ -138,7 +138,7 @@ def test_docker(tmp_path: Path, uid: int) -> None:
         "address": True,
         "program": "ran\n",
         "root": "Read-only file system",
-        "shm_bytes": 2 * 2**30,
+        "shm_bytes": 64 * 2**30,
         # CHOWN, DAC_OVERRIDE and FOWNER are bits 0, 1 and 3
         "capabilities": "000000000000000b" if uid == 0 else "0000000000000000",
         "cuda": "",
@@ -164,7 +164,7 @@ def test_podman_as_root(tmp_path: Path) -> None:
     report = run_script("podman", tmp_path, 1234, **PODMAN_KEYS)
     assert_owned(tmp_path, 1234)
     assert (report["user"], report["passwd"], report["root"]) == ("ada", True, "Read-only file system")
-    assert report["shm_bytes"] == 2 * 2**30
+    assert report["shm_bytes"] == 64 * 2**30
 
 
 @pytest.mark.podman
