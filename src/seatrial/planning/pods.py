@@ -27,6 +27,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.own_workload import OwnWorkload, env_of, own_container_of, replicas, volume_kinds
 from seatrial.job.plan import Choice, ImagePlan
+from seatrial.job.reading.files import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import without_login, without_steering
@@ -79,8 +80,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     image, image_choices = cluster_image(job, script, gpus, site.host, site.host.cache_folder, launches=site.launches)
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
-        tag = f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}"
-        image = image.changed(tag=tag)
+        image = image.changed(tag=f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}")
     volumes = volumes_of(job, site.run_id, kind)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     places = Places(
@@ -92,16 +92,11 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
-    all_env = {**image.env, **pod_env, **target_env}
-    tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
+    env = {**image.env, **pod_env}
+    tracker_env, tracker_choices = without_login(job, script, {**env, **target_env}, site.host)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
-    held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
-    named = script if image.build else replace(script, reads=(), machine_paths={})  # which another's image may have
-    by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
-    by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"
-    recipes = {"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}
     unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     return Parts(
         places=places,
@@ -115,9 +110,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             GO_ON_VARIABLE: "1",
             **tracker_env,
             **target_env,
-            **recipes,
+            **({"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}),
             **_elastic(cluster.min_nodes),
-            **ray_env(script.ray_evidence, shm_bytes, {**image.env, **pod_env}),
+            **ray_env(script.ray_evidence, shm_bytes, env),
         },
         image=image,
         cluster=cluster,
@@ -137,13 +132,22 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *_workload_warnings(job, facts),
             *facts.unread,
             *([unpushed] if image.build and not job.kubernetes.registry else []),
-            *file_warnings(named, held, by_data, lost, by_models),
+            *_file_warnings(script, volumes, lost, build=image.build),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
-            *([] if lost or volumes.models.lasting else [_MODELS_END]),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
             *shm_warnings(job),
         ),
     )
+
+
+def _file_warnings(script: ScriptFacts, volumes: Volumes, lost: list[Write], *, build: bool) -> Iterator[str]:
+    """Yield what no volume has or keeps; another's image may have what the script reads."""
+    named = script if build else replace(script, reads=(), machine_paths={})
+    held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
+    by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
+    by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"
+    yield from file_warnings(named, held, by_data, lost, by_models)
+    yield from [] if lost or volumes.models.lasting else [_MODELS_END]
 
 
 def _restarts_choice(again: int, volumes: Volumes, *, lost: bool) -> Choice:

@@ -92,6 +92,7 @@ def project_needs(
 
     What the script itself lists comes first, then the lists of the folder that it is started in, then a
     requirements.txt nearer to the script than the project's own. What no file lists is added if its package is known.
+    Raises ConfigError naming ``file:line``.
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
@@ -99,8 +100,6 @@ def project_needs(
         file: the script, which may list what it needs (``# /// script``).
         folder: the working directory; the project by default. package: the folder of the module that is started.
         reread: reads the script with further folders of the project on its path.
-
-    Raises ConfigError naming ``file:line``.
     """
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
     extensions = compiled_by_setups(project, script)
@@ -108,22 +107,15 @@ def project_needs(
     script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
     packages = packages_of_imports(script.imports, roots).without(built)
-    own = _own_elsewhere(script, packages, project)
-    more = reread and {**own}
-    while reread and more:  # what they import may lie elsewhere, too
-        facts = reread(str(each) for each in dict.fromkeys(own.values()))
-        further = _own_elsewhere(facts, packages_of_imports(facts.imports, roots).without(built), project)
-        own = {name: place for name, place in own.items() if name not in facts.imports}
-        more = {name: place for name, place in further.items() if place not in own.values()}
-        own |= more
+    own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
     itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     absent = empty_submodules(project)
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
-    needs = _inline(file, project) if file else None
-    needs = needs or _nearest_list(project, package or script_dir, folder or project, packages)
+    inline = _inline(file, project) if file else None
+    needs = inline or _nearest_list(project, package or script_dir, folder or project, packages)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
@@ -155,6 +147,24 @@ def project_needs(
         extensions=extensions,
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
+
+
+def _all_elsewhere(
+    own: dict[str, Path],
+    reread: Callable[[Iterable[str]], ScriptFacts] | None,
+    roots: set[Path],
+    built: set[str],
+    project: Path,
+) -> dict[str, Path]:
+    """Return the modules of the project that lie elsewhere, and those that these import."""
+    more = reread and {**own}
+    while reread and more:
+        facts = reread(str(each) for each in dict.fromkeys(own.values()))
+        further = _own_elsewhere(facts, packages_of_imports(facts.imports, roots).without(built), project)
+        own = {name: place for name, place in own.items() if name not in facts.imports}
+        more = {name: place for name, place in further.items() if place not in own.values()}
+        own |= more
+    return own
 
 
 def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, Path]:
