@@ -24,6 +24,12 @@ _WRITTEN = {
     *("save", "savedir", "tensorboard", "work", "workdir"),
 }
 
+#: Words in the name of an option that reads a file.
+_READ = re.compile(
+    r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|(train|valid\w*|val|dev|test|eval|input)[-_](file|path)"
+)
+#: Names of options that take a model's folder or its name on a hub.
+_MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
@@ -100,17 +106,14 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
             found += [each.absence for each in gone]
-        elif read.where == read.option and not path.is_relative_to(job.project):
-            continue  # see host_paths
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
-    for path, (read, *more) in absent.items():
-        also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""
-        verb = "names" if read.where == read.option else "reads"
-        found.append(f"{read.where} {verb} {read.path}{also}, which {_instead(job, path, [read, *more])}")
     yield from found[:_MOST_MISSING]
-    if len(found) > _MOST_MISSING:
-        yield f"and {len(found) - _MOST_MISSING} more missing inputs"
+    for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
+        also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""
+        yield f"{read.where} reads {read.path}{also}, which {_instead(job, path, [read, *more])}"
+    if (left := len(found) + len(absent) - _MOST_MISSING) > 0:
+        yield f"and {left} more missing inputs"
 
 
 def mounted(job: Job) -> list[str]:
@@ -189,9 +192,15 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        configures = file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION)
-        # A package may resolve the bare name yolov3.yaml.
-        if configures and "/" in value and re.search("conf|cfg", where) is not None and not written:
+        named = "/" in value  # a package may resolve the bare name yolov3.yaml
+        if file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION):
+            named = named and re.search("conf|cfg", where) is not None
+        elif file.suffix:
+            number = re.fullmatch(r"[\d.eE+-]+", value)
+            named = not number and file.parent.is_dir() and _READ.search(where) is not None
+        else:
+            named = value.startswith("./") and _MODELS.search(where.replace("-", "_")) is not None
+        if named and not written:
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))

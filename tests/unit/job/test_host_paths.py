@@ -110,6 +110,13 @@ def test_a_configuration_that_is_not_there_is_named(project: Path) -> None:
     assert paths_of(project, "--cfg", "yolov3.yaml", "--annotations", "coco/train.json") == ()
 
 
+def test_a_missing_file_that_is_read_is_found_where_its_folder_is_there(project: Path) -> None:
+    (project / "weights").mkdir()
+    words = ("--pretrained", "weights/darknet53.conv.74", "--resume", "gone/last.pt", "--save", "weights/best.pt")
+    assert [path.text for path in paths_of(project, *words, "--dataset", "someone/data-v1.0")] == [words[1]]
+    assert paths_of(project, "--download-to", "weights/new.zip", "--upload", "weights/new.zip") == ()
+
+
 def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_missing(project: Path) -> None:
     (project / "a.yaml").write_text("root: /home/nobody/data\nurl: /v1/nobody/data\n")
     assert [(path.text, path.where) for path in paths_of(project, "--config", "a.yaml")] == [

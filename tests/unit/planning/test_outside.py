@@ -11,6 +11,7 @@ from seatrial.errors import UsageError
 from seatrial.job.host_paths import missing_inputs
 from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
+from seatrial.job.reading.files import Read
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
@@ -241,6 +242,8 @@ def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> 
     same, choices, warnings = with_host_paths(job, build=True)
     assert (same, choices) == (job, ())
     assert warnings == ("--data /nowhere/imagenet: this machine has no such file or folder",)
+    read = Read("/nowhere/imagenet/a.csv", "train.py:3", "--data")  # which is named by itself
+    assert with_host_paths(job, [read], build=True) == (job, (), ())
 
 
 # --------------------------------------------------------------------- trackers

@@ -8,7 +8,7 @@ import os
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
@@ -18,7 +18,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
-from seatrial.job.reading.files import Write
+from seatrial.job.reading.files import Read, Write
 from seatrial.job.reading.signs import of_a_machine
 from seatrial.job.script import ScriptFacts
 
@@ -57,10 +57,13 @@ def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]
     return job.changed(models=DataMount(source=folder, read_only=False)), (choice,)
 
 
-def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+def with_host_paths(
+    job: Job, reads: Sequence[Read] = (), *, build: bool
+) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
     """Mount what the arguments name on this machine where they name it; return the job, choices and warnings.
 
     Args:
+        reads: inputs of the script, which are named where they are missing.
         build: the image is one of ours. Another's may have these paths itself.
 
     Raises UsageError: a folder for results is outside of the project and no mount.
@@ -89,7 +92,8 @@ def with_host_paths(job: Job, *, build: bool) -> tuple[Job, tuple[Choice, ...], 
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
-            if build and (path.typed or by_file):
+            is_read = any(inside(_in_container(job, each.path), path.target) for each in reads)
+            if build and (path.typed or by_file) and not is_read:
                 warnings.append(path.absence)
             continue
         read_only = not own

@@ -68,7 +68,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
     job, models_choices = with_models(job, script)
-    job, path_choices, path_warnings = with_host_paths(job, build=image.build)
+    job, path_choices, path_warnings = with_host_paths(job, script.reads, build=image.build)
     refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
