@@ -19,7 +19,7 @@ from seatrial.images.recipes import require_data
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
-from seatrial.job.reading.version_checks import with_keras_backend
+from seatrial.job.reading.keras_names import with_keras_backend
 from seatrial.job.script import ScriptFacts, source_facts, why_useless
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu

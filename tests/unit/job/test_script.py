@@ -14,8 +14,8 @@ from planning_sites import facts_of
 from seatrial.errors import ConfigError, TargetError, UsageError
 from seatrial.images.plan import plan_image
 from seatrial.job.model import Job, Target
+from seatrial.job.reading.keras_names import with_keras_backend
 from seatrial.job.reading.modules import EVERYWHERE, STANDARD_MODULES
-from seatrial.job.reading.version_checks import with_keras_backend
 from seatrial.job.script import ScriptFacts, script_facts, source_digest, source_facts, why_useless
 from tables import cases, constant
 

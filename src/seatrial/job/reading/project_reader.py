@@ -18,6 +18,7 @@ from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
+from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing, is_empty, is_file, is_folder, remedy
 from seatrial.job.reading.parsed_modules import (
     STARTS,
@@ -47,7 +48,7 @@ from seatrial.job.reading.signs import (
     started_files,
     used_paths,
 )
-from seatrial.job.reading.version_checks import keras_signs, version_bounds
+from seatrial.job.reading.version_checks import version_bounds
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3

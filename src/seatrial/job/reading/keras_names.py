@@ -1,0 +1,116 @@
+"""Find calls in a form that only Keras 2 has, and the backend of Keras."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seatrial.errors import UsageError
+from seatrial.job.reading.modules import FRAMEWORKS
+from seatrial.job.reading.signs import NAMED, dotted, keywords, texts_of
+
+if TYPE_CHECKING:
+    from seatrial.job.script import ScriptFacts
+
+_GENERATORS = {"fit_generator", "evaluate_generator", "predict_generator"}
+_OPTIMIZERS = {"Adam", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"}
+_OF_WEIGHTS = (".h5", ".hdf5", ".ckpt", ".tf")
+
+
+def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield (sign, name to show) of a call of Keras 2, for either package that Keras may be imported from."""
+    for name, shown in _forms(node) if isinstance(node, ast.Call) else ():
+        yield f"{NAMED}keras.{name}", shown
+        yield f"{NAMED}tensorflow.keras.{name}", shown
+
+
+def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
+    called, given = dotted(node.func), keywords(node)
+    last = called.rpartition(".")[2]
+    if last in _GENERATORS:
+        yield f"Model.{last}", last
+    if last in _OPTIMIZERS and "legacy" not in called and not {"params", None} & set(given):
+        if "lr" in given and not node.args:  # torch's optimizers take the parameters first
+            yield "optimizers.lr", f"{last}(lr=…)"
+        if "decay" in given:
+            yield "optimizers.decay", f"{last}(decay=…)"
+    if last == "ModelCheckpoint" and "period" in given:
+        yield "callbacks.ModelCheckpoint.period", "ModelCheckpoint(period=…)"
+    if last in ("save_weights", "ModelCheckpoint"):
+        path = "".join(texts_of(node.args[0])[-1:]) if node.args else ""
+        takes = ".weights.h5" if last == "save_weights" or "save_weights_only" in given else (".h5", ".keras")
+        if "save_format" in given or (path.endswith(_OF_WEIGHTS) and not path.endswith(takes)):
+            yield "Model.save_weights", f"{last}({path!r})" if path else f"{last}(save_format=…)"
+
+
+VARIABLE, HOME = "KERAS_BACKEND", "KERAS_HOME"
+
+#: Packages that use Keras' backend.
+_KERAS = {"keras", "keras_hub", "keras_cv", "keras_nlp"}
+
+#: Backends of Keras that use no NVIDIA GPU → their imports. Source: keras/src/backend of 3.15, whose numpy
+#: backend takes image resizing and random numbers from jax.
+_WITHOUT_GPU = {"numpy": ("jax",), "openvino": ("openvino",)}
+
+
+def with_keras_backend(
+    script: ScriptFacts, env: Mapping[str, str], project: Path, home: Path | None = None, *, gpus: bool = False
+) -> ScriptFacts:
+    """Return the facts of a script that imports Keras, with its backend as its framework and among its imports.
+
+    A script's own assignment takes precedence over the environment, and the environment over keras.json.
+    Source: keras/src/backend/config.py of 3.15.
+
+    Args:
+        env: what the target's environment will have of these variables.
+        home: the target's, where it is this machine's.
+        gpus: the run requests GPUs.
+
+    Raises UsageError for a backend that Keras does not have, and for one that uses no GPU where one is requested.
+    """
+    if not _KERAS & set(script.imports):
+        return script
+    assigned, default = (each and each.rpartition(" ")[2] for each in (script.keras_backend, script.keras_default))
+    backend = assigned or env.get(VARIABLE) or default or _configured(env, project, home)
+    if not backend:
+        return script
+    if backend in _WITHOUT_GPU:
+        if gpus:
+            raise UsageError(
+                f"{VARIABLE}={backend} keeps Keras on the CPU, but the run requests GPUs",
+                run=f"seatrial run … --gpus none   # or on a GPU: {_set_to('jax', script)}",
+            )
+        return replace(script, framework=None, imports=tuple(sorted({*script.imports, *_WITHOUT_GPU[backend]})))
+    if backend not in FRAMEWORKS:
+        known = sorted((*FRAMEWORKS, *_WITHOUT_GPU))
+        closest = next(iter(difflib.get_close_matches(backend.lower(), known, n=1)), "jax")
+        raise UsageError(
+            f"{VARIABLE}={backend}: Keras has no such backend",
+            cause=f"it has {', '.join(known)}",
+            run=_set_to(closest, script) if assigned else f"seatrial run … --env {VARIABLE}={closest}",
+        )
+    return replace(script, framework=backend, imports=tuple(sorted({*script.imports, backend})))
+
+
+def _set_to(backend: str, script: ScriptFacts) -> str:
+    """Return how to set the backend: a script's own assignment takes precedence over the environment."""
+    if script.keras_backend is None:
+        return f"--env {VARIABLE}={backend}"
+    return f'set os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'
+
+
+def _configured(env: Mapping[str, str], project: Path, home: Path | None) -> str | None:
+    """Return the backend of keras.json, in KERAS_HOME inside the project or, here, in the user's home; or None."""
+    folder = project / env[HOME] if env.get(HOME) else home / ".keras" if home else None
+    if folder is None:
+        return None
+    try:
+        backend = json.loads((folder / "keras.json").read_text(encoding="utf-8")).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return backend if isinstance(backend, str) else None
