@@ -91,7 +91,7 @@ def sweep(
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --metric acc:max
     """
     with importing():
-        from seatrial.cli.job import read_allowed_job, require_consent
+        from seatrial.cli.job import read_job, require_consent
         from seatrial.cli.screen import SearchScreen
         from seatrial.job.loading import read_sweep
         from seatrial.search.request import define, parse_parallel
@@ -110,11 +110,11 @@ def sweep(
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
         _refuse_more(resume)
-    project = check_folder(flags.get("project") or project_root(Path()))
+    project, trust = check_folder(flags.get("project") or project_root(Path())), bool(flags.pop("trust", False))
     if resume is not None:
         at_once = parse_parallel(parallel)
         found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=at_once)
-        require_consent(found.job, screen, trust=bool(flags.get("trust")))
+        require_consent(found.job, screen, trust=trust)
     else:
         for word in words[1:]:
             if "=" in word and not chosen.get("settings"):
@@ -126,7 +126,8 @@ def sweep(
         )
         table = read_sweep(project).changed(**{key: value for key, value in typed.items() if value is not None})
         definition, at_once = define(table, settings, study), parse_parallel(table.parallel)
-        job = read_allowed_job(words, flags, screen).without_notify
+        job = read_job(words, flags).without_notify
+        require_consent(job, screen, trust=trust)
         found = open_search(definition, job, host, screen.note, budget_s=table.budget_s, parallel=at_once)
     if engine == "ray":
         found.address = address

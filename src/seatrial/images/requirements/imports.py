@@ -215,14 +215,12 @@ def elsewhere_in_the_project(
         them = "that folder" if len(folders) == 1 else "these folders"
         path = ":".join(os.path.relpath(project / each, start) for each in folders)
         yield f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with -e PYTHONPATH={path}"
-    failing = " ".join(sentence for sentence, _ in script.failing)
     for name, (where, remedy) in script.missing.items():
-        if _is_installed(name, project, found) or f"{where} imports {name}," in failing:
+        if _is_installed(name, project, found):
             continue
         if remedy.startswith("git "):
-            folder = remedy.split()[-3]
-            message = f"{where} imports {name} from the git submodule {folder}, which is empty"
-            raise ConfigError(message, run=remedy.partition("  ")[0])
+            run, _, folder = remedy.removesuffix(" is empty").partition("   # ")
+            raise ConfigError(f"{where} imports {name} from the git submodule {folder}, which is empty", run=run)
         if builder := _built_by_ffi(project / where.rpartition(":")[0]):
             remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
             remedy += "example by a function of torchvision.ops"

@@ -225,8 +225,8 @@ def notebook_error(message: str, file: Path, delete: str) -> TargetError:
 
 def undefined_names(
     modules: ParsedModules, visited: Collection[Unit], always: Collection[Unit], stored: Collection[str | None]
-) -> Iterator[tuple[str, bool]]:
-    """Yield (``train.py:54 uses MODEL_PATH, …``, whether every run reaches it).
+) -> Iterator[tuple[str, str, bool]]:
+    """Yield (``train.py:54 uses MODEL_PATH, …``, the edit that mends it, whether every run reaches it).
 
     Args: visited, always: units that may run, and units that every run executes. stored: attributes set on modules,
         None for any.
@@ -259,7 +259,9 @@ def undefined_names(
                 together.setdefault((sure, line, why), []).append(name)
         for (sure, line, why), (first, *others) in together.items():
             listed = f"{', '.join((first, *others[:-1]))} and {others[-1]}" if others else first
-            yield f"{module.shown}:{-line} uses {listed}, which {why.format('are' if others else 'is')}", sure
+            are, them = ("are", "them") if others else ("is", "it")
+            edit = f"define {listed} in {module.shown}, or import {them}"
+            yield f"{module.shown}:{-line} uses {listed}, which {why.format(are)}", edit, sure
 
 
 def _guarded(module: Module) -> tuple[set[int], set[int]]:

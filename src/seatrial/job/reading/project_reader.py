@@ -211,7 +211,7 @@ class ProjectReader:
         self.files.read_settings(self.composed)
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        may_fail = [f"{each}: a run that reaches this line fails" for each, sure in wrong if not sure]
+        may_fail = [f"{each}: a run that reaches this line fails" for each, _, sure in wrong if not sure]
         imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
@@ -229,7 +229,7 @@ class ProjectReader:
                 *self.parsers.misfits([*self.reading.needed, *self.reading.optional]),
                 *may_fail[:_MOST_SHOWN],
             ),
-            failing=tuple((each, _definition(each)) for each, sure in wrong if sure),
+            failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
             least_python=self.least_python,
             relative=self.relative,
@@ -457,12 +457,6 @@ class ProjectReader:
         if name not in self.reading.missing:
             fix = remedy(parts, roots, self.project, of.shown if of else "", relative=level > 0)
             self.reading.missing[name] = Missing(f"{module.shown}:{node.lineno}", fix)
-
-
-def _definition(sentence: str) -> str:
-    """Return the edit for ``train.py:54 uses PATH, which is not defined``."""
-    place, name = re.split(r":\d+ uses |, which", sentence)[:2]
-    return f"define {name} in {place}, or import {'them' if ' and ' in name else 'it'}"
 
 
 def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **how: Any) -> ProjectReading:
