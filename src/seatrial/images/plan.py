@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
+from seatrial.images.accelerators import for_nvidia, without_use
 from seatrial.images.base import (
     DEFAULT_BASE,
     Base,
@@ -40,7 +41,7 @@ from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.dates import day_of
 from seatrial.images.resolve.fix import Chosen, chosen_or_fixed
-from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved
+from seatrial.images.resolve.framework import FRAMEWORKS, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
 from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_wheels, has_own_sources, wheels_of
@@ -48,11 +49,10 @@ from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.modules import UNTIL_PYTHON_3_9, find_module
-from seatrial.job.script import BUILT_ON, ScriptFacts, script_facts, source_facts
+from seatrial.job.script import ScriptFacts, script_facts, source_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
-from seatrial.system.project_files import read_sources
 
 
 def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
@@ -94,13 +94,13 @@ def plan_image(
     cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
     needs = image_needs(job, script, gpus=not cpu_only)
-    needs = onto_framework_image(job.image.base, script, needs if cpu_only else _for_nvidia(needs, script), machine)
+    needs = onto_framework_image(job.image.base, script, needs if cpu_only else for_nvidia(needs, script), machine)
     wheels = wheels_of(job)
     choose = partial(_chosen, job, script, machine, resolver)
     found = _of_its_day(choose, needs, day_of(job), resolver) or chosen_or_fixed(choose, needs, resolver)
     base, resolved, checked, needs, old_calls = found
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    idle = () if cpu_only else _without_use(job, script, needs, resolved, checked)
+    idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
     slimming = slimming_for(
         job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
     )
@@ -131,82 +131,6 @@ def plan_image(
     plan = plan.changed(warnings=(*warnings, *too_large))
     takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
     return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
-
-
-#: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
-_OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
-
-#: Module → beginning of the packages without which it does not compute on GPUs; None: it never does.
-_WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
-
-_MOST_SOURCE_BYTES = 5_000_000
-
-#: Beginnings of the names of packages that compute on NVIDIA's GPUs.
-_FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
-#: Those of frameworks whose builds no table knows.
-_OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
-
-#: Modules by which a script may start or load programs, libraries and modules that no list names.
-_OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
-
-_ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
-
-
-def _without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
-    """Warn that no package computes on a GPU; without a lock, only a few modules show it.
-
-    Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
-    """
-    names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
-    own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
-    if own and resolved.stack.wheel is None:
-        return (f"seatrial does not know which GPUs {own[0]} supports: see its release notes",)
-    open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
-    if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
-        return ()
-    listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
-    message = f"nothing that {listed}the target imports computes on a GPU"
-    if alone := next((name for name in script.imports if name in _WITH_MORE), None):
-        way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
-        message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
-    elif checked.lock is None or not script.imports:
-        return ()
-    if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
-        raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
-    return (f"{message}; --gpus none leaves it to other runs",)
-
-
-def _for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
-    """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
-
-    Raises ConfigError: the project computes on accelerators of another maker.
-    """
-    for name in script.imports:
-        if name in _OTHER_ACCELERATORS and not any("cuda" in text for text in _written(needs, script, name)):
-            where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
-            message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
-            raise ConfigError(message, run=_ON_THE_CPU)
-    written = (*needs.requirements.options, *needs.requirements.lines)
-    if rocm := next((each for each in written if re.search(r"[/+\[-]rocm", each)), None):
-        message = f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's"
-        raise ConfigError(message, run=f"take it out of {needs.source}")
-    framework = script.framework
-    names = {canonical_name(line) for line in needs.requirements.lines}
-    if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
-        return needs
-    built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)
-    where = script.where.get(framework) or script.where.get(built, "the target")
-    reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
-    return replace(needs, imports=(*needs.imports, framework), reason=reason)
-
-
-def _written(needs: Needs, script: ScriptFacts, name: str) -> Iterator[str]:
-    """Yield the texts that name CUDA if the project also computes on NVIDIA's GPUs. torch_xla's import does not fail
-    without a TPU: code counts.
-    """
-    yield from needs.requirements.lines
-    if name == "torch_xla" and needs.project is not None:
-        yield from read_sources([needs.project / each for each in script.files], needs.project, _MOST_SOURCE_BYTES)
 
 
 def _chosen(

@@ -184,11 +184,13 @@ def test_files_that_no_volume_has_and_hidden_gpus_are_named(tmp_path: Path) -> N
     flags = {"script": source, "gpus": "1", "env": {"CUDA_VISIBLE_DEVICES": "0"}, "image": {}}
     for models, kept in ({}, False), ({"models": "pvc:m"}, True):
         plan = a_cluster_plan(tmp_path, kubernetes=models, **flags)
-        told = "\n".join(plan.warnings)
-        assert "train.py:2 reads /input/x.pt, which no volume of the pod has; --data pvc:NAME mounts one" in told
-        assert "train.py:3 writes /output/a/x.pt, and no volume keeps that" in told and "--mount" not in told
-        assert ("train.py:4 writes /models/x" in told) is not kept and "this machine" not in told
-        assert "-e CUDA_VISIBLE_DEVICES=0: the device plugin" in told and "checkpoints survive" not in str(plan.choices)
+        warnings = "\n".join(plan.warnings)
+        assert "train.py:2 reads /input/x.pt, which no volume of the pod has; --data pvc:NAME mounts one" in warnings
+        assert "train.py:3 writes /output/a/x.pt, and no volume keeps that" in warnings and "--mount" not in warnings
+        assert ("train.py:4 writes /models/x" in warnings) is not kept and "this machine" not in warnings
+        assert "-e CUDA_VISIBLE_DEVICES=0: the device plugin" in warnings and "checkpoints survive" not in str(
+            plan.choices
+        )
 
 
 def test_a_refused_option_is_left_out_of_the_fix(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def check_dockerfile(path: Path) -> list[Remark]:
 
 
 def _unknown(file: Dockerfile, path: Path) -> Iterator[Remark]:
-    """Find what is no instruction, as the lines of a page around a copied file."""
+    """Find unknown instructions, such as lines of a web page that were copied along with the file."""
     unknown = [each for each in file.instructions if each.name not in _INSTRUCTIONS]
     lines = [(each.line, what) for each in unknown if (what := what_came_along(f"{each.name}{each.raw}"))]
     for each in unknown:

@@ -213,7 +213,7 @@ def _constraints(
         variant = next((each for each in _extras(requirement) if each.startswith(_ACCELERATORS)), variant)
     if framework == "torch" and machine is not None and "--hash" in line and variant is None:
         pinned = (each for each in wheels("torch", pinned=True) if each.default and specifier.contains(each.version))
-        variant = next((each.variant for each in pinned), None)  # the hash is that of the usual index's build
+        variant = next((each.variant for each in pinned), None)  # hashes in lists are of PyPI's build
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     return Constraints(

@@ -1,0 +1,91 @@
+"""Judge whether a project's packages compute on NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.pip_format import Needs, canonical_name
+from seatrial.images.resolve.check import Checked
+from seatrial.images.resolve.framework import PACKAGES, Resolved
+from seatrial.job.model import Job
+from seatrial.job.script import BUILT_ON, ScriptFacts
+from seatrial.stack.facts import table
+from seatrial.system.project_files import read_sources
+
+#: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
+_OTHER_ACCELERATORS: dict[str, str] = table("import_names")["other_accelerators"]
+
+#: Module → beginning of the packages without which it does not compute on GPUs; None: it never does.
+_WITH_MORE: dict[str, str | None] = table("import_names")["gpus_with_more"]
+
+_MOST_SOURCE_BYTES = 5_000_000
+
+#: Beginnings of the names of packages that compute on NVIDIA's GPUs.
+_FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
+#: Those of frameworks whose builds no table knows.
+_OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
+
+#: Modules by which a script may start or load programs, libraries and modules that no list names.
+_OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
+
+_ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
+
+
+def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
+    """Warn that no package computes on a GPU; without a lock, only a few modules show it.
+
+    Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
+    """
+    names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
+    own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
+    if own and resolved.stack.wheel is None:
+        return (f"seatrial does not know which GPUs {own[0]} supports: see its release notes",)
+    open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
+    if resolved.stack.wheel is not None or open_ended or any((name or "").startswith(_FOR_GPUS) for name in names):
+        return ()
+    listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
+    message = f"nothing that {listed}the target imports computes on a GPU"
+    if alone := next((name for name in script.imports if name in _WITH_MORE), None):
+        way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
+        message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
+    elif checked.lock is None or not script.imports:
+        return ()
+    if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
+        raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
+    return (f"{message}; --gpus none leaves it to other runs",)
+
+
+def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
+    """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
+
+    Raises ConfigError: the project computes on accelerators of another maker.
+    """
+    for name in script.imports:
+        if name in _OTHER_ACCELERATORS and not any("cuda" in text for text in _written(needs, script, name)):
+            where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]
+            message = f"{where} imports {name}, which computes on {theirs}; seatrial runs on NVIDIA's GPUs"
+            raise ConfigError(message, run=_ON_THE_CPU)
+    written = (*needs.requirements.options, *needs.requirements.lines)
+    if rocm := next((each for each in written if re.search(r"[/+\[-]rocm", each)), None):
+        message = f"{needs.source} names packages for AMD's GPUs, {rocm}; seatrial runs on NVIDIA's"
+        raise ConfigError(message, run=f"take it out of {needs.source}")
+    framework = script.framework
+    names = {canonical_name(line) for line in needs.requirements.lines}
+    if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
+        return needs
+    built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)
+    where = script.where.get(framework) or script.where.get(built, "the target")
+    reason = f"{needs.reason}; {framework}, which {where} imports and the list leaves out"
+    return replace(needs, imports=(*needs.imports, framework), reason=reason)
+
+
+def _written(needs: Needs, script: ScriptFacts, name: str) -> Iterator[str]:
+    """Yield the texts that name CUDA if the project also computes on NVIDIA's GPUs. torch_xla's import does not fail
+    without a TPU: code counts.
+    """
+    yield from needs.requirements.lines
+    if name == "torch_xla" and needs.project is not None:
+        yield from read_sources([needs.project / each for each in script.files], needs.project, _MOST_SOURCE_BYTES)
