@@ -276,10 +276,10 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
             "A setting of the target stands behind --set",
             shlex.join(["seatrial", *words]),
         )
-    said, ours = without_docker(argv) if argv[0] in ("build", "shell", *_TAKE_ARGUMENTS) else ("", [*argv])
-    if said:
+    notes, ours = without_docker(argv) if argv[0] in ("build", "shell", *_TAKE_ARGUMENTS) else ("", [*argv])
+    if notes:
         docker = "docker build" if argv[0] == "build" else "docker run"
-        return f"{option} is an option of {docker}, not of {place}", said, _behind_dashes(ours)
+        return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
         return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(argv)
     return f"No such option: {option}", None, f"{place} --help"
@@ -288,7 +288,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
 def _behind_dashes(argv: Sequence[str]) -> str:
     """Return the command with the target's own options and further words moved behind ``--``.
 
-    An option that both have is the script's: others of its own stand beside it.
+    An option that both have is the script's, as others of its own stand there, too.
     """
     known = options_of(argv[0])
     ours: list[str] = []

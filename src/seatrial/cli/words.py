@@ -231,23 +231,23 @@ def without_docker(argv: Sequence[str]) -> tuple[str, list[str]]:
     for names, row in read_table("docker.json")["build" if argv[0] == "build" else "run"].items():
         for name in (each for each in names.split() if each[0] == "-"):
             rows[name], has_value[name] = row, not names.split()[-1].startswith("-")
-    kept, said, has_target = [argv[0]], dict[str, None](), "-m" in argv[:cut] or "--image" in argv[:cut]
+    kept, notes, has_target = [argv[0]], dict[str, None](), "-m" in argv[:cut] or "--image" in argv[:cut]
     parts = [*typed_parts(argv[1:cut], has_value | known)]
     for at, (name, words) in enumerate(parts):
         letters = [f"-{letter}" for letter in words[0][1:]] if not name and words[0][:2] != "--" else []
         if name in rows and name not in known:
-            said[f"{name}: {'seatrial has ' * (rows[name] in known)}{rows[name]}"] = None
+            notes[f"{name}: {'seatrial has ' * (rows[name] in known)}{rows[name]}"] = None
             if rows[name] in known:
                 kept += [rows[name], words[-1].removeprefix(f"{name}=")]
         elif words[0][0] == "-" and letters[1:] and all(each in rows or each in known for each in letters):
-            said |= {f"{each}: {rows[each]}": None for each in letters if each not in known}
+            notes |= {f"{each}: {rows[each]}": None for each in letters if each not in known}
             kept += [each for each in letters if each in known]
         elif name or words[0].startswith("-") or has_target:
             kept += words
         else:
             rest = [word for _, each in parts[at + 1 :] for word in each]
-            return "\n".join(said), [*kept, *_target(argv[0], words[0], rest), *argv[cut:]]
-    return "\n".join(said), [*kept, *argv[cut:]]
+            return "\n".join(notes), [*kept, *_target(argv[0], words[0], rest), *argv[cut:]]
+    return "\n".join(notes), [*kept, *argv[cut:]]
 
 
 def _target(verb: str, word: str, rest: list[str]) -> list[str]:

@@ -218,7 +218,7 @@ def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path)
     assert with_host_paths(mounted, build=True)[0] == mounted
 
 
-def test_a_folder_for_results_in_tmp_is_told(tmp_path: Path) -> None:
+def test_a_folder_for_results_in_tmp_is_named(tmp_path: Path) -> None:
     (project := tmp_path / "project").mkdir()
     (out := tmp_path / "out").mkdir()
     same, _, [warning] = with_host_paths(job_of(project, "--out", str(out)), build=True)

@@ -114,7 +114,7 @@ def read_paths(node: ast.Call) -> Iterator[ast.expr]:
             yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
 
 
-def asked_paths(node: ast.Call) -> list[ast.expr]:
+def checked_paths(node: ast.Call) -> list[ast.expr]:
     return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
 
 

@@ -169,9 +169,14 @@ class Files:
         made = [
             self.constants.text(path, each.unit) for each in self._noted for path, *_ in calls.written_paths(each.node)
         ]
-        asked = [self.constants.text(path, each.unit) for each in self._asking for path in calls.asked_paths(each.node)]
-        guarded = {each.text for each in asked if each is not None}
-        kept, kept_or_asked = _Paths(made), _Paths([*made, *(each for each in asked if each and ANY not in each.text)])
+        checked = [
+            self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
+        ]
+        guarded = {each.text for each in checked if each is not None}
+        kept, kept_or_checked = (
+            _Paths(made),
+            _Paths([*made, *(each for each in checked if each and ANY not in each.text)]),
+        )
         paths = [(each, path) for each in self._reading for path in calls.read_paths(each.node)]
         for (unit, node, _, likely), path in paths:
             found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
@@ -193,7 +198,7 @@ class Files:
             unclear = unclear or named
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
-            if (usual or is_typed) and not unclear and text not in (kept_or_asked if asks else kept):
+            if (usual or is_typed) and not unclear and text not in (kept_or_checked if asks else kept):
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
         return tuple(reads.values())
 

@@ -227,7 +227,7 @@ def test_endpoint_that_a_client_would_read_as_an_option_is_refused(endpoint: str
 
 
 @pytest.mark.parametrize(
-    ("environ", "context", "script", "server", "asked"),
+    ("environ", "context", "script", "server", "used"),
     [
         ({}, "", False, "Docker/28.5", True),
         ({}, "", False, "Libpod/5.0", False),
@@ -237,8 +237,8 @@ def test_endpoint_that_a_client_would_read_as_an_option_is_refused(endpoint: str
         ({"DOCKER_HOST": "tcp://box:1"}, "", False, "Docker/28.5", False),
     ],
 )
-def test_dockers_socket_is_asked_only_where_its_client_would_ask_it(
-    environ, context, script, server, asked, tmp_path, monkeypatch
+def test_dockers_socket_is_used_only_where_its_client_would_use_it(
+    environ, context, script, server, used, tmp_path, monkeypatch
 ):
     (tmp_path / "docker").write_bytes(b"#!/bin/sh" if script else b"\x7fELF")
     (tmp_path / "docker").chmod(0o755)
@@ -257,4 +257,4 @@ def test_dockers_socket_is_asked_only_where_its_client_would_ask_it(
         listening.listen()
         threading.Thread(target=answer, daemon=True).start()
         found = client._docker_info()
-    assert (found is not None) == asked
+    assert (found is not None) == used
