@@ -231,7 +231,7 @@ class Observer(threading.Thread):
             quick_s = self._pause_between_looks(now_s - started_s)
             pause_s = min(due_s - now_s, _REPORTS_S if quick_s is None else quick_s)
             if self._stop_requested.wait(max(0.0, pause_s)):
-                return
+                break
             self._reports.read()
             due = time.monotonic() >= due_s
             if due or quick_s is not None:
@@ -243,6 +243,9 @@ class Observer(threading.Thread):
                 self._journal.write(Sample(**sample))
                 self._watchdog.look(sample)
                 due_s = max(due_s + self._interval_s, time.monotonic())
+        if self._sampler.uuids and due_s > started_s + self._interval_s:
+            self._sampler.gpm_interval_s = 0.0  # all work of a short script may follow the sample before
+            self._journal.write(Sample(**self._sampler.sample()))
 
     def _pause_between_looks(self, elapsed_s: float) -> Optional[float]:
         """Return the seconds to the next look, or None if the samples come often enough."""

@@ -82,8 +82,8 @@ def test_gpm_is_compared_often_at_first_and_seldom_later(tmp_path, target, monke
     monkeypatch.setattr(FakeNvml, "nvmlGpmMetricsGet", lambda self, wanted: compared.append(1) or real(self, wanted))
     enough = (lambda read: len(compared) >= 2 and len(of_type(read, "sample")) >= 5) if early else lambda read: True
     read = observe(tmp_path, target, [FakeGpu(uuid="GPU-0")], seconds=1.0, until=enough)
-    known = [sample["gpus"][0]["sm_activity_pct"] for sample in of_type(read, "sample")]
+    *known, last = [sample["gpus"][0]["sm_activity_pct"] for sample in of_type(read, "sample")]
     if early:
         assert 2 <= len(compared) < len(known) and known[-1] == 75.25  # in between the last stays
     else:
-        assert compared == [] and set(known) == {None}
+        assert len(compared) == 1 and set(known) == {None} and last == 75.25  # at the end, what no other sample has
