@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.named_wheels import compiled_against, pythons, released
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
@@ -158,7 +159,8 @@ class _Reader:
 
     def found(self) -> Requirements:
         itself = tuple(dict.fromkeys(self.itself))
-        return Requirements(tuple(self.lines), tuple(self.constraints), tuple(self.options), itself)
+        constraints = (*self.constraints, *compiled_against(self.lines))
+        return Requirements(tuple(self.lines), constraints, tuple(self.options), itself)
 
     def _option(self, line: str, place: str, path: Path, into: list[str]) -> None:
         name, _, value = line.replace("=", " ", 1).partition(" ") if line.startswith("--") else line.partition(" ")
@@ -254,6 +256,7 @@ def python_specifier(value: object, place: str) -> SpecifierSet:
 
 def checked_requirement(text: str, place: str) -> str:
     """Return ``text`` as a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
+    text = released(text)
     text = text if "://" in text else _LABEL.sub(r"\1", _LOCAL_BOUND.sub(r"\1", text))
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     if _CONTROL.search(text):  # a line break would begin a line of pip's own options
@@ -414,8 +417,8 @@ class Needs:
 
     @property
     def python(self) -> SpecifierSet:
-        """Return the Pythons that the project admits: ``requires-python``, .python-version and the like."""
-        return self.requirements.python
+        """Return the Pythons that the project admits: ``requires-python``, .python-version, the wheels it names."""
+        return self.requirements.python & pythons(self.requirements.lines)
 
     def changed(self, requirements: Requirements, *, why: str = "", warning: str = "") -> Needs:
         """Return the needs with other requirements, and the reason for them or a warning."""

@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.named_wheels import compiled_against
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.edits import place_of
@@ -114,6 +115,8 @@ def _place_of(line: str, needs: Needs) -> str:
     wanted = Requirement(line)
     name = canonicalize_name(wanted.name)
     own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
+    if wheel := next((each for each in needs.requirements.lines if line in compiled_against([each])), None):
+        return f"{canonical_name(wheel)}'s wheel is compiled against it"
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     place = (place_of(wanted, needs) or (needs.source,))[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.pip_format import Requirements, read_requirements
+from seatrial.images.requirements.pip_format import Needs, Requirements, read_requirements
 from tables import cases
 
 
@@ -59,3 +59,28 @@ def test_a_folder_of_the_project_is_refused_with_advice(tmp_path: Path, line: st
     with pytest.raises(ConfigError, match="from a folder that is not in the image") as caught:
         read(tmp_path, line + "\n")
     assert caught.value.run == f"remove the line, and add PYTHONPATH={folder} to [env]; for a src layout {folder}/src"
+
+
+FLASH = "flash_attn-2.6.3+cu123torch2.4cxx11abiFALSE-cp310-cp310-linux_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted", "pythons", "constraints"),
+    [
+        ("https://e.org/torch-2.4.0%2Bcu121-cp310-cp310-linux_x86_64.whl#sha256=aa", "torch==2.4.0+cu121", "", ()),
+        ("torch @ https://e.org/torch-2.4.0-cp310-cp310-win_amd64.whl ; os_name > 'a'",
+         "torch==2.4.0 ; os_name > 'a'", "", ()),
+        (r"C:\wheels\numpy-1.26.4-cp310-cp310-win_amd64.whl", "numpy==1.26.4", "", ()),
+        ("https://e.org/numpy-1.26.4+label-cp310-cp310-macosx_11_0_arm64.whl", "numpy==1.26.4", "", ()),
+        (f"https://e.org/{FLASH}", f"flash-attn @ https://e.org/{FLASH}", "<3.11,>=3.10", ("torch==2.4.*",)),
+        ("https://e.org/x-3-cp36-abi3-manylinux2014_x86_64.whl", "x @ https://e.org/x-3-cp36-abi3-manylinux2014_x86_64.whl",
+         ">=3.6", ()),
+        ("en @ https://e.org/en-3.7-py3-none-any.whl", "en @ https://e.org/en-3.7-py3-none-any.whl", "", ()),
+    ],
+)  # fmt: skip
+def test_a_named_wheel_says_what_it_is(tmp_path, line, wanted, pythons, constraints):
+    """A wheel by address or path: name, release, system, Pythons, and the torch that it was compiled against."""
+    (tmp_path / "requirements.txt").write_text(line + "\n")
+    found = read_requirements(tmp_path / "requirements.txt", tmp_path)
+    assert (found.lines, found.constraints) == ((wanted,), constraints)
+    assert str(Needs(found, "requirements.txt", "").python) == pythons
