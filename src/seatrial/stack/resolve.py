@@ -12,7 +12,7 @@ from packaging.version import Version
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, released, torch_index, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.rules import Candidate, Constraints, Violation, forward_compat_allowed, gpu_build, violations
+from seatrial.stack.rules import Candidate, Constraints, Violation, has_forward_compat, violations
 
 #: Pythons to choose from if nothing fixes one, best first. 3.11 comes first: every framework of the last three years
 #: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
@@ -93,7 +93,7 @@ class Conflict:
 
 
 def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflict:
-    """Return the best stack that breaks none of rules.RULES, or the conflict."""
+    """Return the best stack that breaks no rule, or the conflict."""
     if constraints.framework is None:
         python = _python_alone(constraints)
         if python is not None:
@@ -241,20 +241,19 @@ def _by_minor(wheel: Wheel, driver: str) -> str:
 
 def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -> Choice:
     if constraints.python:
-        return Choice(what="python", value=python, reason="the base image's")
-    if python == PYTHONS[0]:
-        return Choice(what="python", value=python, reason="every current framework has wheels for it")
-    if constraints.as_of:
-        return Choice(what="python", value=python, reason=f"as of {constraints.as_of}")
-    if PYTHONS[0] in constraints.barred:
-        return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
-    reason = (
-        f"the project requires Python {constraints.python_specifier}"
-        if len(constraints.python_specifier)
-        else "the closest match"
-    )
-    if wheel is not None and not len(constraints.python_specifier):
+        reason = "the base image's"
+    elif python == PYTHONS[0]:
+        reason = "every current framework has wheels for it"
+    elif constraints.as_of:
+        reason = f"as of {constraints.as_of}"
+    elif PYTHONS[0] in constraints.barred:
+        reason = constraints.barred[PYTHONS[0]]
+    elif len(constraints.python_specifier):
+        reason = f"the project requires Python {constraints.python_specifier}"
+    elif wheel is not None:
         reason = f"{wheel.framework} {wheel.version} has wheels for Python {wheel.python[0]} to {wheel.python[1]}"
+    else:
+        reason = "the closest match"
     return Choice(what="python", value=python, reason=reason)
 
 
@@ -317,7 +316,7 @@ def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | No
     fitting = (
         each
         for each in candidates(constraints, admitted=True)
-        if gpu_build(each, constraints, machine) is forward_compat_allowed(each, constraints, machine) is None
+        if not (each.cpu and constraints.gpu) and (not each.forward_compat or has_forward_compat(each.wheel, machine))
     )
     for each in sorted(fitting, key=lambda each: _preference(each, constraints)):  # the first of hundreds, as a rule
         if next(violations(each, constraints, machine), None) is None:
