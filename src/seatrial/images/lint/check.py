@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.errors import UsageError
-from seatrial.images.lint import base_rules, gpu_rules, package_rules
+from seatrial.images.lint import base_rules, gpu_rules
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile, remark
 from seatrial.job.flags import read_table
 from seatrial.job.startable import is_shell
@@ -29,7 +29,7 @@ _INSTRUCTIONS = read_table("docker.json")["instructions"]
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
-RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES, *package_rules.RULES)
+RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES)
 
 
 def check_dockerfile(path: Path) -> list[Remark]:
