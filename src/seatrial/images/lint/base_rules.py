@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from seatrial.images.base import python3_of_distribution, python_of_image
 from seatrial.images.lint.commands import Command, Install, commands_of, installs_of, pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, Stage, remark
-from seatrial.stack.facts import TORCH_VERSION, CudaImage, cuda_images
+from seatrial.stack.facts import TORCH_VERSION, cuda_images
 
 _CUDA_IMAGE = re.compile(
     r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
@@ -23,29 +23,24 @@ _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
 def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
-    """Find wheels that bring their own CUDA to a base that has one."""
+    """Find a devel image as the final stage, and wheels that bring their own CUDA to a base that has one.
+
+    CUDA's compiler and headers are 5 GB that no run reads.
+    """
     base = _CUDA_IMAGE.match(file.final.image)
     if not base or not re.search("runtime|devel", base["rest"]):
         return
-    cpu_index = any("/whl/cpu" in each.value for each in file.instructions if each.name in ("ENV", "ARG"))
+    if "devel" in base["rest"]:
+        yield remark(file.final.line, "devel-at-run-time")
+    if any("/whl/cpu" in each.value for each in file.instructions if each.name in ("ENV", "ARG")):
+        return
     for each in pip_installs(file.commands):
         wheel = each.package("torch", "jax") or each.package("tensorflow")
         own_cuda = wheel and (wheel.startswith("torch") or re.search(r"\[(?:and-)?cuda", wheel))
-        if (
-            wheel
-            and own_cuda
-            and not cpu_index
-            and not _CPU_BUILD.search(each.command.text)
-            and each.command.stage in file.shipped
-        ):
-            yield remark(each.line, "cuda-twice", base_line=file.stages[file.chain[0]].line, wheel=_name(wheel))
+        if wheel and own_cuda and not _CPU_BUILD.search(each.command.text) and each.command.stage in file.shipped:
+            name = re.split(r"[=<>!~;@ ]", wheel)[0]
+            yield remark(each.line, "cuda-twice", base_line=file.stages[file.chain[0]].line, wheel=name)
             return
-
-
-def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
-    """Find a devel image as the final stage: CUDA's compiler and headers are 5 GB that no run reads."""
-    if (base := _CUDA_IMAGE.match(file.final.image)) and "devel" in base["rest"]:
-        yield remark(file.final.line, "devel-at-run-time")
 
 
 def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
@@ -65,30 +60,22 @@ def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
             yield remark(each.line, "cuda-differs", own=own, theirs=theirs, base_line=stage.line, severity=severity)
 
 
-def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
-    """Find a wrong cuDNN in a tag: cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on."""
-    for stage in file.stages:
-        base = _on_docker_hub(stage)
-        image = _release(base["cuda"]) if base else None
-        if base and image and (infix := re.search(r"cudnn\d*", base["rest"])) and infix[0] != image.cudnn_infix:
-            yield remark(
-                stage.line,
-                "cudnn-name",
-                image=stage.image,
-                cuda=image.cuda,
-                infix=image.cudnn_infix,
-                right=stage.image.replace(infix[0], image.cudnn_infix),
-            )
-
-
 def dead_tags(file: Dockerfile) -> Iterator[Remark]:
-    """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on."""
+    """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on.
+
+    A wrong cuDNN, too: cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on.
+    """
     newest = max(_key(each.cuda) for each in cuda_images())
     for stage in file.stages:
         base = _on_docker_hub(stage)
         if not base or (base["cuda"] and _key(base["cuda"]) > newest):
             continue
-        image = _release(base["cuda"]) if base["cuda"] else None
+        image = next((each for each in cuda_images() if each.cuda == base["cuda"]), None)
+        infix = re.search(r"cudnn\d*", base["rest"])
+        if image and infix and infix[0] != image.cudnn_infix:
+            facts = {"image": stage.image, "cuda": image.cuda, "infix": image.cudnn_infix}
+            right = stage.image.replace(infix[0], image.cudnn_infix)
+            yield remark(stage.line, "cudnn-name", **facts, right=right)
         ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", base["rest"])
         problem = None
         if not base["cuda"]:
@@ -166,14 +153,6 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
     if not users or users[-1].value.split(":")[0] in ("root", "0"):
         line = users[-1].line if users else file.instructions[-1].line
         yield remark(line, "root")
-
-
-def _release(cuda: str | None) -> CudaImage | None:
-    return next((image for image in cuda_images() if image.cuda == cuda), None)
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[=<>!~;@ ]", requirement)[0]
 
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -349,9 +328,7 @@ def _starts(file: Dockerfile, pythons: _Pythons) -> Iterator[Remark]:
 
 RULES = (
     cuda_twice,
-    devel_at_run_time,
     variant_against_base,
-    wrong_cudnn_infix,
     dead_tags,
     python_missing,
     runs_as_root,

@@ -84,7 +84,7 @@ def image_warnings(image: str, machine: TargetMachine | None, *, pulled: bool) -
         pulled: it is not on this machine yet.
     """
     file = read_dockerfile(f"FROM {image}")
-    for rule in (base_rules.dead_tags, base_rules.wrong_cudnn_infix) if pulled else ():
-        yield from (f"{each.message}; {each.fix.replace('FROM', 'use')}" for each in rule(file))
+    remarks = base_rules.dead_tags(file) if pulled else ()
+    yield from (f"{each.message}; {each.fix.replace('FROM', 'use')}" for each in remarks)
     for broken in image_problems(image, machine) if machine else ():
         yield f"{image} is too old for the GPU: {broken.needs}, but {broken.has}"
