@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from seatrial.images.base import python3_of_distribution, python_of_image
-from seatrial.images.lint.commands import Command, Install, commands_of, installs_of, pip_installs
+from seatrial.images.lint.commands import Command, commands_of, installs_of, pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, Stage, remark
 from seatrial.stack.facts import TORCH_VERSION, cuda_images
 
@@ -230,6 +231,7 @@ _APT = ("apt-get", "apt", "aptitude")
 #: Packages that bring an interpreter: https://packages.ubuntu.com/source/jammy/python3.11.
 _INTERPRETER = re.compile(r"python(3\.\d+)(?:-(?:minimal|full|dev|venv))?(?:[=:].*)?$")
 _VERSIONED = re.compile(r"(?:/usr/bin/)?python(3\.\d+)$")
+_ENVIRONMENT = re.compile(r"-m venv\b|virtualenv|\bconda\b|\bmamba\b|pyenv|get-pip|ensurepip")
 #: The distribution's own names, by which its python3 is run.
 _PIP, _PYTHON = ("pip", "pip3", "/usr/bin/pip3"), ("python3", "/usr/bin/python3")
 
@@ -255,75 +257,51 @@ def other_python(file: Dockerfile) -> Iterator[Remark]:
         if stage.parent is None:
             pythons = _Pythons(python_of_image(stage.image) or python3_of_distribution(stage.image))
         else:
-            before = stages[stage.parent]
-            pythons = _Pythons(before.default, {**before.added}, {**before.filled})
+            pythons = copy.deepcopy(stages[stage.parent])
         stages.append(pythons)
         for command in (each for each in file.commands if each.stage == stage.number):
-            if pythons.default and (remark := _remark_on(command, pythons, stage.image)):
-                yield remark
+            if pythons.default and _fills_default(command, pythons):
+                version, at = next(iter(pythons.added.items()))
+                used = " ".join(command.words[: command.words.index("install")])
+                facts = {"default": pythons.default, "image": stage.image, "version": version}
+                yield remark(command.line, "other-python", used=used, at=at, **facts)
                 pythons.default = None  # once is enough
-    yield from _starts(file, stages[-1])
+    last = stages[-1]
+    if last.default is None or not last.filled or last.default in last.filled:
+        return
+    version, at = next(iter(last.filled.items()))
+    final = (each for each in file.instructions if each.stage == file.final.number)
+    for command in (one for each in final if each.name in ("CMD", "ENTRYPOINT") for one in commands_of(each)):
+        if command.words and command.words[0] in _PYTHON:
+            facts = {"words": command.words[0], "default": last.default, "version": version}
+            yield remark(command.line, "other-python at the start", at=at, **facts)
 
 
-def _remark_on(command: Command, pythons: _Pythons, image: str) -> Remark | None:
-    """Record a command in ``pythons``; return its remark, or None if it has none."""
-    assert pythons.default is not None
-    if _stands_in(command):
+def _fills_default(command: Command, pythons: _Pythons) -> bool:
+    """Record a command in ``pythons``; return True for the distribution's pip where another Python was added.
+
+    ``default`` is None once python3 or pip3 is another one: linked, in an environment, or a pip of a version.
+    """
+    words, text, install = command.words, command.text, next(installs_of((command,)), None)
+    versioned = _VERSIONED.match(words[0]) if words else None
+    tool = install.tool if install else ""
+    if words[:1] in (("update-alternatives",), ("ln",)):
+        replaced = re.search(r"/(?:python3|pip3?)(?:\s|$)", text) is not None
+    else:
+        replaced = tool == "uv" or _ENVIRONMENT.search(text) is not None
+        replaced = replaced or bool(versioned and install and tool == "pip" and install.package("pip"))
+    if replaced:
         pythons.default = None
-        return None
-    install = next(installs_of((command,)), None)
-    if install is None or install.action != "install":
-        return None
-    if install.tool in _APT:
+    if replaced or install is None or install.action != "install":
+        return False
+    if tool in _APT:
         for name in install.packages:
             if (match := _INTERPRETER.match(name)) and match[1] != pythons.default:
                 pythons.added.setdefault(match[1], install.line)
-    elif own := _VERSIONED.match(command.words[0]):
-        pythons.filled.setdefault(own[1], install.line)
-    elif pythons.added and _is_the_distributions(install):
-        version, line = next(iter(pythons.added.items()))
-        used = " ".join(command.words[: command.words.index("install")])
-        return remark(
-            install.line, "other-python", used=used, default=pythons.default, image=image, version=version, at=line
-        )
-    return None
-
-
-def _is_the_distributions(install: Install) -> bool:
-    words = install.command.words
-    return install.tool == "pip" and (words[0] in _PIP or (words[0] in _PYTHON and words[1:3] == ("-m", "pip")))
-
-
-def _stands_in(command: Command) -> bool:
-    """Return True if python3 or pip3 is another one afterwards: linked, in an environment, or a pip of a version."""
-    words, text = command.words, command.text
-    if words[:1] == ("update-alternatives",) or words[:1] == ("ln",):
-        return bool(re.search(r"/(?:python3|pip3?)(?:\s|$)", text))
-    if re.search(r"-m venv\b|virtualenv|\bconda\b|\bmamba\b|pyenv|get-pip|ensurepip", text):
-        return True
-    install = next(installs_of((command,)), None)
-    return bool(install and install.tool == "uv") or bool(
-        install and install.tool == "pip" and _VERSIONED.match(words[0]) and install.package("pip")
-    )
-
-
-def _starts(file: Dockerfile, pythons: _Pythons) -> Iterator[Remark]:
-    """Find CMD and ENTRYPOINT that start python3 while the packages belong to another Python."""
-    default = pythons.default
-    if default is None or not pythons.filled or default in pythons.filled:
-        return
-    version, line = next(iter(pythons.filled.items()))
-    for each in (each for each in file.instructions if each.name in ("CMD", "ENTRYPOINT")):
-        for command in commands_of(each) if each.stage == file.final.number else ():
-            if command.words[:1] and command.words[0] in _PYTHON:
-                yield remark(
-                    command.line,
-                    "other-python at the start",
-                    words=command.words[0],
-                    default=default,
-                    at=line,
-                    version=version,
-                )
+    elif versioned:
+        pythons.filled.setdefault(versioned[1], install.line)
+    is_own = words[0] in _PIP or (words[0] in _PYTHON and words[1:3] == ("-m", "pip"))
+    return tool == "pip" and is_own and bool(pythons.added)
 
 
 RULES = (
