@@ -16,6 +16,11 @@ _CUDA_IMAGE = re.compile(
     r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
 )
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
+_WITHOUT_PYTHON = re.compile(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?")
+_BRINGS_PYTHON = re.compile(
+    r"python-is-python3|/bin/python|conda|mamba|venv|pyenv|\buv\b|bin.*python\b.*(?:ln|alternatives)"
+    r"|(?:ln|alternatives)\b[^&;]*\bpython\b|--from="
+)
 #: Commands that can install pip, a user's script included; yum's and dnf's Python comes with it.
 _BRINGS_PIP = re.compile(
     r"\b(?:yum|dnf)\b|-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter"
@@ -123,29 +128,21 @@ def _on_docker_hub(stage: Stage) -> re.Match[str] | None:
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:
     """Find calls of a python or pip that nvidia/cuda, ubuntu and debian images do not have."""
-    bare = re.match(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?", file.final.image)
-    if not bare:
-        return
     text = " ".join(each.value for each in file.instructions if each.stage in file.chain)
-    installed = re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN")))
-    pip_there = _BRINGS_PIP.search(text)
+    if not _WITHOUT_PYTHON.match(file.final.image) or _BRINGS_PYTHON.search(text):
+        return
     if re.search(r"(?:16|18)\.04", file.final.image) and re.search(r"\bpython(?:-[a-z]+)?(?=[\s\\]|$)", text):
         return  # python-dev, python-pip and the like bring Python 2, whose name is python there
+    lacking = {"python"} | ({"pip", "pip3"} if not _BRINGS_PIP.search(text) else set())
+    if not re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN"))):
+        lacking.add("python3")
     for each in file.instructions:
-        if each.stage != file.final.number or each.name not in ("CMD", "ENTRYPOINT", "RUN"):
-            continue
-        if re.search(
-            r"python-is-python3|/bin/python|conda|mamba|venv|pyenv|\buv\b|bin.*python\b.*(?:ln|alternatives)", text
-        ):
-            return
-        if re.search(r"(?:ln|alternatives)\b[^&;]*\bpython\b|--from=", text):
-            return
-        first = [command.words[0] for command in file.commands_of(each) if command.words and not command.sometimes]
-        missing = [name for name in first if name == "python" or (not installed and name == "python3")]
-        missing += [name for name in first if name in ("pip", "pip3") and not pip_there]
-        if missing:
-            yield remark(each.line, "python-missing", image=file.final.image, missing=missing[0])
-            return
+        if each.stage == file.final.number and each.name in ("CMD", "ENTRYPOINT", "RUN"):
+            called = [one.words[0] for one in file.commands_of(each) if one.words and not one.sometimes]
+            called.sort(key=lambda name: name.startswith("pip"))
+            if missing := next((name for name in called if name in lacking), None):
+                yield remark(each.line, "python-missing", image=file.final.image, missing=missing)
+                return
 
 
 def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
@@ -183,17 +180,14 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
         of_torch = each.files or each.package("torch", "pytorch", "torchvision", "torchaudio")
         if each.command.stage not in file.shipped or each.command.sometimes or not of_torch:
             continue
-        settings = " ".join(each.command.settings)
         known = {name: one.value for name, one in file.environments[each.command.stage].items()}
-        indexes = [*each.sources, settings, known.get("PIP_INDEX_URL", ""), known.get("PIP_EXTRA_INDEX_URL", "")]
-        found = next((index for index in indexes if _CPU_SOURCE.search(index)), None)
+        indexes = [*each.sources, " ".join(each.command.settings)]
+        indexes += [known.get("PIP_INDEX_URL", ""), known.get("PIP_EXTRA_INDEX_URL", "")]
         wanted = each.package("torch", "pytorch") or ""
-        if not found and "+cpu" in wanted:
-            found = wanted
-        if not found and each.tool == "conda" and each.package("cpuonly"):
-            found = "cpuonly"
-        if found:
-            yield remark(each.line, "cpu-torch", found=found, image=file.final.image, torch=TORCH_VERSION)
+        signs = [index for index in indexes if _CPU_SOURCE.search(index)] + [wanted] * ("+cpu" in wanted)
+        signs += ["cpuonly"] if each.tool == "conda" and each.package("cpuonly") else []
+        if signs:
+            yield remark(each.line, "cpu-torch", found=signs[0], image=file.final.image, torch=TORCH_VERSION)
 
 
 def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
@@ -201,23 +195,16 @@ def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
     shipped = [each for each in pip_installs(file.commands) if each.command.stage in file.shipped]
     if not _is_for_gpus(file) or _WITH_JAX.match(file.final.image):
         return
-    with_cuda = any(_WITH_CUDA.search(word) for each in shipped for word in [*each.packages, *each.sources])
-    if with_cuda:
+    if any(_WITH_CUDA.search(word) for each in shipped for word in [*each.packages, *each.sources]):
         return
     others = any(each.package("torch", "tensorflow") for each in shipped)  # which TensorFlow's CPU build may feed
     fixed = {"jax": "jax[cuda12]"} if others else {"tensorflow-cpu": "tensorflow[and-cuda]", "jax": "jax[cuda12]"}
     for each in shipped:
         for name, wanted in fixed.items():
             if (found := each.package(name)) and not each.command.sometimes:
+                facts = {"found": found, "image": file.final.image, "wanted": wanted}
                 version = re.search(r"==[\d.]+", found)
-                yield remark(
-                    each.line,
-                    "cpu-framework",
-                    found=found,
-                    image=file.final.image,
-                    wanted=wanted,
-                    version=version[0] if version else "",
-                )
+                yield remark(each.line, "cpu-framework", **facts, version=version[0] if version else "")
 
 
 def _is_for_gpus(file: Dockerfile) -> bool:
