@@ -34,6 +34,7 @@ _GPU_CHECK = re.compile(
     r"(?<![\w/.-])nvidia-smi\b|cuda\.is_available\(\)|list_physical_devices|cuda\.device_count|jax\.devices\("
 )
 
+_OF_PYTHON = ("pip", "uv", "conda")
 _PRINTING = ("echo", "printf", "cat", "sed", "ln", "touch", "which")
 
 
@@ -91,38 +92,20 @@ def _line_of(file: Dockerfile, folder: str) -> int:
     return setting.line if setting else 1
 
 
-def _removed_again(file: Dockerfile) -> set[tuple[int, str]]:
-    """Return (line, package) of packages that the RUN that installs them removes as well."""
-    found = set()
-    for run in file.of("RUN"):
-        installs = list(installs_of(tuple(file.commands_of(run))))
-        gone = {name for each in installs if each.action in ("purge", "remove") for name in each.packages}
-        found |= {(each.line, name) for each in installs for name in each.packages if name in gone}
-    return found
-
-
 def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
-    """Find packages of the driver, which belongs to the host: the runtime mounts its libraries."""
-    removed = _removed_again(file)
-    for each in installs_of(file.commands):
-        if each.command.stage not in file.chain or each.action not in ("install", "groupinstall", "module"):
-            continue
-        if each.tool in ("pip", "uv", "conda"):
-            continue
-        for package in each.packages:
-            name = re.split(r"[=:/]", package)[0].rstrip("*").rstrip("-")
-            meta = _META.match(name)
-            if (not meta and not _DRIVER.match(name)) or (each.line, package) in removed:
-                continue
-            instead = f"cuda-toolkit-{meta[1]}-{meta[2]}" if meta and meta[1] else "cuda-toolkit"
-            yield remark(
-                each.line,
-                "driver-in-image",
-                package=package,
-                fix=f"{each.tool} install -y {instead}"
-                if meta
-                else f"remove {package}: the runtime mounts the host's driver",
-            )
+    """Find packages of the driver, which belongs to the host, unless the RUN that installs them removes them again."""
+    for run in (each for each in file.of("RUN") if each.stage in file.chain):
+        installs = [each for each in installs_of(tuple(file.commands_of(run))) if each.tool not in _OF_PYTHON]
+        gone = {name for each in installs if each.action in ("purge", "remove") for name in each.packages}
+        for each in (one for one in installs if one.action in ("install", "groupinstall", "module")):
+            for package in (name for name in each.packages if name not in gone):
+                name = re.split(r"[=:/]", package)[0].rstrip("*").rstrip("-")
+                fix = f"remove {package}: the runtime mounts the host's driver"
+                if meta := _META.match(name):
+                    version = f"-{meta[1]}-{meta[2]}" if meta[1] else ""
+                    fix = f"{each.tool} install -y cuda-toolkit{version}"
+                if meta or _DRIVER.match(name):
+                    yield remark(each.line, "driver-in-image", package=package, fix=fix)
 
 
 def risky_commands(file: Dockerfile) -> Iterator[Remark]:
