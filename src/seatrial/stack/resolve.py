@@ -163,7 +163,9 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
     wheel = chosen.wheel
     own_index = wheel.framework == "torch" and not chosen.cpu and not wheel.default
     build = "cpu" if chosen.cpu else wheel.variant
-    index = torch_index(build) if wheel.framework == "torch" and (own_index or chosen.cpu) else None
+    index = torch_index(build) if own_index or (wheel.framework == "torch" and chosen.cpu) else None
+    extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
+    local = f"+{build}" if own_index or (index and constraints.variant == "cpu") else ""
     warnings = []
     if machine.driver is None and machine.gpus and not chosen.cpu:
         warnings.append(
@@ -179,7 +181,7 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
         )
     return Stack(
         python=chosen.python,
-        requirement=_requirement(chosen, local=own_index or (chosen.cpu and constraints.variant == "cpu")),
+        requirement=f"{wheel.framework}{extra}=={wheel.version}{local}",
         index=index,
         wheel=wheel,
         cpu=chosen.cpu,
@@ -191,13 +193,6 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
         ),
         warnings=tuple(warnings),
     )
-
-
-def _requirement(chosen: Candidate, *, local: bool) -> str:
-    wheel = chosen.wheel
-    extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
-    build = "cpu" if chosen.cpu else wheel.variant
-    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{build}" if local and wheel.framework == "torch" else "")
 
 
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:
@@ -227,16 +222,13 @@ def _why_build(chosen: Candidate, constraints: Constraints, machine: TargetMachi
     elif chosen.forward_compat:
         parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver} through cuda-compat")
     else:
-        parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver}{_by_minor(wheel, machine.driver)}")
+        own = cuda_of_driver(machine.driver)
+        newer = own is not None and Version(wheel.cuda) > Version(own)
+        by_minor = f" (CUDA {own}) by minor-version compatibility" if newer else ""
+        parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver}{by_minor}")
     if wheel.extra:
         parts.append(f"[{wheel.extra}] includes the CUDA libraries")
     return "; ".join(parts)
-
-
-def _by_minor(wheel: Wheel, driver: str) -> str:
-    own = cuda_of_driver(driver)
-    newer = own is not None and Version(wheel.cuda) > Version(own)
-    return f" (CUDA {own}) by minor-version compatibility" if newer else ""
 
 
 def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -> Choice:
