@@ -84,36 +84,25 @@ def explain_text(text: str) -> list[Finding]:
 
 def explain_stream(stream: BinaryIO) -> list[Finding]:
     """Return known failures in a log of any size and encoding, whole or pasted."""
-    log = _Log()
+    matches, kept = Matches(LAYERS), bytearray()
     for number, line in _bounded_lines(stream):
-        log.add(number, line)
-    return _causes(log.findings())
+        matches.add(number, line)
+        if len(kept) <= MAX_PASTED_BYTES:
+            kept += line + b"\n"
+    pasted = len(kept) <= MAX_PASTED_BYTES
+    return _causes(_as_pasted(matches.findings, kept.decode("utf-8", "replace")) if pasted else matches.findings)
 
 
-class _Log:
-    """Matches the lines of a log, and in a short one also lines that may have been one."""
-
-    def __init__(self) -> None:
-        self._matches = Matches(LAYERS)
-        self._kept = bytearray()
-
-    def add(self, number: int, line: bytes) -> None:
-        self._matches.add(number, line)
-        if len(self._kept) <= MAX_PASTED_BYTES:
-            self._kept += line + b"\n"
-
-    def findings(self) -> list[Finding]:
-        found, text = self._matches.findings, self._kept.decode("utf-8", "replace")
-        lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
-        general = [finding for finding in found if finding.id in GENERAL]
-        is_one_line = len(lines) <= BROKEN_LINES
-        if len(self._kept) > MAX_PASTED_BYTES or (found != general and not (general and is_one_line)):
-            return found
-        # A terminal may have broken the line: one line of an error may stand in several.
-        starts = range(max(1, min(len(lines), MOST_LINES) - BROKEN_LINES + 1))
-        broken = match_text("\n".join(" ".join(lines[at : at + BROKEN_LINES]) for at in starts), LAYERS)
-        specific = [finding for finding in broken or found if finding.id not in GENERAL]
-        return specific or found or _within(text) or broken
+def _as_pasted(found: list[Finding], text: str) -> list[Finding]:
+    """Return the failures of a short text, whose lines may have been one: a terminal breaks a line of an error."""
+    lines = [_TIMESTAMP.sub("", line).strip() for line in text.splitlines()]
+    general = [finding for finding in found if finding.id in GENERAL]
+    if found != general and not (general and len(lines) <= BROKEN_LINES):
+        return found
+    starts = range(max(1, min(len(lines), MOST_LINES) - BROKEN_LINES + 1))
+    broken = match_text("\n".join(" ".join(lines[at : at + BROKEN_LINES]) for at in starts), LAYERS)
+    specific = [finding for finding in broken or found if finding.id not in GENERAL]
+    return specific or found or _within(text) or broken
 
 
 def _causes(found: list[Finding]) -> list[Finding]:

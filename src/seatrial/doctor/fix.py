@@ -146,59 +146,34 @@ class ChangeJournal:
 def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:
     """Return the safe changes for the findings, each path once."""
     found = {finding.id for result in results for finding in result.verdict.findings}
-    settings: dict[str, Any] = {}
-    why: list[str] = []
-    for applies, wanted, reason in DAEMON_SETTINGS:
-        if applies(machine, found):
-            settings.update(wanted)
-            why.append(reason)
-    changes = []
-    if settings:
+    changes, wanted = [], list(_daemon_settings(machine, found))
+    if wanted:
         path = machine.here(daemon_json_path(machine))
         before = current(path)
-        after = merged(before or "", settings)
+        after = merged(before or "", {key: value for settings, _ in wanted for key, value in settings.items()})
         if after != before:
-            changes.append(Change(path, "; ".join(why), before, after))
+            changes.append(Change(path, "; ".join(why for _, why in wanted), before, after))
     changes += _spec(machine, found)
     changes += _char_links(machine, found)
     return changes
 
 
-def _wants_runtime(machine: Machine, found: set[str]) -> bool:
+def _daemon_settings(machine: Machine, found: set[str]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what to merge into daemon.json, and why."""
     docker = machine.docker
-    if (
-        docker is None
-        or docker.desktop
-        or "nvidia" in docker.runtimes
-        or not found & {"toolkit-missing", "runtime-unknown"}
-    ):
-        return False
-    folders = ("/usr/local/bin", "/usr/bin")
-    return any(machine.exists(f"{folder}/nvidia-container-runtime") for folder in folders)
-
-
-def _wants_cdi(machine: Machine, found: set[str]) -> bool:
-    docker = machine.docker
-    version = engine_version(docker.version) if docker is not None else None
-    if docker is None or version is None or docker.cdi_spec_dirs or "cdi-unresolvable" not in found:
-        return False
-    return version.major >= 25 and version < CDI_BY_DEFAULT
-
-
-def _wants_shm(machine: Machine, found: set[str]) -> bool:
-    return machine.docker is not None and bool(found & {"shared-memory-too-small", "nccl-shared-memory"})
-
-
-#: (condition, table to merge into daemon.json, reason) of each change.
-DAEMON_SETTINGS: tuple[tuple[Callable[[Machine, set[str]], bool], dict[str, Any], str], ...] = (
-    (_wants_runtime, NVIDIA_RUNTIME, "register the nvidia runtime"),
-    (
-        _wants_cdi,
-        {"features": {"cdi": True}},
-        "enable CDI, which is off by default before Docker 28.2; other features are kept",
-    ),
-    (_wants_shm, {"default-shm-size": DEFAULT_SHM}, f"give containers {DEFAULT_SHM} of shared memory, not 64 MB"),
-)
+    if docker is None:
+        return
+    installed = any(machine.exists(f"{folder}/nvidia-container-runtime") for folder in ("/usr/local/bin", "/usr/bin"))
+    unknown = not docker.desktop and "nvidia" not in docker.runtimes
+    if unknown and installed and found & {"toolkit-missing", "runtime-unknown"}:
+        yield NVIDIA_RUNTIME, "register the nvidia runtime"
+    version = engine_version(docker.version)
+    off_by_default = version is not None and version.major >= 25 and version < CDI_BY_DEFAULT
+    if off_by_default and not docker.cdi_spec_dirs and "cdi-unresolvable" in found:
+        why = "enable CDI, which is off by default before Docker 28.2; other features are kept"
+        yield {"features": {"cdi": True}}, why
+    if found & {"shared-memory-too-small", "nccl-shared-memory"}:
+        yield {"default-shm-size": DEFAULT_SHM}, f"give containers {DEFAULT_SHM} of shared memory, not 64 MB"
 
 
 def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:

@@ -110,18 +110,13 @@ def require_data(target: Target, project: Path, *, folder: Path | None, mounted:
     fetches = target.value not in ("cifar10", "spam")
     fetch = f" -- --download   # fetches them into ./data; or: seatrial run {target.value} --data DIR"
     run = f"seatrial run {target.value}{fetch if fetches else ' --data DIR'}"
+    needs = f"The recipe {target.value} needs {known.data}"
     if folder is None and not place.exists():
-        raise TargetError(
-            f"The recipe {target.value} needs {known.data}: pass --data or make a folder data in {project}",
-            cause="seatrial brings no datasets; the recipe digits needs none",
-            run=run,
-        )
+        cause = "seatrial brings no datasets; the recipe digits needs none"
+        raise TargetError(f"{needs}: pass --data or make a folder data in {project}", cause=cause, run=run)
     if not _holds(place, known.files):
-        raise TargetError(
-            f"The recipe {target.value} needs {known.data}: there are none in {from_here(place)}",
-            cause=f"no file in it is called {' or '.join(known.files)}",
-            run=run,
-        )
+        cause = f"no file in it is called {' or '.join(known.files)}"
+        raise TargetError(f"{needs}: there are none in {from_here(place)}", cause=cause, run=run)
 
 
 def _holds(folder: Path, patterns: Sequence[str]) -> bool:

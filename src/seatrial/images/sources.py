@@ -63,7 +63,7 @@ def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tup
         configured["index-url"] = [options.index_url]
     chosen = {key: own.get(key) or configured.get(key, []) for key in ("index-url", "no-index")}
     urls: list[PackageSource] = []
-    if not _is_on(chosen["no-index"]):
+    if not {each.lower() for each in chosen["no-index"][-1:]} & {"1", "true", "yes", "on"}:
         urls += [PackageSource(url) for url in (chosen["index-url"] or [PYPI])[-1:]]
         urls += [PackageSource(url) for key in (configured, own) for url in key.get("extra-index-url", [])]
     links = [*configured.get("find-links", []), *own.get("find-links", [])]
@@ -124,10 +124,6 @@ def _of_lines(options: tuple[str, ...]) -> dict[str, list[str]]:
         if key in _KEYS and not value.strip().startswith("file:"):
             found.setdefault(key, []).append(value.strip() or "1")
     return found
-
-
-def _is_on(values: list[str]) -> bool:
-    return bool(values) and values[-1].lower() in ("1", "true", "yes", "on")
 
 
 def _is_address(url: str) -> bool:

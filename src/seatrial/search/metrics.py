@@ -164,7 +164,8 @@ def ending_of(
     metrics = {name: number for name, number in last.items() if math.isfinite(number)}
     value = None
     if objective is not None:
-        value = printed if objective.pattern is not None else _named(objective.metric, last)
+        named = (last[phase + objective.metric] for phase in PHASES if phase + objective.metric in last)
+        value = printed if objective.pattern is not None else next(named, None)
         diverged = diverged or not math.isfinite(value or 0.0)
     state, outcome = _state(receipt), receipt.outcome.brief
     if objective is not None and diverged and state == "done":
@@ -190,10 +191,6 @@ def series_of(objective: Objective, ending: Ending) -> str | None:
     return ending.series or next(
         (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
     )
-
-
-def _named(metric: str, metrics: dict[str, float]) -> float | None:
-    return next((metrics[phase + metric] for phase in PHASES if phase + metric in metrics), None)
 
 
 def _state(receipt: Receipt) -> State:

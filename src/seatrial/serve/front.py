@@ -14,7 +14,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Generator
 from typing import Any
 
 import uvicorn
@@ -45,14 +44,6 @@ _HALF_SENT_S, _ANSWERS_S = 3.0, 25.0
 _FRESH_S = 1.0
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handlers: the front handles them."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 class Front:
     """One front.
 
@@ -80,7 +71,8 @@ class Front:
             timeout_graceful_shutdown=2,
             backlog=4096,
         )
-        self._server = _Server(config)
+        self._server = uvicorn.Server(config)
+        self._server.capture_signals = contextlib.nullcontext  # type: ignore[assignment]  # the front handles them
         self._end: asyncio.Task[None] | None = None
 
     async def run(self) -> int:

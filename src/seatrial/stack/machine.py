@@ -118,7 +118,7 @@ def _model_of(name: str) -> GpuModel | None:
     rows = sorted(gpu_models(), key=lambda row: -len(_words(row.gpu)))
     for row in rows:  # the longest name first: "RTX 6000 Ada" before "RTX 6000"
         wanted = _words(row.gpu)
-        if wanted == words or _inside(wanted, words):
+        if any(words[start : start + len(wanted)] == wanted for start in range(len(words) - len(wanted) + 1)):
             return row
     return next((row for row in rows if len(words) == 1 and words[0] in _words(row.gpu)), None)
 
@@ -126,10 +126,6 @@ def _model_of(name: str) -> GpuModel | None:
 def _words(name: str) -> list[str]:
     noise = ("nvidia", "tesla", "geforce", "generation")
     return [word for word in re.split(r"[\s\-_/]+", name.lower()) if word and word not in noise]
-
-
-def _inside(short: list[str], words: list[str]) -> bool:
-    return any(words[start : start + len(short)] == short for start in range(len(words) - len(short) + 1))
 
 
 def _key(name: str) -> str:

@@ -12,7 +12,7 @@ from packaging.version import Version
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, released, torch_index, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.rules import Candidate, Constraints, Violation, forward_compat_allowed, gpu_build, violations
+from seatrial.stack.rules import Candidate, Constraints, Violation, has_forward_compat, violations
 
 #: Pythons to choose from if nothing fixes one, best first. 3.11 comes first: every framework of the last three years
 #: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
@@ -93,7 +93,7 @@ class Conflict:
 
 
 def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflict:
-    """Return the best stack that breaks none of rules.RULES, or the conflict."""
+    """Return the best stack that breaks no rule, or the conflict."""
     if constraints.framework is None:
         python = _python_alone(constraints)
         if python is not None:
@@ -163,7 +163,9 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
     wheel = chosen.wheel
     own_index = wheel.framework == "torch" and not chosen.cpu and not wheel.default
     build = "cpu" if chosen.cpu else wheel.variant
-    index = torch_index(build) if wheel.framework == "torch" and (own_index or chosen.cpu) else None
+    index = torch_index(build) if own_index or (wheel.framework == "torch" and chosen.cpu) else None
+    extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
+    local = f"+{build}" if own_index or (index and constraints.variant == "cpu") else ""
     warnings = []
     if machine.driver is None and machine.gpus and not chosen.cpu:
         warnings.append(
@@ -179,7 +181,7 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
         )
     return Stack(
         python=chosen.python,
-        requirement=_requirement(chosen, local=own_index or (chosen.cpu and constraints.variant == "cpu")),
+        requirement=f"{wheel.framework}{extra}=={wheel.version}{local}",
         index=index,
         wheel=wheel,
         cpu=chosen.cpu,
@@ -191,13 +193,6 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
         ),
         warnings=tuple(warnings),
     )
-
-
-def _requirement(chosen: Candidate, *, local: bool) -> str:
-    wheel = chosen.wheel
-    extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
-    build = "cpu" if chosen.cpu else wheel.variant
-    return f"{wheel.framework}{extra}=={wheel.version}" + (f"+{build}" if local and wheel.framework == "torch" else "")
 
 
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:
@@ -227,34 +222,30 @@ def _why_build(chosen: Candidate, constraints: Constraints, machine: TargetMachi
     elif chosen.forward_compat:
         parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver} through cuda-compat")
     else:
-        parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver}{_by_minor(wheel, machine.driver)}")
+        own = cuda_of_driver(machine.driver)
+        newer = own is not None and Version(wheel.cuda) > Version(own)
+        by_minor = f" (CUDA {own}) by minor-version compatibility" if newer else ""
+        parts.append(f"CUDA {wheel.cuda} runs on driver {machine.driver}{by_minor}")
     if wheel.extra:
         parts.append(f"[{wheel.extra}] includes the CUDA libraries")
     return "; ".join(parts)
 
 
-def _by_minor(wheel: Wheel, driver: str) -> str:
-    own = cuda_of_driver(driver)
-    newer = own is not None and Version(wheel.cuda) > Version(own)
-    return f" (CUDA {own}) by minor-version compatibility" if newer else ""
-
-
 def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -> Choice:
     if constraints.python:
-        return Choice(what="python", value=python, reason="the base image's")
-    if python == PYTHONS[0]:
-        return Choice(what="python", value=python, reason="every current framework has wheels for it")
-    if constraints.as_of:
-        return Choice(what="python", value=python, reason=f"as of {constraints.as_of}")
-    if PYTHONS[0] in constraints.barred:
-        return Choice(what="python", value=python, reason=constraints.barred[PYTHONS[0]])
-    reason = (
-        f"the project requires Python {constraints.python_specifier}"
-        if len(constraints.python_specifier)
-        else "the closest match"
-    )
-    if wheel is not None and not len(constraints.python_specifier):
+        reason = "the base image's"
+    elif python == PYTHONS[0]:
+        reason = "every current framework has wheels for it"
+    elif constraints.as_of:
+        reason = f"as of {constraints.as_of}"
+    elif PYTHONS[0] in constraints.barred:
+        reason = constraints.barred[PYTHONS[0]]
+    elif len(constraints.python_specifier):
+        reason = f"the project requires Python {constraints.python_specifier}"
+    elif wheel is not None:
         reason = f"{wheel.framework} {wheel.version} has wheels for Python {wheel.python[0]} to {wheel.python[1]}"
+    else:
+        reason = "the closest match"
     return Choice(what="python", value=python, reason=reason)
 
 
@@ -317,7 +308,7 @@ def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | No
     fitting = (
         each
         for each in candidates(constraints, admitted=True)
-        if gpu_build(each, constraints, machine) is forward_compat_allowed(each, constraints, machine) is None
+        if not (each.cpu and constraints.gpu) and (not each.forward_compat or has_forward_compat(each.wheel, machine))
     )
     for each in sorted(fitting, key=lambda each: _preference(each, constraints)):  # the first of hundreds, as a rule
         if next(violations(each, constraints, machine), None) is None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -98,130 +98,62 @@ class Violation:
     has: str
 
 
-Rule = Callable[[Candidate, Constraints, TargetMachine], Violation | None]
-
-
-def version_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that the project's version specifier admits the build."""
-    if constraints.admits(candidate.wheel.framework, candidate.wheel.version):
-        return None
-    return Violation("version", f"{candidate.name} is not the requested version", constraints.source)
-
-
-def variant_fits(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that the build is the named one, if one is named."""
-    build = "cpu" if candidate.cpu else candidate.wheel.variant
-    if constraints.variant in (None, build):
-        return None
-    return Violation(
-        "variant", f"{candidate.name} is another build", f"{constraints.source} names {constraints.variant}"
-    )
-
-
-def gpu_build(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that a GPU run has a build with CUDA; a CPU run needs none."""
+def violations(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Iterator[Violation]:
+    """Yield each broken rule in the order of a conflict's message: the project's requirements, then the machine."""
+    wheel, name, build = candidate.wheel, candidate.name, "cpu" if candidate.cpu else candidate.wheel.variant
+    if not constraints.admits(wheel.framework, wheel.version):
+        yield Violation("version", f"{name} is not the requested version", constraints.source)
+    if constraints.variant not in (None, build):
+        yield Violation("variant", f"{name} is another build", f"{constraints.source} names {constraints.variant}")
     if candidate.cpu and constraints.gpu:
-        return Violation("cpu-build", f"{candidate.name} has no CUDA", "GPUs are requested")
-    return None
+        yield Violation("cpu-build", f"{name} has no CUDA", "GPUs are requested")
+    yield from _of_python(candidate, constraints)
+    for package in PARTNERS.get(wheel.framework, ()):
+        own, wanted = partner_release(wheel, package), constraints.partners.get(package)
+        if own is not None and wanted is not None and not _admits_partner(constraints, package, own):
+            goes_with = f"{wheel.framework} {wheel.version} goes with {package} {own}"
+            yield Violation("torchvision", goes_with, f"{package}{wanted} is required")
+    yield from _of_machine(candidate, machine, gpus=machine.gpus if constraints.gpu else ())
 
 
-def python_in_range(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that the build has a wheel for this Python."""
-    low, high = map(_version, candidate.wheel.python)
-    if low <= _version(candidate.python) <= high:
-        return None
-    return Violation(
-        "python",
-        f"{candidate.name} has wheels for Python {low} to {high}",
-        f"the base image has Python {candidate.python}" if constraints.python else f"Python {candidate.python}",
-    )
-
-
-def python_as_required(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check Python against the base image's, and against the project's requires-python."""
-    if constraints.python and candidate.python != constraints.python:
-        return Violation("base-python", f"Python {candidate.python}", f"the base image has Python {constraints.python}")
-    if not constraints.admits("python", f"{candidate.python}.99"):
-        return Violation(
-            "requires-python",
-            f"Python {candidate.python}",
-            f"the project requires Python {constraints.python_specifier}",
-        )
-    return None
-
-
-def pins_have_wheels(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that all other pins have wheels for this Python."""
-    if (reason := constraints.barred.get(candidate.python)) is None:
-        return None
-    low, high = candidate.wheel.python
-    has = f"{candidate.name} has wheels for Python {low} to {high}"
+def _of_python(candidate: Candidate, constraints: Constraints) -> Iterator[Violation]:
+    """Check for wheels for this Python, of the build and of all other pins, and the project's requires-python."""
+    python, (low, high) = f"Python {candidate.python}", candidate.wheel.python
     required = f"the project requires Python {constraints.python_specifier}"
-    return Violation("pins", reason, required if len(constraints.python_specifier) else has)
+    has_wheels = f"{candidate.name} has wheels for Python {low} to {high}"
+    if not _version(low) <= _version(candidate.python) <= _version(high):
+        yield Violation("python", has_wheels, f"the base image has {python}" if constraints.python else python)
+    if not constraints.admits("python", f"{candidate.python}.99"):
+        yield Violation("requires-python", python, required)
+    if (reason := constraints.barred.get(candidate.python)) is not None:
+        yield Violation("pins", reason, required if len(constraints.python_specifier) else has_wheels)
 
 
-def driver_new_enough(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check for CUDA's minimum driver, with minor-version compatibility, unless cuda-compat stands in."""
-    if candidate.cpu or machine.driver is None or candidate.forward_compat:
-        return None
-    needed = minimum_driver(candidate.wheel.cuda)
-    if Version(machine.driver) >= Version(needed):
-        return None
-    return Violation(
-        "driver",
-        f"{candidate.name} needs driver {needed} or later, for CUDA {candidate.wheel.cuda}",
-        f"{machine.described} has driver {machine.driver}",
-    )
-
-
-def forward_compat_allowed(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check that cuda-compat is on data-centre GPUs, and on a driver branch that NVIDIA names."""
-    if not candidate.forward_compat:
-        return None
-    if candidate.cpu or machine.driver is None or not machine.gpus:
-        return Violation("forward-compat", "cuda-compat needs a known driver", "the driver is unknown")
-    others = [gpu.name for gpu in machine.gpus if not gpu.datacenter]
-    if others:
-        return Violation(
-            "forward-compat", "forward compatibility works on data-centre GPUs only", f"{others[0]} is none"
+def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[TargetGpu]) -> Iterator[Violation]:
+    """Check for code for each GPU, and for CUDA's minimum driver: with minor-version compatibility, or cuda-compat."""
+    wheel, driver = candidate.wheel, machine.driver
+    if candidate.cpu:
+        return
+    if (gpu := next((each for each in gpus if not has_code(candidate, each, machine)), None)) is not None:
+        has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in wheel.sm) or f"capability {wheel.jit_from} and later"
+        yield Violation(
+            "architecture", f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
         )
-    branches = forward_branches(candidate.wheel.cuda)
-    if driver_branch(machine.driver) not in branches:
-        listed = ", ".join(map(str, branches)) or "no driver"
-        return Violation(
-            "forward-compat",
-            f"cuda-compat for CUDA {candidate.wheel.cuda} supports the branches {listed}",
-            f"{machine.described} has driver {machine.driver}",
-        )
-    return None
+    needed = minimum_driver(wheel.cuda)
+    if driver is not None and not candidate.forward_compat and _version(driver) < _version(needed):
+        needs = f"{wheel.name} needs driver {needed} or later, for CUDA {wheel.cuda}"
+        yield Violation("driver", needs, f"{machine.described} has driver {driver}")
 
 
-def code_for_every_gpu(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Violation | None:
-    """Check for code of each GPU's major and no higher minor, or PTX that a driver as new as its CUDA compiles."""
-    if candidate.cpu or not constraints.gpu:
-        return None
-    for gpu in machine.gpus:
-        if not _has_code(candidate, gpu, machine):
-            has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in candidate.wheel.sm)
-            has = has or f"capability {candidate.wheel.jit_from} and later"
-            is_sm = f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
-            return Violation("architecture", f"{candidate.name} has code for {has}", is_sm)
-    return None
+def has_forward_compat(wheel: Wheel, machine: TargetMachine) -> bool:
+    """Return True if cuda-compat works: on data-centre GPUs alone, and on a driver branch that NVIDIA names."""
+    known = machine.driver is not None and driver_branch(machine.driver) in forward_branches(wheel.cuda)
+    return known and bool(machine.gpus) and all(gpu.datacenter for gpu in machine.gpus)
 
 
-def partner_fits(
-    package: str, candidate: Candidate, constraints: Constraints, machine: TargetMachine
-) -> Violation | None:
-    """Check that a package that is built for one release of the framework has one that the project admits."""
-    wheel, wanted = candidate.wheel, constraints.partners.get(package)
-    own = partner_release(wheel, package) if package in PARTNERS.get(wheel.framework, ()) else None
-    if wanted is None or own is None:
-        return None
+def _admits_partner(constraints: Constraints, package: str, own: str) -> bool:
     releases = _KERAS_3 if own == "3" else (own,) if own.count(".") > 1 else [f"{own}.{patch}" for patch in range(5)]
-    if any(constraints.admits(package, each) for each in releases):
-        return None
-    name = f"{wheel.framework} {wheel.version}"
-    return Violation("torchvision", f"{name} goes with {package} {own}", f"{package}{wanted} is required")
+    return any(constraints.admits(package, each) for each in releases)
 
 
 def partner_release(wheel: Wheel, package: str) -> str | None:
@@ -244,27 +176,13 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
     return None
 
 
-#: Every rule, in the order of a conflict's message: the project's requirements, then the machine.
-RULES: tuple[Rule, ...] = (
-    version_fits, variant_fits, gpu_build, python_in_range, python_as_required, pins_have_wheels,
-    *(partial(partner_fits, package) for packages in PARTNERS.values() for package in packages),
-    code_for_every_gpu, driver_new_enough, forward_compat_allowed,
-)  # fmt: skip
-
-
-def violations(candidate: Candidate, constraints: Constraints, machine: TargetMachine) -> Iterator[Violation]:
-    """Yield a violation for every rule that the candidate breaks."""
-    for rule in RULES:
-        if (broken := rule(candidate, constraints, machine)) is not None:
-            yield broken
-
-
 #: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: only the framework has PTX. Sources: CUDA's
 #: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
 _FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
 
 
-def _has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:
+def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:
+    """Return True for code of the GPU's major and no higher minor, or PTX that a driver as new as its CUDA compiles."""
     wheel, cc = candidate.wheel, _version(gpu.cc)
     if wheel.jit_from is not None:
         return cc >= Version(wheel.jit_from)
@@ -283,9 +201,7 @@ def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
     """Yield the reasons why the framework of a framework image does not run on the machine."""
     found = framework_image(image)
     if found is not None and found.wheel is not None:
-        candidate, constraints = Candidate(found.wheel, found.wheel.python[1]), Constraints(found.framework)
-        broken = (rule(candidate, constraints, machine) for rule in (code_for_every_gpu, driver_new_enough))
-        yield from (violation for violation in broken if violation is not None)
+        yield from _of_machine(Candidate(found.wheel, found.wheel.python[1]), machine, machine.gpus)
 
 
 @lru_cache(maxsize=256)

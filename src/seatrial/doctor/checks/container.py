@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from typing import Any
 
@@ -20,15 +19,6 @@ from seatrial.job.units import format_bytes
 FORWARD_COMPATIBLE = re.compile(
     r"\b(H\d{2,3}|B\d{2,3}|GB\d+|GH\d+|A\d{1,3}|L\d{1,2}S?|T4|V100|P\d{1,3}|Tesla|RTX (A|PRO)\w*)\b"
 )
-
-_COMPARE = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "=": operator.eq,
-    "!=": operator.ne,
-}
 
 
 def _without_image(machine: Machine) -> Verdict | None:
@@ -117,7 +107,10 @@ def _holds(term: str, values: dict[str, str]) -> bool:
         return (values[name] == wanted) == (sign == "=")
     have, want = _numbers(values[name]), _numbers(wanted)
     length = min(len(have), len(want)) or 1
-    return bool(_COMPARE[sign](have[:length], want[:length]))
+    have, want = have[:length], want[:length]
+    return {">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want}.get(
+        sign, (have == want) == (sign == "=")
+    )
 
 
 def _numbers(text: str) -> list[int]:

@@ -151,7 +151,7 @@ def _build(
     unfinished = f"{image.tag}-unfinished-{os.getpid()}"
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
-    look = _watched(image)
+    progress = _watched(image, progress)
     lists = (text for name, text in image.context_texts.items() if name.endswith("requirements.txt"))
     lines = [line for text in lists for line in text.splitlines() if line and line[0] not in "-# "]
     if any(" --hash=" in line for line in lines):
@@ -162,7 +162,6 @@ def _build(
                 if text := readable(line):
                     last_lines.append(line.rstrip())  # with BuildKit's numbers: they name the failed step
                     progress(text)
-                    look(text)
         except ImageError as error:
             raise explain(list(last_lines), image=image, engine=store.name) from error
         check_stack(image, unfinished, store)
@@ -171,12 +170,13 @@ def _build(
         store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none
 
 
-def _watched(image: ImagePlan) -> Callable[[str], None]:
-    """Return the watcher of the build's lines: it stops a CPU image when pip takes a CUDA build."""
+def _watched(image: ImagePlan, progress: Callable[[str], None]) -> Callable[[str], None]:
+    """Stop a CPU image's build when pip takes a CUDA build."""
     if image.stack.get("build") != "cpu" or image.index_decides:
-        return lambda line: None
-    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
-    return without_cuda(lambda line: None, lines, image=True)
+        return progress
+    return without_cuda(
+        progress, [line for text in image.context_texts.values() for line in text.splitlines()], image=True
+    )
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:

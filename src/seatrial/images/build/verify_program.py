@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -57,7 +58,7 @@ def _torch(found: dict[str, Any], gpu: bool) -> None:
     flags = torch._C._cuda_getArchFlags() if hasattr(torch._C, "_cuda_getArchFlags") else ""
     found["architectures"] = (flags or "").split()
     devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if gpu else ["cpu"]
-    found["kernels"] = {device: _kernels(_TorchProduct(torch, device)) for device in devices}
+    found["kernels"] = {device: _kernels(partial(_torch_product, torch, device)) for device in devices}
     found["training"] = _trained(found, lambda: _train(torch, "cpu"))
     if gpu:
         _trained(found, lambda: _train(torch, "cuda"))
@@ -196,27 +197,22 @@ def _kernels(product: Callable[[str], float | None]) -> dict[str, str]:
     return answers
 
 
-class _TorchProduct:
-    """Computes one element of the product of two matrices of ones; None where the device has no such format."""
-
-    def __init__(self, torch: Any, device: str) -> None:
-        self.torch, self.device = torch, device
-        self.capability = torch.cuda.get_device_capability(device) if device != "cpu" else None
-
-    def __call__(self, name: str) -> float | None:
-        torch, ones = self.torch, self.torch.ones(_SIDE, _SIDE, device=self.device)
-        if self.capability and name == "bfloat16" and self.capability < (8, 0):
+def _torch_product(torch: Any, device: str, name: str) -> float | None:
+    """Compute one element of the product of two matrices of ones; None where the device has no such format."""
+    capability = torch.cuda.get_device_capability(device) if device != "cpu" else None
+    ones = torch.ones(_SIDE, _SIDE, device=device)
+    if capability and name == "bfloat16" and capability < (8, 0):
+        return None
+    if name == "int8":
+        ones = ones.to(torch.int8)
+        return float(torch._int_mm(ones, ones)[0, 0])
+    if name == "float8_e4m3fn":
+        if not capability or capability < (8, 9) or not hasattr(torch, name):
             return None
-        if name == "int8":
-            ones = ones.to(torch.int8)
-            return float(torch._int_mm(ones, ones)[0, 0])
-        if name == "float8_e4m3fn":
-            if not self.capability or self.capability < (8, 9) or not hasattr(torch, name):
-                return None
-            ones, one = ones.to(torch.float8_e4m3fn), torch.ones((), device=self.device)
-            return float(torch._scaled_mm(ones, ones.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)[0, 0])
-        ones = ones.to(getattr(torch, name))
-        return float((ones @ ones)[0, 0])
+        ones, one = ones.to(torch.float8_e4m3fn), torch.ones((), device=device)
+        return float(torch._scaled_mm(ones, ones.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)[0, 0])
+    ones = ones.to(getattr(torch, name))
+    return float((ones @ ones)[0, 0])
 
 
 if __name__ == "__main__":

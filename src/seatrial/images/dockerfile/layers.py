@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from packaging.requirements import Requirement
 
 from seatrial.images.base import Base
 from seatrial.images.dockerfile import layer_program
@@ -159,7 +157,7 @@ def split(
         folders = {name: Requirements(lines, options=found.options) for name, lines in parts.items() if lines}
         by_hash = set(folders)
     if hashed and place is not None:
-        folders[FRAMEWORK] = Requirements(_chosen(found.lines, _is_binary), options=found.options)
+        folders[FRAMEWORK] = Requirements(_binaries(found.lines), options=found.options)
         by_hash = {FRAMEWORK}
     elif FRAMEWORK not in folders and place is not None:
         folders[FRAMEWORK] = _framework(found, place)
@@ -177,8 +175,8 @@ def _framework(found: Requirements, place: int) -> Requirements:
     """Return the framework's line, with its parts if it requires ranges of them; torch names each exactly."""
     line = found.lines[place]
     with_ranges = canonical_name(line) != "torch"
-    parts = _chosen(found.lines, _is_binary_part) if with_ranges else ()
-    constraints = _chosen(found.constraints, _is_binary_part) if with_ranges else ()
+    parts = _binaries(found.lines, but=PACKAGES) if with_ranges else ()  # a second framework belongs to the packages
+    constraints = _binaries(found.constraints, but=PACKAGES) if with_ranges else ()
     return Requirements(tuple(sorted({line, *parts})), constraints, found.options)
 
 
@@ -198,16 +196,9 @@ def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
     return digest.hexdigest()[:32]
 
 
-def _chosen(lines: Iterable[str], wanted: Callable[[str, Requirement], bool]) -> tuple[str, ...]:
-    """Return the wanted lines that pip finds on an index, sorted: another order in the project makes no other layer."""
+def _binaries(lines: Iterable[str], but: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the lines of frameworks and their parts that pip finds on an index, sorted: another order in the project
+    makes no other layer."""
     named = ((canonical_name(line) or "", parsed(line), line) for line in lines)
-    return tuple(sorted(line for name, entry, line in named if entry and not entry.url and wanted(name, entry)))
-
-
-def _is_binary(name: str, entry: Requirement) -> bool:
-    return layer_program.FRAMEWORK.match(name) is not None
-
-
-def _is_binary_part(name: str, entry: Requirement) -> bool:
-    """Return True for a part of a framework, not for a framework: a second one belongs to the packages."""
-    return name not in PACKAGES and _is_binary(name, entry)
+    wanted = ((entry, line) for name, entry, line in named if layer_program.FRAMEWORK.match(name) and name not in but)
+    return tuple(sorted(line for entry, line in wanted if entry and not entry.url))

@@ -1,18 +1,26 @@
-"""Check the base image: tags that do not exist, CUDA installed twice or of another version, no Python, root."""
+"""Check the base image (its tag, its CUDA, its Python, root) and the frameworks that are installed on it."""
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from seatrial.images.lint.commands import pip_installs
+from seatrial.images.base import python3_of_distribution, python_of_image
+from seatrial.images.lint.commands import Command, commands_of, installs_of, pip_installs
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, Stage, remark
-from seatrial.stack.facts import CudaImage, cuda_images
+from seatrial.stack.facts import TORCH_VERSION, cuda_images
 
 _CUDA_IMAGE = re.compile(
     r"(?P<host>docker\.io/|nvcr\.io/)?nvidia/cuda(?::|$)(?P<cuda>\d+\.\d+(?:\.\d+)?)?-?(?P<rest>[a-z0-9.-]*)"
 )
 _VARIANT = re.compile(r"whl/(?:nightly/)?cu(?P<digits>\d{3})|torch==[\d.]+\+cu(?P<local>\d{3})")
+_WITHOUT_PYTHON = re.compile(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?")
+_BRINGS_PYTHON = re.compile(
+    r"python-is-python3|/bin/python|conda|mamba|venv|pyenv|\buv\b|bin.*python\b.*(?:ln|alternatives)"
+    r"|(?:ln|alternatives)\b[^&;]*\bpython\b|--from="
+)
 #: Commands that can install pip, a user's script included; yum's and dnf's Python comes with it.
 _BRINGS_PIP = re.compile(
     r"\b(?:yum|dnf)\b|-pip\b|get-pip|ensurepip|-m pip\b|easy_install|\.sh\b|make install|\bADD\b|jupyter"
@@ -21,29 +29,24 @@ _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
 def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
-    """Find wheels that bring their own CUDA to a base that has one."""
+    """Find a devel image as the final stage, and wheels that bring their own CUDA to a base that has one.
+
+    CUDA's compiler and headers are 5 GB that no run reads.
+    """
     base = _CUDA_IMAGE.match(file.final.image)
     if not base or not re.search("runtime|devel", base["rest"]):
         return
-    cpu_index = any("/whl/cpu" in each.value for each in file.instructions if each.name in ("ENV", "ARG"))
+    if "devel" in base["rest"]:
+        yield remark(file.final.line, "devel-at-run-time")
+    if any("/whl/cpu" in each.value for each in file.instructions if each.name in ("ENV", "ARG")):
+        return
     for each in pip_installs(file.commands):
         wheel = each.package("torch", "jax") or each.package("tensorflow")
         own_cuda = wheel and (wheel.startswith("torch") or re.search(r"\[(?:and-)?cuda", wheel))
-        if (
-            wheel
-            and own_cuda
-            and not cpu_index
-            and not _CPU_BUILD.search(each.command.text)
-            and each.command.stage in file.shipped
-        ):
-            yield remark(each.line, "cuda-twice", base_line=file.stages[file.chain[0]].line, wheel=_name(wheel))
+        if wheel and own_cuda and not _CPU_BUILD.search(each.command.text) and each.command.stage in file.shipped:
+            name = re.split(r"[=<>!~;@ ]", wheel)[0]
+            yield remark(each.line, "cuda-twice", base_line=file.stages[file.chain[0]].line, wheel=name)
             return
-
-
-def devel_at_run_time(file: Dockerfile) -> Iterator[Remark]:
-    """Find a devel image as the final stage: CUDA's compiler and headers are 5 GB that no run reads."""
-    if (base := _CUDA_IMAGE.match(file.final.image)) and "devel" in base["rest"]:
-        yield remark(file.final.line, "devel-at-run-time")
 
 
 def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
@@ -63,30 +66,22 @@ def variant_against_base(file: Dockerfile) -> Iterator[Remark]:
             yield remark(each.line, "cuda-differs", own=own, theirs=theirs, base_line=stage.line, severity=severity)
 
 
-def wrong_cudnn_infix(file: Dockerfile) -> Iterator[Remark]:
-    """Find a wrong cuDNN in a tag: cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on."""
-    for stage in file.stages:
-        base = _on_docker_hub(stage)
-        image = _release(base["cuda"]) if base else None
-        if base and image and (infix := re.search(r"cudnn\d*", base["rest"])) and infix[0] != image.cudnn_infix:
-            yield remark(
-                stage.line,
-                "cudnn-name",
-                image=stage.image,
-                cuda=image.cuda,
-                infix=image.cudnn_infix,
-                right=stage.image.replace(infix[0], image.cudnn_infix),
-            )
-
-
 def dead_tags(file: Dockerfile) -> Iterator[Remark]:
-    """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on."""
+    """Find tags of nvidia/cuda that do not exist: no patch version, latest, no system, an Ubuntu it is not built on.
+
+    A wrong cuDNN, too: cudnn8 up to 12.2.2, cudnn9 in 12.3.2, plain cudnn from 12.4.1 on.
+    """
     newest = max(_key(each.cuda) for each in cuda_images())
     for stage in file.stages:
         base = _on_docker_hub(stage)
         if not base or (base["cuda"] and _key(base["cuda"]) > newest):
             continue
-        image = _release(base["cuda"]) if base["cuda"] else None
+        image = next((each for each in cuda_images() if each.cuda == base["cuda"]), None)
+        infix = re.search(r"cudnn\d*", base["rest"])
+        if image and infix and infix[0] != image.cudnn_infix:
+            facts = {"image": stage.image, "cuda": image.cuda, "infix": image.cudnn_infix}
+            right = stage.image.replace(infix[0], image.cudnn_infix)
+            yield remark(stage.line, "cudnn-name", **facts, right=right)
         ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", base["rest"])
         problem = None
         if not base["cuda"]:
@@ -133,29 +128,21 @@ def _on_docker_hub(stage: Stage) -> re.Match[str] | None:
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:
     """Find calls of a python or pip that nvidia/cuda, ubuntu and debian images do not have."""
-    bare = re.match(r"(?:docker\.io/)?(?:nvidia/cuda|ubuntu|(?:library/)?debian)[:@]?", file.final.image)
-    if not bare:
-        return
     text = " ".join(each.value for each in file.instructions if each.stage in file.chain)
-    installed = re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN")))
-    pip_there = _BRINGS_PIP.search(text)
+    if not _WITHOUT_PYTHON.match(file.final.image) or _BRINGS_PYTHON.search(text):
+        return
     if re.search(r"(?:16|18)\.04", file.final.image) and re.search(r"\bpython(?:-[a-z]+)?(?=[\s\\]|$)", text):
         return  # python-dev, python-pip and the like bring Python 2, whose name is python there
+    lacking = {"python"} | ({"pip", "pip3"} if not _BRINGS_PIP.search(text) else set())
+    if not re.search(r"python|conda|uv ", " ".join(each.value for each in file.of("RUN"))):
+        lacking.add("python3")
     for each in file.instructions:
-        if each.stage != file.final.number or each.name not in ("CMD", "ENTRYPOINT", "RUN"):
-            continue
-        if re.search(
-            r"python-is-python3|/bin/python|conda|mamba|venv|pyenv|\buv\b|bin.*python\b.*(?:ln|alternatives)", text
-        ):
-            return
-        if re.search(r"(?:ln|alternatives)\b[^&;]*\bpython\b|--from=", text):
-            return
-        first = [command.words[0] for command in file.commands_of(each) if command.words and not command.sometimes]
-        missing = [name for name in first if name == "python" or (not installed and name == "python3")]
-        missing += [name for name in first if name in ("pip", "pip3") and not pip_there]
-        if missing:
-            yield remark(each.line, "python-missing", image=file.final.image, missing=missing[0])
-            return
+        if each.stage == file.final.number and each.name in ("CMD", "ENTRYPOINT", "RUN"):
+            called = [one.words[0] for one in file.commands_of(each) if one.words and not one.sometimes]
+            called.sort(key=lambda name: name.startswith("pip"))
+            if missing := next((name for name in called if name in lacking), None):
+                yield remark(each.line, "python-missing", image=file.final.image, missing=missing)
+                return
 
 
 def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
@@ -166,20 +153,152 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
         yield remark(line, "root")
 
 
+_FRAMEWORKS = ("torch", "tensorflow", "jax")
+
+_FOR_GPUS = re.compile(r"nvidia/|nvcr\.io|cuda|cu1\d\d|[-_:/]gpu\b|pytorch/pytorch:.*cuda", re.IGNORECASE)
+_CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
+#: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
+_WITH_CUDA = re.compile(r"^jax(?:lib)?\[cuda|^jax-cuda|^jaxlib==[\d.]+\+cuda|jax_cuda_releases")
+_WITH_JAX = re.compile(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b")
+
+
+def no_pins(file: Dockerfile) -> Iterator[Remark]:
+    """Find frameworks without a version, nightly builds included."""
+    for each in pip_installs(file.commands):
+        wanted = each.package(*_FRAMEWORKS)
+        if wanted and not re.search(r"[=<~@$]", wanted) and not {"-c", "--constraint"} & set(each.flags):
+            name = re.split(r"\[", wanted)[0]
+            newest = TORCH_VERSION if name == "torch" else "VERSION"
+            yield remark(each.line, "no-pins", wanted=wanted, newest=newest)
+
+
+def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
+    """Find a torch without CUDA in an image for GPUs, where everything runs on the CPU."""
+    if not _is_for_gpus(file):
+        return
+    for each in installs_of(file.commands):
+        of_torch = each.files or each.package("torch", "pytorch", "torchvision", "torchaudio")
+        if each.command.stage not in file.shipped or each.command.sometimes or not of_torch:
+            continue
+        known = {name: one.value for name, one in file.environments[each.command.stage].items()}
+        indexes = [*each.sources, " ".join(each.command.settings)]
+        indexes += [known.get("PIP_INDEX_URL", ""), known.get("PIP_EXTRA_INDEX_URL", "")]
+        wanted = each.package("torch", "pytorch") or ""
+        signs = [index for index in indexes if _CPU_SOURCE.search(index)] + [wanted] * ("+cpu" in wanted)
+        signs += ["cpuonly"] if each.tool == "conda" and each.package("cpuonly") else []
+        if signs:
+            yield remark(each.line, "cpu-torch", found=signs[0], image=file.final.image, torch=TORCH_VERSION)
+
+
+def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
+    """Find TensorFlow or JAX without CUDA in an image for GPUs, if nothing else brings one with CUDA."""
+    shipped = [each for each in pip_installs(file.commands) if each.command.stage in file.shipped]
+    if not _is_for_gpus(file) or _WITH_JAX.match(file.final.image):
+        return
+    if any(_WITH_CUDA.search(word) for each in shipped for word in [*each.packages, *each.sources]):
+        return
+    others = any(each.package("torch", "tensorflow") for each in shipped)  # which TensorFlow's CPU build may feed
+    fixed = {"jax": "jax[cuda12]"} if others else {"tensorflow-cpu": "tensorflow[and-cuda]", "jax": "jax[cuda12]"}
+    for each in shipped:
+        for name, wanted in fixed.items():
+            if (found := each.package(name)) and not each.command.sometimes:
+                facts = {"found": found, "image": file.final.image, "wanted": wanted}
+                version = re.search(r"==[\d.]+", found)
+                yield remark(each.line, "cpu-framework", **facts, version=version[0] if version else "")
+
+
+def _is_for_gpus(file: Dockerfile) -> bool:
+    """Return True if its base, or the variable that NVIDIA's toolkit reads, names GPUs."""
+    visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
+    named = visible and visible.value not in ("", "void", "none")
+    return bool(_FOR_GPUS.search(file.final.image) or named)
+
+
+_APT = ("apt-get", "apt", "aptitude")
+#: Packages that bring an interpreter: https://packages.ubuntu.com/source/jammy/python3.11.
+_INTERPRETER = re.compile(r"python(3\.\d+)(?:-(?:minimal|full|dev|venv))?(?:[=:].*)?$")
+_VERSIONED = re.compile(r"(?:/usr/bin/)?python(3\.\d+)$")
+_ENVIRONMENT = re.compile(r"-m venv\b|virtualenv|\bconda\b|\bmamba\b|pyenv|get-pip|ensurepip")
+#: The distribution's own names, by which its python3 is run.
+_PIP, _PYTHON = ("pip", "pip3", "/usr/bin/pip3"), ("python3", "/usr/bin/python3")
+
+
+@dataclass
+class _Pythons:
+    """Hold the Pythons of one stage.
+
+    Attributes:
+        default: version of the distribution's python3; None if something else is python3 or pip3.
+        added: version → line that installs it. filled: version → line that installs packages for it.
+    """
+
+    default: str | None
+    added: dict[str, int] = field(default_factory=dict)
+    filled: dict[str, int] = field(default_factory=dict)
+
+
+def other_python(file: Dockerfile) -> Iterator[Remark]:
+    """Find pip3 and python3 of the distribution in an image that installs another Python."""
+    stages: list[_Pythons] = []
+    for stage in file.stages:
+        if stage.parent is None:
+            pythons = _Pythons(python_of_image(stage.image) or python3_of_distribution(stage.image))
+        else:
+            pythons = copy.deepcopy(stages[stage.parent])
+        stages.append(pythons)
+        for command in (each for each in file.commands if each.stage == stage.number):
+            if pythons.default and _fills_default(command, pythons):
+                version, at = next(iter(pythons.added.items()))
+                used = " ".join(command.words[: command.words.index("install")])
+                facts = {"default": pythons.default, "image": stage.image, "version": version}
+                yield remark(command.line, "other-python", used=used, at=at, **facts)
+                pythons.default = None  # once is enough
+    last = stages[-1]
+    if last.default is None or not last.filled or last.default in last.filled:
+        return
+    version, at = next(iter(last.filled.items()))
+    final = (each for each in file.instructions if each.stage == file.final.number)
+    for command in (one for each in final if each.name in ("CMD", "ENTRYPOINT") for one in commands_of(each)):
+        if command.words and command.words[0] in _PYTHON:
+            facts = {"words": command.words[0], "default": last.default, "version": version}
+            yield remark(command.line, "other-python at the start", at=at, **facts)
+
+
+def _fills_default(command: Command, pythons: _Pythons) -> bool:
+    """Record a command in ``pythons``; return True for the distribution's pip where another Python was added.
+
+    ``default`` is None once python3 or pip3 is another one: linked, in an environment, or a pip of a version.
+    """
+    words, text, install = command.words, command.text, next(installs_of((command,)), None)
+    versioned = _VERSIONED.match(words[0]) if words else None
+    tool = install.tool if install else ""
+    if words[:1] in (("update-alternatives",), ("ln",)):
+        replaced = re.search(r"/(?:python3|pip3?)(?:\s|$)", text) is not None
+    else:
+        replaced = tool == "uv" or _ENVIRONMENT.search(text) is not None
+        replaced = replaced or bool(versioned and install and tool == "pip" and install.package("pip"))
+    if replaced:
+        pythons.default = None
+    if replaced or install is None or install.action != "install":
+        return False
+    if tool in _APT:
+        for name in install.packages:
+            if (match := _INTERPRETER.match(name)) and match[1] != pythons.default:
+                pythons.added.setdefault(match[1], install.line)
+    elif versioned:
+        pythons.filled.setdefault(versioned[1], install.line)
+    is_own = words[0] in _PIP or (words[0] in _PYTHON and words[1:3] == ("-m", "pip"))
+    return tool == "pip" and is_own and bool(pythons.added)
+
+
 RULES = (
     cuda_twice,
-    devel_at_run_time,
     variant_against_base,
-    wrong_cudnn_infix,
     dead_tags,
     python_missing,
     runs_as_root,
+    no_pins,
+    cpu_torch,
+    cpu_tensorflow_or_jax,
+    other_python,
 )
-
-
-def _release(cuda: str | None) -> CudaImage | None:
-    return next((image for image in cuda_images() if image.cuda == cuda), None)
-
-
-def _name(requirement: str) -> str:
-    return re.split(r"[=<>!~;@ ]", requirement)[0]

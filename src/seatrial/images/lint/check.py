@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.errors import UsageError
-from seatrial.images.lint import base_rules, gpu_rules, package_rules
+from seatrial.images.lint import base_rules, gpu_rules
 from seatrial.images.lint.dockerfile import Dockerfile, Remark, read_dockerfile, remark
 from seatrial.job.flags import read_table
 from seatrial.job.startable import is_shell
@@ -29,7 +29,7 @@ _INSTRUCTIONS = read_table("docker.json")["instructions"]
 
 Rule = Callable[[Dockerfile], Iterator[Remark]]
 
-RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES, *package_rules.RULES)
+RULES: tuple[Rule, ...] = (*gpu_rules.RULES, *base_rules.RULES)
 
 
 def check_dockerfile(path: Path) -> list[Remark]:
@@ -84,7 +84,7 @@ def image_warnings(image: str, machine: TargetMachine | None, *, pulled: bool) -
         pulled: it is not on this machine yet.
     """
     file = read_dockerfile(f"FROM {image}")
-    for rule in (base_rules.dead_tags, base_rules.wrong_cudnn_infix) if pulled else ():
-        yield from (f"{each.message}; {each.fix.replace('FROM', 'use')}" for each in rule(file))
+    remarks = base_rules.dead_tags(file) if pulled else ()
+    yield from (f"{each.message}; {each.fix.replace('FROM', 'use')}" for each in remarks)
     for broken in image_problems(image, machine) if machine else ():
         yield f"{image} is too old for the GPU: {broken.needs}, but {broken.has}"

@@ -20,7 +20,9 @@ _KEYWORDS = ("then", "else", "elif", "do", "done", "while", "until", "!", "{", "
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 #: Programs that run the program after them, and their options that take a word.
-_WRAPPERS = {"sudo": "-u", "env": "-u", "nice": "-n", "nohup": "", "timeout": "", "xargs": "-n", "stdbuf": ""}
+_WRAPPERS = {"sudo": ("-u",), "env": ("-u",), "nice": ("-n",), "nohup": (), "timeout": (), "xargs": ("-n",)}
+_WRAPPERS |= {"stdbuf": (), "conda run": ("-n", "--name", "-p", "--prefix", "--cwd")}
+_CONDA = ("conda", "mamba", "micromamba")
 _SHELLS = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh$")
 
 #: Deeper than people nest ``bash -c "…"``.
@@ -107,34 +109,25 @@ def _split(text: str, line: int, stage: int, depth: int) -> Iterator[Command]:
 
 def _plain(word: str) -> str:
     """Remove quotes and line joints; variables stay as they are written."""
-    parts = re.findall(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.|[^'\"\\]+|['\"\\]", word, re.DOTALL)
-    plain = []
-    for part in parts:
-        if part[:1] in ("'", '"') and len(part) > 1:
-            part = part[1:-1]
-        elif part[:1] == "\\" and len(part) > 1:
-            part = part[1:]
-        plain.append(part)
-    return "".join(plain).replace(JOINT, "")
+    quoted = r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)"
+    plain = re.sub(quoted, lambda part: part[1] or part[2] or part[3] or "", word, flags=re.DOTALL)
+    return plain.replace(JOINT, "")
 
 
 def _unwrapped(command: Command, depth: int) -> Iterator[Command]:
     words, settings = list(command.words), []
     while words:
-        first = words[0]
-        if first in (*_KEYWORDS, *_OPENING, *_CLOSING):
+        program = words[0].rpartition("/")[2]
+        wrapper = "conda run" if program in _CONDA and words[1:2] == ["run"] else program
+        if words[0] in (*_KEYWORDS, *_OPENING, *_CLOSING):
             words.pop(0)
-        elif _ASSIGNMENT.match(first):
+        elif _ASSIGNMENT.match(words[0]):
             settings.append(words.pop(0))
-        elif first.rpartition("/")[2] in _WRAPPERS:
-            taking = _WRAPPERS[first.rpartition("/")[2]]
-            words.pop(0)
+        elif wrapper in _WRAPPERS:
+            del words[: len(wrapper.split())]
             while words and (words[0].startswith("-") or re.fullmatch(r"\d+[smh]?", words[0])):
                 option = words.pop(0)
-                if option == taking and words:
-                    words.pop(0)
-        elif first.rpartition("/")[2] in ("conda", "mamba", "micromamba") and words[1:2] == ["run"]:
-            words = _behind_conda_run(words)
+                del words[: option in _WRAPPERS[wrapper]]
         else:
             break
     if len(words) > 2 and _SHELLS.match(words[0]) and depth < _MOST_NESTED:
@@ -147,19 +140,9 @@ def _unwrapped(command: Command, depth: int) -> Iterator[Command]:
         yield replace(command, words=tuple(words), settings=tuple(settings))
 
 
-def _behind_conda_run(words: list[str]) -> list[str]:
-    rest = words[2:]
-    while rest and rest[0].startswith("-"):
-        option = rest.pop(0)
-        if option in ("-n", "--name", "-p", "--prefix", "--cwd") and rest:
-            rest.pop(0)
-    return rest
-
-
 _PYTHON = re.compile(r"(?:.*/)?python(?:[\d.]+|\$\{?\w+\}?)?$")
 _PIP = re.compile(r"(?:.*/)?pip(?:[\d.]+|\$\{?\w+\}?)?$")
 _SYSTEM = ("apt-get", "apt", "aptitude", "yum", "dnf", "microdnf", "apk", "zypper")
-_CONDA = ("conda", "mamba", "micromamba")
 
 #: pip's and uv's options that take a word. Source: pip install --help, uv pip install --help.
 _PIP_VALUES = (

@@ -10,9 +10,12 @@ from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, remark
 from seatrial.images.lint.instructions import JOINT
 from seatrial.job.reading.signs import LIMIT, memory_note
 
-#: Values with which NVIDIA's runtime gives a container no GPU.
+#: Variable, the values with which a container or CUDA has no GPU, and the remarks on those and on fixed GPUs.
 #: Source: docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
-_NO_GPU = ("", "void", "none")
+_CHOOSING = (
+    ("NVIDIA_VISIBLE_DEVICES", ("", "void", "none"), "gpus-hidden", "gpus-fixed"),
+    ("CUDA_VISIBLE_DEVICES", ("", "-1", "none", "nodevfiles"), "gpus-hidden from CUDA", "gpus-fixed for CUDA"),
+)
 
 #: Debian's, Ubuntu's and NVIDIA's packages of the driver itself.
 _DRIVER = re.compile(
@@ -31,19 +34,19 @@ _GPU_CHECK = re.compile(
     r"(?<![\w/.-])nvidia-smi\b|cuda\.is_available\(\)|list_physical_devices|cuda\.device_count|jax\.devices\("
 )
 
+_OF_PYTHON = ("pip", "uv", "conda")
+_PRINTING = ("echo", "printf", "cat", "sed", "ln", "touch", "which")
+
 
 def hidden_gpus(file: Dockerfile) -> Iterator[Remark]:
     """Find variables of the image that give the container no GPU, or always the same one."""
-    visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
-    if visible and visible.value.strip().lower() in _NO_GPU:
-        yield remark(visible.line, "gpus-hidden", value=visible.value.strip() or "empty")
-    elif visible and re.fullmatch(r"\d+(?:,\d+)*", visible.value):
-        yield remark(visible.line, "gpus-fixed", value=visible.value)
-    chosen = file.lasting("CUDA_VISIBLE_DEVICES")
-    if chosen and chosen.value.strip() in ("", "-1", "none", "NoDevFiles"):
-        yield remark(chosen.line, "gpus-hidden from CUDA", value=chosen.value.strip() or "empty")
-    elif chosen and re.fullmatch(r"\d+(?:,\d+)*", chosen.value):
-        yield remark(chosen.line, "gpus-fixed for CUDA", value=chosen.value)
+    for name, nothing, hidden, fixed in _CHOOSING:
+        if setting := file.lasting(name):
+            value = setting.value.strip()
+            if value.lower() in nothing:
+                yield remark(setting.line, hidden, value=value or "empty")
+            elif re.fullmatch(r"\d+(?:,\d+)*", setting.value):
+                yield remark(setting.line, fixed, value=value)
 
 
 def missing_capabilities(file: Dockerfile) -> Iterator[Remark]:
@@ -73,19 +76,6 @@ def other_drivers_first(file: Dockerfile) -> Iterator[Remark]:
         kept = each.stage in file.chain and re.search(r"/etc/ld\.so\.conf", each.value)
         if kept and (stub := re.search(r"[\w/.${}-]*/stubs(?![\w/])", each.value)):
             yield _stubs(each.line, f"the loader's configuration has {stub[0]}", "remove it from /etc/ld.so.conf.d")
-    yield from _linked_stubs(file)
-
-
-def _linked_stubs(file: Dockerfile) -> Iterator[Remark]:
-    """Find a stub that is linked or copied to a folder of the loader."""
-    removed = " ".join(command.text for command in file.commands if command.words[:1] in (("rm",), ("unlink",)))
-    for command in file.commands:
-        words = [word for word in command.words[1:] if not word.startswith("-")]
-        if command.stage not in file.chain or command.words[:1] not in (("ln",), ("cp",)) or len(words) != 2:
-            continue
-        source, target = words
-        if "/stubs/libcuda.so" in source and "/stubs" not in target and target not in removed:
-            yield _stubs(command.line, f"{target} is a stub of the driver", f"RUN … && rm {target}   # in the same RUN")
 
 
 def _stubs(line: int, seen: str, fix: str) -> Remark:
@@ -102,82 +92,47 @@ def _line_of(file: Dockerfile, folder: str) -> int:
     return setting.line if setting else 1
 
 
-def _removed_again(file: Dockerfile) -> set[tuple[int, str]]:
-    """Return (line, package) of packages that the RUN that installs them removes as well."""
-    found = set()
-    for run in file.of("RUN"):
-        installs = list(installs_of(tuple(file.commands_of(run))))
-        gone = {name for each in installs if each.action in ("purge", "remove") for name in each.packages}
-        found |= {(each.line, name) for each in installs for name in each.packages if name in gone}
-    return found
-
-
 def drivers_in_image(file: Dockerfile) -> Iterator[Remark]:
-    """Find packages of the driver, which belongs to the host: the runtime mounts its libraries."""
-    removed = _removed_again(file)
-    for each in installs_of(file.commands):
-        if each.command.stage not in file.chain or each.action not in ("install", "groupinstall", "module"):
-            continue
-        if each.tool in ("pip", "uv", "conda"):
-            continue
-        for package in each.packages:
-            name = re.split(r"[=:/]", package)[0].rstrip("*").rstrip("-")
-            meta = _META.match(name)
-            if (not meta and not _DRIVER.match(name)) or (each.line, package) in removed:
-                continue
-            instead = f"cuda-toolkit-{meta[1]}-{meta[2]}" if meta and meta[1] else "cuda-toolkit"
-            yield remark(
-                each.line,
-                "driver-in-image",
-                package=package,
-                fix=f"{each.tool} install -y {instead}"
-                if meta
-                else f"remove {package}: the runtime mounts the host's driver",
-            )
-    for command in file.commands:
-        installer = re.search(r"NVIDIA-Linux-\S*\.run|cuda_[\w.$\{}-]*\.run", command.text)
-        if (
-            not installer
-            or command.stage not in file.chain
-            or command.words[0] in ("wget", "curl", "rm", "chmod", "mv")
-        ):
-            continue
-        if installer[0].startswith("NVIDIA") or re.search(r"--driver\b", command.text):
-            yield remark(
-                command.line,
-                "driver-in-image by an installer",
-                installer=installer[0],
-                fix=f"sh {installer[0]} --silent --toolkit" if installer[0].startswith("cuda") else "remove it",
-            )
+    """Find packages of the driver, which belongs to the host, unless the RUN that installs them removes them again."""
+    for run in (each for each in file.of("RUN") if each.stage in file.chain):
+        installs = [each for each in installs_of(tuple(file.commands_of(run))) if each.tool not in _OF_PYTHON]
+        gone = {name for each in installs if each.action in ("purge", "remove") for name in each.packages}
+        for each in (one for one in installs if one.action in ("install", "groupinstall", "module")):
+            for package in (name for name in each.packages if name not in gone):
+                name = re.split(r"[=:/]", package)[0].rstrip("*").rstrip("-")
+                fix = f"remove {package}: the runtime mounts the host's driver"
+                if meta := _META.match(name):
+                    version = f"-{meta[1]}-{meta[2]}" if meta[1] else ""
+                    fix = f"{each.tool} install -y cuda-toolkit{version}"
+                if meta or _DRIVER.match(name):
+                    yield remark(each.line, "driver-in-image", package=package, fix=fix)
 
 
-def revoked_keys(file: Dockerfile) -> Iterator[Remark]:
-    """Find NVIDIA's repository key from before April 2022."""
+def risky_commands(file: Dockerfile) -> Iterator[Remark]:
+    """Find commands that need a GPU, an old key or a larger /dev/shm, or that put a driver or its stub in the image."""
+    removed = " ".join(command.text for command in file.commands if command.words[:1] in (("rm",), ("unlink",)))
     for command in file.commands:
+        text, first = command.text, command.words[0] if command.words else ""
         # NVIDIA's repository for machine learning is still signed with the old key.
-        if "7fa2af80.pub" in command.text and "machine-learning" not in command.text:
+        if "7fa2af80.pub" in text and "machine-learning" not in text:
             yield remark(command.line, "apt-key")
-
-
-def gpu_at_build_time(file: Dockerfile) -> Iterator[Remark]:
-    """Find checks for a GPU in a build, which has none."""
-    for command in file.commands:
-        if command.words[:1] in (("echo",), ("printf",), ("cat",), ("sed",), ("ln",), ("touch",), ("which",)):
-            continue
-        if match := _GPU_CHECK.search(command.text):
-            severity: Severity = "error"
-            if command.sometimes or not re.search(r"assert|nvidia-smi|exit\(", command.text):
-                severity = "warning"
-            yield remark(command.line, "gpu-at-build-time", match=match[0], severity=severity)
-
-
-def shared_memory(file: Dockerfile) -> Iterator[Remark]:
-    """Find attempts to enlarge /dev/shm, whose size the engine sets when the container starts."""
-    for command in file.commands:
-        if re.search(r"mount\b.*/dev/shm|shmmax", command.text) or (
-            "/etc/fstab" in command.text and "/dev/shm" in command.text
-        ):
+        if re.search(r"mount\b.*/dev/shm|shmmax", text) or ("/etc/fstab" in text and "/dev/shm" in text):
             yield remark(command.line, "shm")
+        if first not in _PRINTING and (match := _GPU_CHECK.search(text)):
+            fails = re.search(r"assert|nvidia-smi|exit\(", text) and not command.sometimes
+            severity: Severity = "error" if fails else "warning"
+            yield remark(command.line, "gpu-at-build-time", match=match[0], severity=severity)
+        if command.stage not in file.chain:
+            continue
+        words = [word for word in command.words[1:] if not word.startswith("-")]
+        source, target = words if first in ("ln", "cp") and len(words) == 2 else ("", "")
+        if "/stubs/libcuda.so" in source and "/stubs" not in target and target not in removed:
+            yield _stubs(command.line, f"{target} is a stub of the driver", f"RUN … && rm {target}   # in the same RUN")
+        installer = re.search(r"NVIDIA-Linux-\S*\.run|cuda_[\w.$\{}-]*\.run", text)
+        with_driver = installer and (installer[0].startswith("NVIDIA") or re.search(r"--driver\b", text))
+        if installer and with_driver and first not in ("wget", "curl", "rm", "chmod", "mv"):
+            fix = f"sh {installer[0]} --silent --toolkit" if installer[0].startswith("cuda") else "remove it"
+            yield remark(command.line, "driver-in-image by an installer", installer=installer[0], fix=fix)
 
 
 def memory_settings(file: Dockerfile) -> Iterator[Remark]:
@@ -188,6 +143,5 @@ def memory_settings(file: Dockerfile) -> Iterator[Remark]:
 
 
 RULES = (
-    hidden_gpus, missing_capabilities, other_drivers_first, drivers_in_image, revoked_keys, gpu_at_build_time,
-    shared_memory, memory_settings,
+    hidden_gpus, missing_capabilities, other_drivers_first, drivers_in_image, risky_commands, memory_settings,
 )  # fmt: skip

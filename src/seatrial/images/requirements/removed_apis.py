@@ -17,7 +17,7 @@ from seatrial.job.reading.modules import lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.rules import Candidate, Constraints, code_for_every_gpu
+from seatrial.stack.rules import Candidate, has_code
 
 #: Release of Keras → the first TensorFlow that comes with it, where their numbers differ.
 _FIRST_WITH_KERAS = {"3.0": "2.16"}
@@ -173,11 +173,8 @@ def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]
 
 def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) -> str | None:
     """Return the place of an import that every Keras for this machine's TensorFlow 2 lacks; None if there is none."""
-    builds = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow"))
-    fits = (
-        each for each in builds if not code_for_every_gpu(each, Constraints("tensorflow"), machine or TargetMachine())
-    )
-    known = [each.wheel.version for each in fits]
+    builds, target = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow")), machine or TargetMachine()
+    known = [each.wheel.version for each in builds if all(has_code(each, gpu, target) for gpu in target.gpus)]
     for _, first, where, name in _old_keras(script):
         if " " not in where and name.startswith("keras.") and all(_reaches(version, first) for version in known):
             return f"{where} {name}, which no TensorFlow 2 for this machine has,"

@@ -8,9 +8,9 @@ the element type (8 = unsigned byte), the number of dimensions, each size as a b
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
-import os
 import struct
 import urllib.request
 import zlib
@@ -27,8 +27,6 @@ from seatrial.train.saving.atomic import write_file
 Bytes = npt.NDArray[np.uint8]
 
 UNSIGNED_BYTE = 0x08
-#: Read before anything else is: the header is in it, however it is packed.
-_FIRST_BYTES = 65536
 #: Pictures are packed to a third or a tenth, zeros alone to a thousandth; small files may be anything.
 _MOST_PACKED, _MUCH_BYTES = 100, 64 * 2**20
 #: Folders of the files below the given one: of the official downloads, and of torchvision's ``MNIST(root)``.
@@ -74,31 +72,26 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
     Raises:
         DataError: not IDX, of other dimensions, truncated or too long; names the file, bytes expected and got.
     """
-    header_bytes = 4 + 4 * dimensions
+    header_bytes, size = 4 + 4 * dimensions, 0
     try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(_FIRST_BYTES)
-            packed = path.suffix == ".gz"
-            shape = _shape(path, _unpacked(content, header_bytes, whole=False) if packed else content, dimensions)
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            size = path.stat().st_size
+            shape = _shape(path, file.read(header_bytes), dimensions)
             expected_bytes = header_bytes + prod(shape)
-            if not packed and size != expected_bytes:
-                raise _wrong_length(path, shape, expected_bytes, str(size))
-            if packed and size < expected_bytes / _MOST_PACKED and expected_bytes > _MUCH_BYTES:
+            if expected_bytes > max(_MUCH_BYTES, _MOST_PACKED * size):
                 raise DataError(
-                    f"{path} has {size} bytes and claims to unpack to {expected_bytes}: not plausible for images"
+                    f"{path} has {size} bytes and claims to hold {expected_bytes}: not plausible for images"
                 )
-            if packed and size > 1.01 * expected_bytes + _FIRST_BYTES:  # deflate never makes more of it
-                raise _wrong_length(path, shape, expected_bytes, "more")
-            content += file.read()
-        content = _unpacked(content, expected_bytes + 1) if packed else content
-    except (EOFError, zlib.error) as error:
+            content = file.read(expected_bytes - header_bytes + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is not a whole gzip file: {error}; got {size} bytes") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) != expected_bytes:
-        raise _wrong_length(path, shape, expected_bytes, "more" if len(content) > expected_bytes else str(len(content)))
-    return np.frombuffer(content, np.uint8, offset=header_bytes).reshape(shape)
+    got = header_bytes + len(content)
+    if got != expected_bytes:
+        state, found = ("truncated", got) if got < expected_bytes else ("too long", "more")
+        raise DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {found}")
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
 def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
@@ -116,28 +109,6 @@ def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
     if prod(shape) == 0:
         raise DataError(f"{path} holds no examples: shape {shape}")
     return shape
-
-
-def _wrong_length(path: Path, shape: tuple[int, ...], expected_bytes: int, got: str) -> DataError:
-    state = "truncated" if got.isdecimal() and int(got) < expected_bytes else "too long"
-    return DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {got}")
-
-
-def _unpacked(packed: bytes, most_bytes: int, *, whole: bool = True) -> bytes:
-    """Unpack at most so many bytes of a gzip file, which may be several one after the other.
-
-    Raises EOFError if ``whole`` and the file ends too early; zlib.error.
-    """
-    parts: list[bytes] = []
-    left = most_bytes
-    while packed and left:
-        member = zlib.decompressobj(wbits=31)
-        parts.append(member.decompress(packed, left))
-        left -= len(parts[-1])
-        if not member.eof and left and whole:
-            raise EOFError("it ends before its end-of-stream marker")
-        packed = member.unused_data.lstrip(b"\0")
-    return b"".join(parts)
 
 
 def read_folder(folder: Path) -> IdxFolder:

@@ -27,7 +27,6 @@ from seatrial.train.errors import CheckpointError, DiskFullError
 from seatrial.train.memory import free_bytes
 from seatrial.train.saving import arena
 from seatrial.train.saving.atomic import link_file, remove_abandoned, write_file, write_text
-from seatrial.train.saving.writer_process import WriterProcess
 
 BEST = "best.pt"
 #: Holds the ID of the last training that wrote to a folder.
@@ -73,7 +72,7 @@ class CheckpointWriter:
         self._waiting: deque[tuple[int, dict[str, Any], bool, torch.cuda.Event | None]] = deque()
         self._closed, self._changed = False, threading.Condition()
         self._held: arena.Arena | None = None
-        self._process: WriterProcess | None = None
+        self._process: arena.WriterProcess | None = None
         self._process_died = False
         for torn in folder.glob(".checkpoint-*.part"):  # of a training that was killed while it wrote
             if _NAME.fullmatch(torn.name[1:].rsplit(".", 2)[0]):
@@ -161,7 +160,7 @@ class CheckpointWriter:
         """Write the state in an arena by the process, or here if the process died, of memory perhaps."""
         if not self._process_died:
             try:
-                self._process = self._process or WriterProcess()
+                self._process = self._process or arena.WriterProcess()
                 self._process.write(path, held, layout)
                 return
             except ProcessLookupError:

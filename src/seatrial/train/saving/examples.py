@@ -166,11 +166,9 @@ def read_examples(path: Path) -> Examples:
         inputs = {name: tensors[_INPUT + name] for name in names}
         given = [name.removeprefix(_OUTPUT) for name in tensors if name.startswith(_OUTPUT)]
         outputs = {name: tensors[_OUTPUT + name] for name in json.loads(words.get("outputs", json.dumps(given)))}
-        if {len(each) for each in (*inputs.values(), *outputs.values())} == {0} or not inputs or not outputs:
-            raise ValueError
-        if len({len(each) for each in (*inputs.values(), *outputs.values())}) != 1:
-            raise ValueError
-        if not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
+        sizes = {len(each) for each in (*inputs.values(), *outputs.values())}
+        whole = bool(inputs) and bool(outputs) and len(sizes) == 1 and sizes != {0}
+        if not whole or not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
             raise ValueError
         normalise = Normalisation(tensors[_SCALE], tensors[_SHIFT]) if _SCALE in tensors else None
         recipe, kind, weights = words["recipe"], words["kind"], words["weights"]
