@@ -135,20 +135,14 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
     return tuple(best[rank] for rank in sorted(best))
 
 
-def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the hook's last facts about a process of rank 0 that ended; {} if none did."""
+def last_facts(events: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+    """Return the hook's last facts about a process of rank 0 that have this key; {} if none do."""
     found: Mapping[str, Any] = {}
     for event in events:
         facts = event.get(FACTS)
-        if isinstance(facts, Mapping) and "cuda_build" in facts and not event.get("rank"):
+        if isinstance(facts, Mapping) and key in facts and not event.get("rank"):
             found = facts
     return found
-
-
-def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return when a process of rank 0 without steps began to compile, in seconds since its start; None if none did."""
-    found = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
-    return next((number(facts["compiles_since_s"]) for facts in reversed(found) if "compiles_since_s" in facts), None)
 
 
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
