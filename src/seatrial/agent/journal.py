@@ -32,11 +32,12 @@ STALL_S = 5.0
 class PassThrough:
     """Our own stdout or stderr. It survives a missing reader, and waits at most STALL_S for one that stalls.
 
-    What is written in one call is let go as a whole or not at all.
+    What is written in one call, such as a frame, is let go as a whole or not at all. Safe for two threads.
     """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._lock = threading.RLock()
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
         self._queue: Deque[Tuple[bytes, bool]] = deque()
@@ -55,19 +56,20 @@ class PassThrough:
         """Pass on what the reader takes now; wait for it only when too much has piled up.
 
         Args:
-            keep: not to be let go when the reader stalls, unless _KEPT_BYTES of it wait.
+            keep: evidence, not to be let go when the reader stalls, unless _KEPT_BYTES of it wait.
         """
-        if self._closed or not data:
-            return
-        self._queue.append((data, keep))
-        self._bytes += len(data)
-        self.flush(0)
-        while self._bytes > _BACKLOG_BYTES:
-            before = self._bytes
-            self.flush(0 if self.dropped_bytes else STALL_S)
-            if self._bytes == before:  # stalled: from now on it only gets what it takes at once, and what is kept
-                self._let_go()
+        with self._lock:
+            if self._closed or not data:
                 return
+            self._queue.append((data, keep))
+            self._bytes += len(data)
+            self.flush(0)
+            while self._bytes > _BACKLOG_BYTES:
+                before = self._bytes
+                self.flush(0 if self.dropped_bytes else STALL_S)
+                if self._bytes == before:  # stalled: from now on it only gets what it takes at once, and what is kept
+                    self._let_go()
+                    return
 
     def _let_go(self) -> None:
         kept: Deque[Tuple[bytes, bool]] = deque()
@@ -83,21 +85,22 @@ class PassThrough:
 
     def flush(self, wait_s: float) -> None:
         """Write until all is out or the reader has taken nothing for ``wait_s``."""
-        while self._bytes and not self._closed:
-            if not self._poll.poll(wait_s * 1000):
-                return
-            if not self._begun:
-                self._begun = self._queue.popleft()[0]
-            try:
-                written = os.write(self._descriptor, self._begun[:_SAFE_WRITE_BYTES])
-                self._begun = self._begun[written:]
-                self._bytes -= written
-            except BlockingIOError:
-                return
-            except OSError:  # EPIPE, EIO, ENOSPC: nobody will read this
-                self._closed = True
-                self._queue.clear()
-                self._begun, self._bytes = b"", 0
+        with self._lock:
+            while self._bytes and not self._closed:
+                if not self._poll.poll(wait_s * 1000):
+                    return
+                if not self._begun:
+                    self._begun = self._queue.popleft()[0]
+                try:
+                    written = os.write(self._descriptor, self._begun[:_SAFE_WRITE_BYTES])
+                    self._begun = self._begun[written:]
+                    self._bytes -= written
+                except BlockingIOError:
+                    return
+                except OSError:  # EPIPE, EIO, ENOSPC: nobody will read this
+                    self._closed = True
+                    self._queue.clear()
+                    self._begun, self._bytes = b"", 0
 
 
 _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
@@ -107,23 +110,6 @@ _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
 PROMPT_S = 0.05
 
 
-class LogStream(PassThrough):
-    """Frames to stdout, whole ones only. Safe for two threads."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self._lock = threading.RLock()
-
-    def write(self, data: bytes, *, keep: bool = False) -> None:
-        """Send whole frames. ``keep``: evidence, which waits for a reader that stalls, where output is dropped."""
-        with self._lock:
-            super().write(data, keep=keep)
-
-    def flush(self, wait_s: float) -> None:
-        with self._lock:
-            super().flush(wait_s)
-
-
 class FramedOutput:
     """Passes one output stream into the log stream; without a log stream a PassThrough does it.
 
@@ -131,7 +117,7 @@ class FramedOutput:
         shows_prompts: True if a user watches, so that incomplete lines are sent as well.
     """
 
-    def __init__(self, number: int, log: LogStream) -> None:
+    def __init__(self, number: int, log: PassThrough) -> None:
         self._splitter = frames.LineSplitter(_KINDS[number])
         self._log = log
         self.shows_prompts = False
@@ -293,7 +279,7 @@ class Journal:
 
     def __init__(self, folder: Optional[str], repeats: bool = False) -> None:
         self._to_repeat: Optional[List[Dict[str, Any]]] = [] if repeats else None
-        self._stream = LogStream() if folder is None else None
+        self._stream = PassThrough(1) if folder is None else None
         self._log = None if folder is None else events.EvidenceLog(os.path.join(folder, "events.jsonl"), "agent")
         self._redactor = Redactor([])
         self._lock = threading.Lock()

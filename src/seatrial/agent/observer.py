@@ -1,10 +1,12 @@
 """Sample GPUs and the container in a thread of its own, and report hangs, first contexts and Xid errors."""
 
+import json
+import os
+import subprocess
 import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from seatrial.agent.alerts import AlertSender
 from seatrial.agent.journal import Journal
 from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import Gpu
@@ -220,7 +222,7 @@ class Observer(threading.Thread):
         self._reports = reports
         self.contexts: List[str] = []
         self._stop_requested = threading.Event()
-        self._alerts = AlertSender(plan.run_id, plan.alert_command, journal)
+        self._run_id, self._alert_command = plan.run_id, plan.alert_command
         self._watchdog = SampleWatchdog(sampler, activity, plan.hang_after_s, self._report)
 
     def run(self) -> None:
@@ -301,4 +303,37 @@ class Observer(threading.Thread):
 
     def _report(self, finding: Finding) -> None:
         self._journal.write(finding.event())
-        self._alerts.send(finding)
+        if self._alert_command:  # in a thread of its own, so that it cannot delay the run
+            words = (self._alert_command, finding, self._run_id, self._journal)
+            threading.Thread(target=run_alert, args=words, name="alert", daemon=True).start()
+
+
+#: Longest time of an alert's command.
+ALERT_TIMEOUT_S = 20.0
+
+
+def run_alert(command: str, finding: Finding, run_id: str, journal: Journal) -> None:
+    """Run the user's command for a finding, by /bin/sh where the target runs; its failure is a note in the evidence."""
+    env = {
+        "SEATRIAL_FINDING": json.dumps(finding.to_dict()),
+        "SEATRIAL_FINDING_ID": finding.id,
+        "SEATRIAL_FINDING_MESSAGE": finding.message,
+        "SEATRIAL_RUN_ID": run_id,
+    }
+    try:
+        ended = subprocess.run(
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=ALERT_TIMEOUT_S,
+            env={**os.environ, **env},
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        journal.note("the alert's command failed: %s" % type(error).__name__)
+        return
+    if ended.returncode:  # 0 also where the agent, which reaps every child, has taken the exit code
+        last = (ended.stdout.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1][:200]
+        killed = "it died of signal %d" % -ended.returncode
+        journal.note("the alert's command failed: %s" % (killed if ended.returncode < 0 else last))

@@ -12,7 +12,7 @@ from seatrial.agent.journal import Journal, Redactor, print_to_stderr
 from seatrial.agent.observer import Observer
 from seatrial.agent.output import Activity, TargetReports
 from seatrial.agent.plan import agent_exit_code, events_file
-from seatrial.agent.target import TargetProcess, become_subreaper
+from seatrial.agent.target import become_subreaper
 from seatrial.agent.terminal import Input, Standard, open_streams
 from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, ModelsSaved, Signal, TargetExited, TargetStarted, never_started
@@ -121,7 +121,7 @@ class TargetRun:
             self._trial.start()
         standard = open_streams(self._plan, self._journal.note)
         try:
-            self._target = TargetProcess(argv, self._env, self._plan.workdir, standard, self._plan.interactive)
+            self._target = target.start(argv, self._env, self._plan.workdir, standard, self._plan.interactive)
         except OSError as error:
             if self._trial is not None:
                 self._trial.give_up()
@@ -288,7 +288,7 @@ class TargetRun:
                 self._status = status
                 self._max_rss_bytes = usage.ru_maxrss * 1024  # Linux counts KiB
                 self._exhausted = exhausted() if status else None
-                self._target.ended(status)
+                self._target.returncode = status  # Popen never waits for a PID that others may have by now
 
     def _stop(self, number: int, origin: str) -> None:
         """Pass it on and let the grace period begin; the third time, kill.

@@ -9,8 +9,7 @@ import os
 import platform
 import socket
 import time
-from contextlib import contextmanager
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 import seatrial
 from seatrial.agent import gpu_check, isolation, target
@@ -147,6 +146,7 @@ _FILE = ".failures"
 _PODS = ".pods"
 _BEGUN, _ENDED = b"1", b"0"
 _MOST_BYTES = 4096
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def failures(run_dir: str) -> List[int]:
@@ -210,28 +210,23 @@ def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
 
 def _words(run_dir: str, name: str) -> List[bytes]:
     """Return the words of a file that the target can write, too; none if it is not a regular file."""
-    with _open(os.path.join(run_dir, name), os.O_RDONLY) as descriptor:
-        return os.read(descriptor, _MOST_BYTES).split() if descriptor >= 0 else []
-    return []
+    try:
+        descriptor = os.open(os.path.join(run_dir, name), os.O_RDONLY | _SAFELY)
+    except OSError:
+        return []
+    try:
+        return os.read(descriptor, _MOST_BYTES).split()
+    except OSError:  # a folder
+        return []
+    finally:
+        os.close(descriptor)
 
 
 def _append(plan: AgentPlan, name: str, word: bytes) -> None:
-    with _open(os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT) as descriptor:
-        if descriptor >= 0:
-            os.write(descriptor, word + b"\n")
-
-
-@contextmanager
-def _open(path: str, flags: int) -> Iterator[int]:
-    """Open the file for the block, which an OSError ends: of a full disk, one attempt more. -1 if that fails."""
+    """Append a word to a file; of a full disk, one attempt more."""
+    path, flags = os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError:
-        yield -1
-        return
-    try:
-        yield descriptor
+        with open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
+            file.write(word + b"\n")
     except OSError:
         pass
-    finally:
-        os.close(descriptor)

@@ -130,34 +130,25 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-class TargetProcess:
-    """A started target.
+def start(
+    argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
+) -> "subprocess.Popen[bytes]":
+    """Start the target, in a session of its own unless interactive. Call before any thread exists: it forks.
 
-    Attributes:
-        pid: also its process group and session, unless interactive.
+    Raises OSError if it cannot be started.
     """
-
-    def __init__(
-        self, argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
-    ) -> None:
-        """Start the target. Call before any thread exists: it forks. Raises OSError if it cannot be started."""
-        # A terminal belongs to one session, so an interactive target stays in ours.
-        self._process = subprocess.Popen(
-            argv,
-            env=env,
-            cwd=workdir,
-            stdin=streams.theirs[0],
-            stdout=streams.theirs[1],
-            stderr=streams.theirs[2],
-            bufsize=0,
-            start_new_session=not interactive,
-            preexec_fn=dying_with_us(_take_terminal if streams.controlled else lambda: None),
-        )
-        self.pid = self._process.pid
-
-    def ended(self, status: int) -> None:
-        """Pass the status to Popen, so that it never waits for a PID that others may have by then."""
-        self._process.returncode = status
+    # A terminal belongs to one session, so an interactive target stays in ours.
+    return subprocess.Popen(
+        argv,
+        env=env,
+        cwd=workdir,
+        stdin=streams.theirs[0],
+        stdout=streams.theirs[1],
+        stderr=streams.theirs[2],
+        bufsize=0,
+        start_new_session=not interactive,
+        preexec_fn=dying_with_us(_take_terminal if streams.controlled else lambda: None),
+    )
 
 
 def dying_with_us(then: Callable[[], None] = lambda: None) -> Callable[[], None]:

@@ -135,20 +135,14 @@ def read_anatomy(events: Iterable[Mapping[str, Any]]) -> tuple[Anatomy, ...]:
     return tuple(best[rank] for rank in sorted(best))
 
 
-def read_facts(events: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the hook's last facts about a process of rank 0 that ended; {} if none did."""
+def last_facts(events: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, Any]:
+    """Return the hook's last facts about a process of rank 0 that have this key; {} if none do."""
     found: Mapping[str, Any] = {}
     for event in events:
         facts = event.get(FACTS)
-        if isinstance(facts, Mapping) and "cuda_build" in facts and not event.get("rank"):
+        if isinstance(facts, Mapping) and key in facts and not event.get("rank"):
             found = facts
     return found
-
-
-def compiles_since_s(events: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return when a process of rank 0 without steps began to compile, in seconds since its start; None if none did."""
-    found = [facts for event in events if isinstance(facts := event.get(FACTS), Mapping) and not event.get("rank")]
-    return next((number(facts["compiles_since_s"]) for facts in reversed(found) if "compiles_since_s" in facts), None)
 
 
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -202,8 +196,12 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
     copied = copied if isinstance(copied, Mapping) else {}
     copies = number(copied.get("count"))
     copied_s = numbers(window.get("regions")).get("copy", 0.0)
-    gpu = numbers(window.get("gpu"))
-    stream_s = sum(gpu.values())
+    gpu, ddp = numbers(window.get("gpu")), numbers(last.get("ddp"))
+    stream_s, computed_s = sum(gpu.values()), ddp.get("backward_compute_s", 0.0)
+    # Of a step of DDP's. Source: torch's DDP logger; overlap is communication during computing.
+    exposed_s = max(0.0, ddp.get("backward_comm_s", 0.0) - ddp.get("backward_compute_comm_overlap_s", 0.0))
+    # FSDP and collectives of the script wait on the stream.
+    on_stream_s = gpu.get("communication", 0.0) / stream_s * seconds if stream_s else 0.0
     caught, marks = _pair(window.get("caught_up"))
     durations = [value for line in lines if (value := number(line.get("median_step_s")))]
     return Anatomy(
@@ -212,7 +210,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         seconds=seconds,
         regions=_with_communication(
             refined(numbers(last.get("regions")), numbers(window.get("regions"))),
-            max(_exposed_s(last.get("ddp")) * number(last.get("steps")), _share_of_gpu(gpu) * seconds),
+            max(exposed_s * number(last.get("steps")), on_stream_s),
         ),
         stepped_s=number(last.get("stepped_s")) or seconds,
         examples=int(number(last.get("examples"))),
@@ -224,8 +222,10 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         blocking=number(copied.get("blocking")) / copies if copies else 0.0,
         copied_bytes_per_s=number(copied.get("bytes")) / copied_s if copied_s else None,
         calls_per_step=number(window.get("calls")) / steps_seen,
-        waits=tuple(_waits(window.get("waits"), steps_seen)),
-        lines=tuple((site, min(1.0, spent / seen_s)) for site, spent in _lines(window.get("lines"))) if seen_s else (),
+        waits=tuple(
+            Wait(site, n / steps_seen, spent / steps_seen) for site, n, spent in _named(window.get("waits"), 3)
+        ),
+        lines=tuple((site, min(1.0, spent / seen_s)) for site, spent in _named(window.get("lines"), 2) if seen_s),
         facts=facts,
         over_time=tuple(_over_time(lines)),
         peak_bytes=int(number(last.get("peak_bytes"))) or None,
@@ -233,7 +233,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         compile_s=number(last.get("compile_s")),
         recompile_s=number(last.get("compile_s")) - number(facts.get("first_compile_s", last.get("compile_s"))),
         starts_s=number(last.get("starts_s")),
-        exposed_communication=_exposed(last.get("ddp")),
+        exposed_communication=exposed_s / computed_s if computed_s else None,
     )
 
 
@@ -261,18 +261,6 @@ def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[st
     return {region: made[region] for region in REGIONS if made.get(region, 0.0) > 0}
 
 
-def _exposed_s(ddp: Any) -> float:
-    """Return the seconds of a step in which DDP communicates without computing."""
-    times = numbers(ddp)
-    return max(0.0, times.get("backward_comm_s", 0.0) - times.get("backward_compute_comm_overlap_s", 0.0))
-
-
-def _share_of_gpu(gpu: Mapping[str, float]) -> float:
-    """Return the share of the stream's time spent waiting for ranks (FSDP, collectives of the script)."""
-    whole = sum(gpu.values())
-    return gpu.get("communication", 0.0) / whole if whole else 0.0
-
-
 def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict[str, float]]]:
     before: Mapping[str, float] = {}
     for line in lines:
@@ -283,25 +271,11 @@ def _over_time(lines: Sequence[Mapping[str, Any]]) -> Iterable[tuple[float, dict
         before = now
 
 
-def _waits(value: Any, steps: float) -> Iterable[Wait]:
-    for entry in value if isinstance(value, list) else []:
-        if isinstance(entry, list) and len(entry) == 3 and isinstance(entry[0], str):
-            yield Wait(entry[0][:120], number(entry[1]) / steps, number(entry[2]) / steps)
-
-
-def _lines(value: Any) -> Iterable[tuple[str, float]]:
-    for entry in value if isinstance(value, list) else []:
-        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str):
-            yield entry[0][:120], number(entry[1])
-
-
-def _exposed(ddp: Any) -> float | None:
-    """Return the exposed communication. Source: torch's DDP logger; overlap is communication during computing."""
-    times = numbers(ddp)
-    whole, sent = times.get("backward_compute_s", 0.0), times.get("backward_comm_s", 0.0)
-    if not whole:
-        return None
-    return max(0.0, sent - times.get("backward_compute_comm_overlap_s", 0.0)) / whole
+def _named(value: Any, length: int) -> list[list[Any]]:
+    """Return the entries of so many values, the first of which is a name, cut to a line's length."""
+    entries = value if isinstance(value, list) else []
+    found = [each for each in entries if isinstance(each, list) and len(each) == length and isinstance(each[0], str)]
+    return [[each[0][:120], *map(number, each[1:])] for each in found]
 
 
 def _pair(value: Any) -> tuple[float, float]:

@@ -10,11 +10,11 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 
 from seatrial.common.gpu_peaks import peak_tflops
-from seatrial.diagnosis import AT, THRESHOLDS, Advice, Cause, tensor_peak
+from seatrial.diagnosis import AT, CAUSES, THRESHOLDS, Advice, Cause, tensor_peak
 from seatrial.diagnosis.signals import Signals, ranks_wait
 
 UNKNOWN = "no bound follows from what was measured"
@@ -56,6 +56,30 @@ def _sped_up(share: float, what: str, times: float, whole: float | None = None, 
     return f"at most {most}: {what} is {100 * share:.0f} % of the time, and can be {times:.2g}× as fast"
 
 
+def _always(cause: Cause, seen: Signals, key: str = "advice") -> list[Advice]:
+    """Return the advice of causes.toml, with the bounds that it names."""
+    most_pct = max(seen.gpu.get(f"{unit}_activity_pct", 0.0) for unit in ("tensor", "fp32", "dram"))
+    busy = seen.utilization or (0.0,)
+    apart = max([(max(busy) - min(busy)) / 100, *(rank.share("communication") for rank in seen.ranks)])
+    bounds = {
+        "unknown": UNKNOWN,
+        "rest": _rest(seen),
+        "larger": _larger(most_pct),
+        "fill": _full(most_pct, "arithmetic and memory are at work at most"),
+        "ranks": _waiting(seen),
+        "half": _waiting(seen, 0.5),
+        "uneven": _without(apart, "a rank's waiting"),
+        "python": _without(seen.share("other"), "Python between the steps"),
+        "evaluation": _without(seen.share("evaluation"), "evaluation"),
+        "saving": _without(seen.share("checkpoint"), "saving"),
+    }
+    return [Advice(change, gain.format_map(bounds)) for change, gain in CAUSES[cause][key]]
+
+
+def _by_table(cause: Cause, tags: tuple[str, ...], seen: Signals) -> list[Advice]:
+    return _always(cause, seen, "if_ranks_wait" if "if_ranks_wait" in CAUSES[cause] and ranks_wait(seen) else "advice")
+
+
 def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     waited, first = seen.share("data"), seen.first
     gain = _without(waited, "waiting for data") if waited else _rest(seen)
@@ -91,19 +115,15 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 
 
 def _python(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _without(seen.share("other"), "Python between the steps")
     found = [
         Advice(f"{site}: take it out of the step, or let workers do it ahead", _without(share, "this line"))
         for site, share in seen.first.lines[:2]
         if share >= AT.ADVISED_SHARE
     ]
     if not found:
+        gain = _without(seen.share("other"), "Python between the steps")
         found.append(Advice("find the line: py-spy record, or Python 3.12 or later, which names it here", gain))
-    return [
-        *found,
-        Advice("make the batches in a Dataset, and let DataLoader(num_workers=…) workers make them ahead", gain),
-        Advice("make them with torch operations on the GPU, whole batches at a time", gain),
-    ]
+    return [*found, *_always("python-bound", seen)]
 
 
 def _larger(busy_pct: float | None) -> str:
@@ -172,16 +192,6 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return found
 
 
-def _latency(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    most = max(seen.gpu.get(key, 0.0) for key in ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct"))
-    fill = _full(most, "arithmetic and memory are at work at most")
-    return [
-        Advice("a larger batch: as many kernels, more work in each", _larger(most)),
-        Advice("fewer steps one behind the other: shorter sequences, or attention or convolutions for the loop", fill),
-        Advice("torch.compile(model); and where it computes in float64 or sorts, float32 or no sorting", UNKNOWN),
-    ]
-
-
 def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     dram = min(1.0, seen.gpu.get("dram_activity_pct", 0.0) / 100)
     moved = f"memory is at work {100 * dram:.0f} % of the time"
@@ -195,22 +205,6 @@ def _bandwidth(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         bf16 = 'torch.autocast("cuda", dtype=torch.bfloat16): half the bytes'
         found.append(Advice(bf16, f"at most {_times(dram / 2)}"))
     return found
-
-
-def _communication(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    if ranks_wait(seen):
-        return [
-            Advice("a rank is slow, stopped or dead: compare their output (seatrial runs logs RUN)", _waiting(seen)),
-            Advice(
-                "the same work for each rank: DistributedSampler, drop_last, no work for rank 0 alone", _waiting(seen)
-            ),
-        ]
-    gain = _waiting(seen)
-    return [
-        Advice("gradient accumulation with model.no_sync(): one all-reduce for several batches", gain),
-        Advice("a larger batch per GPU: more compute per all-reduce", gain),
-        Advice("DDP with gradient_as_bucket_view=True and a bf16 compression hook: half to send", _waiting(seen, 0.5)),
-    ]
 
 
 def _waited(seen: Signals) -> float:
@@ -228,10 +222,7 @@ def _waiting(seen: Signals, part: float = 1.0) -> str:
 
 def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if "host-memory-full" in tags:
-        return [
-            Advice("a higher --memory, or fewer workers and a smaller prefetch_factor", UNKNOWN),
-            Advice("memory-mapped data (numpy.memmap, Arrow) instead of loading all of it", UNKNOWN),
-        ]
+        return _always("host-memory-bound", seen, "if_full")
     copied, first = seen.share("copy"), seen.first
     stands = copied >= AT.COPY_SHARE  # the script waits while it copies
     gain = _without(copied, "copying") if stands else _rest(seen)
@@ -271,21 +262,6 @@ def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
-def _evaluation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _without(seen.share("evaluation"), "evaluation")
-    return [
-        Advice("evaluate less often, or on fewer batches", gain),
-        Advice(
-            "a larger batch for evaluation, under torch.inference_mode(): no gradients are kept, so it fits more", gain
-        ),
-    ]
-
-
-def _checkpoint(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = _without(seen.share("checkpoint"), "saving")
-    return [Advice("save less often", gain), Advice("copy to pinned host memory, and write in a thread", gain)]
-
-
 def _compiling(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     change = "torch.compile once, before the loop: with dynamic=True, or batches padded to a few lengths"
     return [Advice(change, _without(seen.recompiled, "compiling after the first steps"))]
@@ -304,15 +280,7 @@ def _imbalance(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if seen.utilization and min(seen.utilization) < AT.IDLE_UTILIZATION_PCT:
         working = sum(each >= AT.IDLE_UTILIZATION_PCT for each in seen.utilization) or 1
         return [*for_idle_gpus(len(seen.utilization), working)]
-    waits = max((rank.share("communication") for rank in seen.ranks), default=0.0)
-    apart = (max(seen.utilization) - min(seen.utilization)) / 100 if seen.utilization else 0.0
-    gain = _without(max(waits, apart), "a rank's waiting")
-    return [
-        Advice("the same work for each rank: DistributedSampler, drop_last, none for rank 0 alone", gain),
-        Advice(
-            "compare the ranks' steps above, and their output: seatrial runs logs RUN", "finds the one that is slow"
-        ),
-    ]
+    return _always("imbalanced", seen)
 
 
 def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
@@ -330,28 +298,12 @@ def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     return found
 
 
-def _idle(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    gain = "all of the time: nothing ran"
-    return [
-        Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1, or its log", gain),
-        Advice("a download or a lock? fetch data and models before the run, and mount them with --data", gain),
-    ]
-
-
-def _undetermined(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    return [
-        Advice("find out what it waits for: seatrial runs exec RUN -- py-spy dump --pid 1", _rest(seen)),
-        Advice("report data_s, the seconds spent waiting for data, with each step", "settles whether it is data"),
-    ]
-
-
 #: Cause → its advice; the others are advised in happened.py.
 ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
-    "data-bound": _data, "python-bound": _python, "launch-bound": _launch, "latency-bound": _latency,
-    "compute-bound": _compute, "memory-bandwidth-bound": _bandwidth, "communication-bound": _communication,
-    "host-memory-bound": _host_memory, "throttled": _throttled, "idle": _idle,
-    "synchronisation-bound": _synchronisation, "evaluation-bound": _evaluation, "checkpoint-bound": _checkpoint,
-    "compiling": _compiling, "imbalanced": _imbalance, "undetermined": _undetermined,
+    **{cause: partial(_by_table, cause) for cause, each in CAUSES.items() if "advice" in each},
+    "data-bound": _data, "python-bound": _python, "launch-bound": _launch, "compute-bound": _compute,
+    "memory-bandwidth-bound": _bandwidth, "host-memory-bound": _host_memory, "throttled": _throttled,
+    "synchronisation-bound": _synchronisation, "compiling": _compiling, "imbalanced": _imbalance,
 }  # fmt: skip
 
 

@@ -69,6 +69,8 @@ class Known(NamedTuple):
         consequence: ``ended`` for a process that ended without the reason, ``missed`` for a missing rank.
         follows: IDs of entries that this one follows from.
         knowing: name of a value, and the cause and the fix where the text has it; () for none.
+        of_cuda: whether it is a failure of CUDA; None if its layer shows that.
+        expected_without: ``gpu`` or ``terminal``: a run that finishes without one shows it, and lacks nothing.
     """
 
     id: str
@@ -82,6 +84,8 @@ class Known(NamedTuple):
     consequence: str = ""
     follows: Tuple[str, ...] = ()
     knowing: Tuple[str, ...] = ()
+    of_cuda: Optional[bool] = None
+    expected_without: str = ""
 
     def without_healthy(self, text: str) -> str:
         """Return the text that its symptoms are looked for in."""
@@ -248,8 +252,13 @@ def by_id(id: str) -> Known:
     return _by_id()[id]
 
 
+def entry_of(finding: Finding) -> Optional[Known]:
+    """Return the finding's entry; not all findings have one."""
+    return _by_id().get(finding.id)
+
+
 def _consequence(finding: Finding) -> str:
-    entry = _by_id().get(finding.id)  # not all findings have an entry
+    entry = entry_of(finding)
     return entry.consequence if entry is not None else ""
 
 

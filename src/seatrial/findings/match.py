@@ -38,8 +38,8 @@ _ONE_QUOTE = bytes.maketrans(b'"`', QUOTE.encode() * 2)
 #: Letters of a beginning that are looked up; no beginning is shorter.
 _HEAD = 4
 
-#: Logs up to this size are searched letter by letter, at 17 µs for 85; for more, compiling a regex pays.
-_FEW_BYTES = 1_700_000
+#: Letters of a beginning that a line is searched for at first.
+_MOST_LETTERS = 6
 
 #: A line of source in a traceback that writes a file or makes a folder.
 _WRITES = re.compile(
@@ -82,12 +82,6 @@ def _begun_in(plain_text: bytes, layers: Sequence[str]) -> List[Known]:
     return [all_entries[number] for number in sorted(numbers)]
 
 
-def _may_begin(plain_text: bytes, layers: Sequence[str]) -> bool:
-    """Return whether the first letters of any symptom stand in a text."""
-    heads = _heads(layers)
-    return any(plain_text[at : at + _HEAD] in heads for at in range(len(plain_text) - _HEAD + 1))
-
-
 def match_text(text: str, layers: Sequence[str] = IN_RUN) -> List[Finding]:
     """Return the known failures in a text, one finding of each, in order of appearance."""
     return match_lines((line.encode("utf-8", "replace") for line in text.splitlines()), layers)
@@ -110,7 +104,6 @@ class Matches:
 
     def __init__(self, layers: Sequence[str]) -> None:
         self._layers = tuple(layers)
-        self._added = 0
         self._findings: Dict[str, Finding] = {}
         self._writes = False
         self._is_source = False
@@ -128,14 +121,10 @@ class Matches:
         is_source, self._is_source = self._is_source and raw[:4] == b"    ", raw.startswith(b'  File "')
         if is_source:  # a traceback's source line; the exception's own line follows
             return
-        plain_text = _plain_bytes(raw)
-        self._added += len(plain_text)
-        if self._added > _FEW_BYTES:
-            begun = _any_beginning(self._layers).search(plain_text) is not None
-        else:
-            begun = _may_begin(plain_text, self._layers) and bool(_begun_in(plain_text, self._layers))
+        if _any_head(self._layers).search(_plain_bytes(raw)) is None:
+            return
         line = raw.decode("utf-8", "replace")
-        match = first_in(line, self._layers) if begun else None
+        match = first_in(line, self._layers)
         if match is None:
             return
         finding = self._findings.get(match.known.id)
@@ -185,12 +174,6 @@ def _any_of(words: Iterable[bytes]) -> bytes:
 
 
 @lru_cache(maxsize=None)
-def _beginnings(layers: Sequence[str]) -> Sequence[bytes]:
-    """Return every symptom's beginning."""
-    return tuple({beginning(symptom).encode(): None for entry in entries(layers) for symptom in entry.symptoms})
-
-
-@lru_cache(maxsize=None)
 def _heads(layers: Sequence[str]) -> Dict[bytes, List[Tuple[bytes, int]]]:
     """Return the first letters of a symptom's beginning → the beginnings, each with the number of its entry."""
     found: Dict[bytes, List[Tuple[bytes, int]]] = {}
@@ -203,10 +186,11 @@ def _heads(layers: Sequence[str]) -> Dict[bytes, List[Tuple[bytes, int]]]:
 
 
 @lru_cache(maxsize=None)
-def _any_beginning(layers: Sequence[str]) -> "re.Pattern[bytes]":
-    """Return a pattern of any symptom's beginning, up to its gap. Compiled for a long log alone: that takes 0.15 s.
+def _any_head(layers: Sequence[str]) -> "re.Pattern[bytes]":
+    """Return a pattern of the first letters of any symptom: few other lines have them.
 
-    One regex for all, as a tree: 3 µs a line of 80 bytes; as one flat alternation 12 µs, and searching for each in turn
-    83 µs (Python 3.11 on a 2-core build machine).
+    One regex for all, as a tree: 3 µs a line of 80 bytes (Python 3.11 on a 2-core build machine) after 20 ms of
+    compiling. Whole beginnings would take 150 ms to compile.
     """
-    return re.compile(_any_of(_beginnings(layers)))
+    starts = (start for each in _heads(layers).values() for start, _ in each)
+    return re.compile(_any_of(dict.fromkeys(start[:_MOST_LETTERS] for start in starts)))

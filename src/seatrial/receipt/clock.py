@@ -32,28 +32,53 @@ _THE_HOST: Origin = (None, -1)
 
 
 def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[float], list[str]]:
-    """Return the lines in order, seconds since the first for each, and a sentence for each jump of an agent's clock."""
-    origins = _origins(events)
-    skews = _skews(events, origins)
-    order = _order(events, origins, skews)
+    """Return the lines in order, seconds since the first for each, and a sentence for each jump of an agent's clock.
+
+    The lines of all origins are ordered by their times, and those of one as they were written. A target, which may
+    write any time, moves none: its lines stay behind the agent's before them.
+    """
+    launched, running = _seen_by_host(events)
+    starts: dict[float | None, int] = {}  # node → starts of its agent so far
+    skews: dict[Origin, float] = {}  # origin → seconds to add to its times
+    ended: dict[Origin, float] = {}  # origin → time of its last line
+    latest: dict[Origin, float] = {}
+    origins: list[Origin] = []
+    places: list[tuple[float, bool, int]] = []
+    for at, event in enumerate(events):
+        source, node, t = event.get("source", "target"), number(event.get("node")), number(event.get("t"))
+        begins = source == "agent" and event.get("type") == AgentStarted.type
+        starts[node] = starts.get(node, 0) + begins
+        origin = _THE_HOST if source == _HOST else (node, starts[node])
+        if t is not None and launched is not None and begins:
+            pods = running.get(node or 0.0, [])[starts[node] - 1 :]
+            if t < launched - MAX_DISORDER_S:  # not what the host's clock showed
+                skews[origin] = ended.get((node, starts[node] - 1), launched) - t
+            elif pods and t > pods[0] + MAX_DISORDER_S:
+                skews[origin] = pods[0] - t
+        due = latest.get(origin, float("-inf"))
+        if t is not None and source != "target":
+            due = max(due, t + skews.get(origin, 0.0))
+            if source == "agent" and not begins:
+                ended[origin] = t + skews.get(origin, 0.0)
+        latest[origin] = due
+        origins.append(origin)
+        places.append((due, origin != _THE_HOST, at))
+    order = [at for _, _, at in sorted(places)]
     ordered = [events[at] for at in order]
     return (ordered, *_straightened(ordered, [origins[at] for at in order], skews))
 
 
-def _order(events: Sequence[Event], origins: Sequence[Origin], skews: Mapping[Origin, float]) -> list[int]:
-    """Order the lines of all origins by their times, and those of one as they were written.
-
-    A target, which may write any time, moves none: its lines stay behind the agent's before them.
-    """
-    latest: dict[Origin, float] = {}
-    keys = []
-    for at, (event, origin) in enumerate(zip(events, origins, strict=True)):
-        t = None if event.get("source", "target") == "target" else number(event.get("t"))
-        before = latest.get(origin, float("-inf"))
-        due = before if t is None else max(before, t + skews.get(origin, 0.0))
-        latest[origin] = due
-        keys.append((due, origin != _THE_HOST, at))
-    return [at for _, _, at in sorted(keys)]
+def _seen_by_host(events: Sequence[Event]) -> tuple[float | None, dict[float, list[float]]]:
+    """Return when the host launched the run, and node → when it saw each of its pods run."""
+    times = [
+        (event, t) for event in events if event.get("source") == _HOST and (t := number(event.get("t"))) is not None
+    ]
+    launched = next((t for event, t in times if event.get("type") == HostLaunched.type), None)
+    running: dict[float, list[float]] = {}
+    for event, t in times:
+        if event.get("type") == HostPod.type:
+            running.setdefault(number(event.get("node")) or 0.0, []).append(t)
+    return launched, running
 
 
 def _straightened(
@@ -91,49 +116,6 @@ def _straightened(
         if source != "target" and (jumped or step_s >= 0 or origin not in seen):
             seen[origin] = last = (t, at_s)
     return elapsed, jumps
-
-
-def _origins(events: Sequence[Event]) -> list[Origin]:
-    """Return the origin of each line: the host, or a node's latest start of an agent."""
-    starts: dict[float | None, int] = {}
-    origins: list[Origin] = []
-    for event in events:
-        node = number(event["node"]) if "node" in event else None
-        if event.get("source") == _HOST:
-            origins.append(_THE_HOST)
-            continue
-        if event.get("source") == "agent" and event.get("type") == AgentStarted.type:
-            starts[node] = starts.get(node, 0) + 1
-        origins.append((node, starts.get(node, 0)))
-    return origins
-
-
-def _skews(events: Sequence[Event], origins: Sequence[Origin]) -> dict[Origin, float]:
-    """Return origin → seconds to add to its times, if they cannot be what the host's clock showed."""
-    launched: float | None = None
-    running: dict[float, list[float]] = {}
-    for event in events:
-        if event.get("source") != _HOST or (t := number(event.get("t"))) is None:
-            continue
-        if event.get("type") == HostLaunched.type and launched is None:
-            launched = t
-        if event.get("type") == HostPod.type:
-            running.setdefault(number(event.get("node")) or 0.0, []).append(t)
-    skews: dict[Origin, float] = {}
-    last: dict[Origin, float] = {}
-    for event, (node, start) in zip(events, origins, strict=True):
-        if event.get("source") != "agent" or launched is None or (t := number(event.get("t"))) is None:
-            continue
-        if event.get("type") != AgentStarted.type:
-            last[node, start] = t + skews.get((node, start), 0.0)
-            continue
-        seen = running.get(node or 0.0, [])
-        latest = seen[start - 1] if start <= len(seen) else None
-        if t < launched - MAX_DISORDER_S:
-            skews[node, start] = last.get((node, start - 1), launched) - t
-        elif latest is not None and t > latest + MAX_DISORDER_S:
-            skews[node, start] = latest - t
-    return skews
 
 
 def with_repeated(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ from seatrial.errors import (
     EXIT_TARGET_FAILED,
 )
 from seatrial.events import Chain, ReportUnreadable
-from seatrial.findings.catalogue import AT_START, consequences_last
+from seatrial.findings.catalogue import AT_START, by_id, consequences_last
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.plan import Plan
@@ -48,7 +48,6 @@ from seatrial.receipt.sections.measured import measure
 from seatrial.receipt.sections.trust import (
     ALTERABLE,
     alterable,
-    contradiction_finding,
     contradictions,
     lost_output_lines,
     refused_finding,
@@ -120,7 +119,7 @@ def judge(
 
 def _findings(run: RunEvidence) -> list[Finding]:
     """Return one finding of each ID: violations of the contract first, consequences of others last."""
-    found = [contradiction_finding(run.contradictions)] if run.contradictions else []
+    found = [by_id("evidence-contradicted").finding(run.contradictions)] if run.contradictions else []
     found += [finding for finding in (not_used_finding(run), refused_finding(run)) if finding]
     found += [finding for section in SECTIONS for finding in section.findings(run)]
     found = without_expected(found, run)

@@ -10,9 +10,8 @@ import pytest
 
 from fakes import FakeGpu, FakeNvml
 from seatrial import events
-from seatrial.agent.alerts import AlertSender
 from seatrial.agent.journal import Journal
-from seatrial.agent.observer import CAPPED_S, SLOWED_S, STARVED_S, SampleWatchdog
+from seatrial.agent.observer import CAPPED_S, SLOWED_S, STARVED_S, SampleWatchdog, run_alert
 from seatrial.agent.output import Activity
 from seatrial.findings.finding import Finding
 from seatrial.probe import processes
@@ -157,7 +156,7 @@ def noted(path):
 def test_a_command_gets_the_finding(tmp_path):
     words = '"$SEATRIAL_FINDING_ID" "$SEATRIAL_RUN_ID" "$SEATRIAL_FINDING"'
     command = f'cd {tmp_path} && printf "%s\\n" {words} > part && mv part done'
-    AlertSender("r1", command, Journal(str(tmp_path))).send(FINDING)
+    run_alert(command, FINDING, "r1", Journal(str(tmp_path)))
     end = time.monotonic() + 120
     while not (tmp_path / "done").exists() and time.monotonic() < end:
         time.sleep(0.02)
@@ -173,5 +172,5 @@ def test_a_command_gets_the_finding(tmp_path):
     ],
 )
 def test_an_alert_that_fails_is_noted(tmp_path, command, note):
-    AlertSender("r1", command, Journal(str(tmp_path))).send(FINDING)
+    run_alert(command, FINDING, "r1", Journal(str(tmp_path)))
     assert note in noted(tmp_path / "events.jsonl")[0]

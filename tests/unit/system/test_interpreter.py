@@ -28,7 +28,7 @@ sys.path.insert(0, sys.argv[1])
 "ä".encode("idna"), "a".encode("latin-1")
 for path in glob.glob(sys.prefix + "/lib*/python3*/lib-dynload/*.so"):
     importlib.import_module(os.path.basename(path).partition(".")[0])
-for name in ("agent.__main__", "agent.alerts", "agent.observer", "agent.tune.driver", "findings.match", "probe.gpu"):
+for name in ("agent.__main__", "agent.observer", "agent.tune.driver", "findings.match", "probe.gpu"):
     importlib.import_module("seatrial." + name)
 looks = [lambda: locale.setlocale(locale.LC_ALL, ""), lambda: pwd.getpwnam("nobody")]
 for look in [*looks, lambda: socket.getaddrinfo("no.such.host.invalid", 80)]:

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List
 from . import report
 from .observe import accompanied, safely, wrap
 from .steps import Recorder, shared
+from .torch_loader import tensors_in
 
 #: The one of this process, once it is there.
 _BEGUN: Dict[str, "KerasSteps"] = {}
@@ -160,7 +161,7 @@ class KerasSteps:
         if "tensorflow" in sys.modules and sys.modules["tensorflow"].inside_function():
             return
         jax = sys.modules.get("jax")
-        if jax is not None and any(isinstance(each, jax.core.Tracer) for each in _some((*args, *kwargs.values()))):
+        if jax is not None and any(isinstance(each, jax.core.Tracer) for each in tensors_in((*args, *kwargs.values()))):
             return
         self._own_step(optimizer)
 
@@ -193,19 +194,6 @@ class KerasSteps:
 
     def extra(self) -> Dict[str, Any]:
         return {"pass": self.passed} if self.passed else {}
-
-
-def _some(args: Any) -> List[Any]:
-    """Return up to 8 values of nested arguments, from the first on."""
-    flat: List[Any] = []
-    waiting = list(args)
-    while waiting and len(flat) < 8:
-        each = waiting.pop(0)
-        if isinstance(each, (list, tuple)):
-            waiting = list(each)[:8] + waiting
-        else:
-            flat.append(each)
-    return flat
 
 
 def _number(adapter: Any, name: str) -> int:

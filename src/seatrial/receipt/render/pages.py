@@ -5,7 +5,7 @@ Values are escaped; only our own drawings are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timezone
 from functools import lru_cache
 from importlib import resources
@@ -17,7 +17,7 @@ from markupsafe import Markup
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt, exit_words, headline, tiles, warnings
 from seatrial.receipt.render.svg import draw, draw_bars, draw_stack, legend
-from seatrial.receipt.section import Bars, Block, Criterion, Log, Plot, Rows, Table, Times, Verdicts
+from seatrial.receipt.section import Bars, Block, Log, Rows, Table, Times
 from seatrial.system.text import visible
 
 #: The package of this module: its templates are part of every other package's pages.
@@ -88,19 +88,10 @@ def _environment(package: str) -> Environment:
         legend=legend,
         draw=lambda plot, window, styles=None: Markup(draw(plot, window, styles=styles)),
         wide=lambda plot, window, styles=None: Markup(draw(plot, window, styles=styles, width=_WIDE)),
-        stack=_draw_stack,
+        stack=draw_stack,
         histogram=lambda bars: Markup(draw_bars(bars)),
     )
     return made
-
-
-def _draw_stack(plot: Plot, colours: Sequence[str]) -> tuple[Markup, list[tuple[float, str]]]:
-    svg, ticks = draw_stack(plot, colours)
-    return Markup(svg), ticks
-
-
-#: Criteria in a reader's order; those that were not judged are folded away.
-_ORDER = ("fail", "warning", "pass")
 
 
 def render(receipt: Receipt, *, embedded: bool = False) -> str:
@@ -116,13 +107,11 @@ def render(receipt: Receipt, *, embedded: bool = False) -> str:
         embedded=embedded,
         headline=headline(receipt),
         judged_at=datetime.fromtimestamp(receipt.header.judged_at, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        unmet=[criterion for criterion in receipt.criteria if criterion.weight == "fail"],
         exit_words=exit_words(receipt),
         warnings=warnings(receipt),
         words=receipt.outcome.words.partition("; not met: ")[0],  # the badge is followed by unmet criteria
         tiles=tiles(receipt),
         sections=list(_sections(receipt, embedded)),
-        by_weight=_by_weight,
     )
 
 
@@ -144,8 +133,3 @@ def _is_empty(block: Block) -> bool:
     if isinstance(block, (Rows, Table)):
         return not block.rows
     return not block.lines if isinstance(block, Log) else isinstance(block, Times) and not block.entries
-
-
-def _by_weight(block: Verdicts) -> Sequence[Criterion]:
-    """Return judged criteria, failed ones first; within one weight in their own order."""
-    return [criterion for weight in _ORDER for criterion in block.criteria if criterion.weight == weight]

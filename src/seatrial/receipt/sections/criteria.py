@@ -34,21 +34,8 @@ MAX_FILES = 200_000
 #: File times come from the kernel's coarse clock, which is up to one tick (10 ms at HZ=100) behind.
 CLOCK_SLACK_S = 0.01
 
-#: Layers of known failures without any relation to the GPU: findings, but not held against the CUDA criterion.
+#: Layers of known failures without any relation to the GPU, unless an entry has ``of_cuda``.
 _NOT_OF_CUDA = ("disk", "training", "script")
-
-#: The same in other layers.
-_NEITHER = {
-    "address-in-use", "connection-refused", "download-failed", "gated-download", "host-out-of-memory",
-    "loss-not-finite", "mount-permission", "no-c-compiler", "no-input", "no-network", "no-terminal", "older-keras",
-    "permission-denied", "project-module-not-on-path", "python-module-missing", "python-part-missing",
-    "ranks-host-unknown", "shared-memory-too-small", "too-many-open-files", "too-many-processes",
-    "torch-six-removed", "user-unknown",
-}  # fmt: skip
-
-#: Failures in those layers that CUDA itself reports.
-_OF_CUDA = {"bitsandbytes-cuda", "cuda-after-fork", "cuda-libraries-mixed", "cuda-library-missing",
-            "cudnn-no-algorithm", "kernel-timeout", "ranks-share-a-gpu"}  # fmt: skip
 
 #: ``--gpus`` requests these, also ``auto`` that found some.
 GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
@@ -145,12 +132,13 @@ def _in_time(run: RunEvidence) -> Judgement:
 
 
 def _clean_output(run: RunEvidence) -> Judgement:
-    from seatrial.findings.catalogue import entries
+    from seatrial.findings.catalogue import by_id, entries
 
     if run.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")
-    neither = _NEITHER | {entry.id for entry in entries(_NOT_OF_CUDA)} - _OF_CUDA
-    trouble = [f for f in run.output.findings if f.severity != "info" and f.id not in neither]
+    others = {entry.id for entry in entries(_NOT_OF_CUDA)}
+    found = ((f, by_id(f.id).of_cuda) for f in run.output.findings if f.severity != "info")
+    trouble = [f for f, of_cuda in found if (f.id not in others if of_cuda is None else of_cuda)]
     if trouble:
         shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
         return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")

@@ -16,7 +16,7 @@ from seatrial.receipt.values import gpu_names
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence, SampleFacts
     from seatrial.receipt.model import Receipt
-    from seatrial.receipt.sections.measured import GpuUse
+    from seatrial.receipt.sections.measured import GpuUse, Measurements
 
 #: GPUs with lines of their own; more cannot be distinguished in one plot.
 MAX_GPUS = 8
@@ -174,38 +174,29 @@ def values_in_window(receipt: Receipt, plot: Plot) -> list[LegendValue] | None:
     """Return (``mean`` or ``peak``, value) of each line; None for a chart that is not over time."""
     if plot.x != "seconds" or plot.id == STEPS_PLOT:
         return None
-    return [_value(receipt, plot, place, line) for place, line in enumerate(plot.lines)]
-
-
-def _value(receipt: Receipt, plot: Plot, place: int, line: Line) -> LegendValue:
-    measured = _measured(receipt, plot, place, line)
     word, best = ("peak", max) if plot.id in _PEAKS else ("mean", fmean)
-    if measured is not None:
-        return word, measured
-    start_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
-    known = start_s is not None and seconds is not None
-    inside = [y for x, y in line.points if known and start_s <= x <= start_s + seconds]  # type: ignore[operator]
-    if not inside:
-        return f"{word} of the run", best(y for _, y in line.points)
-    return word, best(inside)
+    begin_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
+    found: list[LegendValue] = []
+    for line, measured in zip(plot.lines, _measured(receipt.measurements, plot), strict=True):
+        known = begin_s is not None and seconds is not None
+        inside = [y for x, y in line.points if known and begin_s <= x <= begin_s + seconds]  # type: ignore[operator]
+        if measured is not None or inside:
+            found.append((word, best(inside) if measured is None else measured))
+        else:
+            found.append((f"{word} of the run", best(y for _, y in line.points)))
+    return found
 
 
-def _measured(receipt: Receipt, plot: Plot, place: int, line: Line) -> float | None:
-    """Return the measurement over all samples of the window, of which a chart may have only some."""
-    measured = receipt.measurements
-    if not measured.samples:
-        return None
-    if plot.id == "cpu":
-        return measured.cpu_cores_mean
-    kind, _, rest = plot.id.partition("-")
-    of_line = next((value for _, label, value in _BUSY if label == line.name), None)
-    if kind == "gpu" and rest.endswith("-busy") and of_line is not None:
-        number = rest.removesuffix("-busy")
-        inside = number.isdecimal() and int(number) < len(measured.gpus)
-        return of_line(measured.gpus[int(number)]) if inside else None
-    if plot.id == "gpu-power" and len(plot.lines) == len(measured.gpus):
-        return measured.gpus[place].power_mean_w
-    if plot.id == "gpu-memory" and len(plot.lines) == len(measured.gpus):
-        peak = measured.gpus[place].memory_peak_bytes
-        return None if peak is None else peak / 1e9
-    return None
+def _measured(measured: Measurements, plot: Plot) -> list[float | None]:
+    """Return the measurements over all samples of the window, of which a chart may have only some."""
+    gpus, number = measured.gpus if measured.samples else (), plot.id.removeprefix("gpu-").removesuffix("-busy")
+    if plot.id == "cpu" and measured.samples:
+        return [measured.cpu_cores_mean for _ in plot.lines]
+    if number.isdecimal() and int(number) < len(gpus):
+        reads = {label: read for _, label, read in _BUSY}
+        return [reads[line.name](gpus[int(number)]) if line.name in reads else None for line in plot.lines]
+    if plot.id == "gpu-power" and len(plot.lines) == len(gpus):
+        return [use.power_mean_w for use in gpus]
+    if plot.id == "gpu-memory" and len(plot.lines) == len(gpus):
+        return [None if use.memory_peak_bytes is None else use.memory_peak_bytes / 1e9 for use in gpus]
+    return [None for _ in plot.lines]

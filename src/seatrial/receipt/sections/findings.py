@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from seatrial.events import FilesOutside, is_result
-from seatrial.findings.catalogue import by_id, mount_of
+from seatrial.findings.catalogue import by_id, entry_of, mount_of
 from seatrial.findings.finding import Finding, with_own_words
 from seatrial.job.flags import FLAGS
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from seatrial.job.plan import Plan
     from seatrial.receipt.evidence import RunEvidence
     from seatrial.receipt.model import Receipt
-
-#: Frameworks report these without a GPU, and go on.
-_EXPECTED_WITHOUT_GPU = {"gpu-taken-for-granted", "jax-cuda-failed", "jax-no-gpu", "libcuda-missing", "no-cuda-device",
-                         "pin-memory-without-gpu", "tensorflow-no-gpu", "tensorflow-without-cuda"}  # fmt: skip
-
-#: A script that went on without them missed nothing.
-_EXPECTED_WITHOUT_TERMINAL = {"no-input", "no-terminal"}
 
 
 class FindingsSection(Section):
@@ -70,8 +63,8 @@ def without_expected(found: list[Finding], run: RunEvidence) -> list[Finding]:
     """Leave out expected findings of a run that finished: a CPU run without a GPU, any run without a terminal."""
     if run.cause.id != "finished":
         return found
-    expected = _EXPECTED_WITHOUT_TERMINAL | (set() if run.gpus_required else _EXPECTED_WITHOUT_GPU)
-    return [finding for finding in found if finding.id not in expected]
+    lacks = ("terminal",) if run.gpus_required else ("terminal", "gpu")
+    return [each for each in found if (entry := entry_of(each)) is None or entry.expected_without not in lacks]
 
 
 #: An argument as argparse or Click names it. argparse lists the choices: ``{train,eval}``.

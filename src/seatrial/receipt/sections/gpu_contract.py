@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Criterion, Section
@@ -28,9 +29,8 @@ MIN_IDLE_SAMPLES = 5
 #: cuBLAS's documentation, cublasSetWorkspace(); torch/c10/cuda/CUDACachingAllocator.
 _SMALL_BYTES = 64 * 2**20
 
-#: The plan's check → how a script of that framework uses the GPU.
+#: The plan's check → how a script of that framework uses the GPU; torch's is in the catalogue.
 _HOW_TO_USE = {
-    "torch": 'device = "cuda" in the script: model.to("cuda"), data.to("cuda")',
     "tensorflow": 'no tf.device("CPU") in the script, and no set_visible_devices([], "GPU")',
     "jax": "no JAX_PLATFORMS=cpu, and no jax.devices('cpu') in the script",
 }
@@ -226,13 +226,14 @@ def not_used_finding(run: RunEvidence) -> Finding | None:
         for gpu in unused
     ]
     used = len(run.expected) - len(unused)
+    cause: str | None = None
+    fix: str | None = None
     if used and (ranks := run.plan.agent.processes) > 1:
         cause = f"{ranks} ranks run, and {count(used, 'GPU')} worked: a rank idles, trains on the CPU or shares a GPU"
         fix = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])), and the model and batches of each rank on its GPU'
     elif used:
         cause = f"The script uses {count(used, 'GPU')}; one process uses one GPU unless it is written for more"
         fix = f"seatrial run --gpus {used} …   # or --launcher torchrun for a distributed script"
-    else:
-        cause = "The script never moved its model or data to the GPU, or its framework is a CPU build"
-        fix = f"{_HOW_TO_USE.get(run.plan.agent.check, _HOW_TO_USE['torch'])}; or seatrial run --gpus none …"
-    return Finding("gpu-not-used", "error", f"Requested but not used: {names}", cause, fix, evidence)
+    elif how := _HOW_TO_USE.get(run.plan.agent.check):
+        fix = f"{how}; or seatrial run --gpus none …"
+    return by_id("gpu-not-used").finding(evidence, values={"names": names}, cause=cause, fix=fix)

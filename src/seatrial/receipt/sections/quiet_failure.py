@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from seatrial.errors import SeatrialError
@@ -13,6 +16,7 @@ from seatrial.findings.finding import Finding
 from seatrial.job.units import format_seconds
 from seatrial.receipt.sections.criteria import judge_saved_model
 from seatrial.receipt.values import count, items, quote
+from seatrial.system.project_files import own_table
 
 if TYPE_CHECKING:
     from seatrial.job.plan import Plan
@@ -29,34 +33,15 @@ MOST_S_OF_STARTING = 5.0
 #: Characters of a line that only announces the exit; the reason is in the line before.
 _SHORT = 40
 
-_LEAVES = re.compile(
-    r"\b(exiting|aborting|quitting|terminating|bailing out|giving up|nothing to do|will exit"
-    r"|cannot (run|continue|proceed))\b",
-    re.IGNORECASE,
-)
-_SKIPS = re.compile(r"\b(skipped|skipping|skip)\b", re.IGNORECASE)
-_LACKS = re.compile(
-    r"\b(no|not|none|without|unable|cannot|can't|couldn't|could not|fail(ed|s)?|missing|insufficient|unavailable|needs?"
-    r"|requires?|required|at least|only|fewer|nothing)\b",
-    re.IGNORECASE,
-)
-#: A script that demands more GPUs than there are need not announce its exit.
-_DEMANDS = re.compile(
-    r"\b(requires?|needs?|must have|(should|must) be run (on|with))\b"
-    r".{0,40}?\b(at least|more than|minimum|multiple|[2-9]|two|an? )"
-    r".{0,40}?\b(gpus?|cuda|devices?|accelerators?|ranks|processes)\b",
-    re.IGNORECASE,
-)
-#: A script that prints this after an exception has not gone on.
-_GAVE_UP = re.compile(
-    r"\b(fail(ed|s|ing)?|failure|abort(ed|ing)?|interrupted|crash(ed)?|gave up|giving up|exception|traceback"
-    r"|errors? (occurred|above)|(due to|because of|with|by) an? error)\b",
-    re.IGNORECASE,
-)
-_USAGE = re.compile(r"usage: \S", re.IGNORECASE)
-
 #: Arguments of a user who wants no work done.
 _ASKS_FOR_WORDS = {"-h", "--help", "-help", "help", "--version", "-V", "--list", "--info", "--dry-run"}
+
+
+@cache
+def _forms() -> SimpleNamespace:
+    """Read the forms of last words, which only a run that finished needs."""
+    forms = own_table(Path(__file__).with_suffix(".toml"))
+    return SimpleNamespace(**{name: re.compile(form, re.IGNORECASE) for name, form in forms.items()})
 
 
 def did_nothing(run: RunEvidence) -> Finding | None:
@@ -80,7 +65,7 @@ def did_nothing(run: RunEvidence) -> Finding | None:
         )
     if _ASKS_FOR_WORDS & set(run.plan.job.target.args):
         return None
-    last = _farewell(output) or next((line for line in output.first_lines if _USAGE.match(line)), None)
+    last = _farewell(output) or next((line for line in output.first_lines if _forms().usage.match(line)), None)
     if last is None or _worked(run):
         return None
     nothing = f"{format_seconds(wall_s)}, {count(output.lines, 'line')} of output, no step, no model"
@@ -96,7 +81,7 @@ def failed_quietly(run: RunEvidence) -> Finding | None:
     if run.plan.job.serve is not None or run.cause.id != "finished" or not run.output.ends_with_exception:
         return None
     last = run.output.after_stderr[-1:]
-    if last and not _GAVE_UP.search(last[0]) and judge_saved_model(run).verdict == "pass":
+    if last and not _forms().gave_up.search(last[0]) and judge_saved_model(run).verdict == "pass":
         return None
     return by_id("exception-swallowed").finding([f"stderr ends with: {quote(run.output.exception or '')}"])
 
@@ -129,13 +114,12 @@ def _has_no_code(plan: Plan) -> bool:
 
 def _farewell(output: Output) -> str | None:
     """Return the line, of the last ones, that reports a lack and the script's exit."""
-    skips = output.lines <= MOST_LINES_OF_SKIPPING
-    before = ""
+    forms, skips, before = _forms(), output.lines <= MOST_LINES_OF_SKIPPING, ""
     for line in output.last_lines:
-        leaves = _LEAVES.search(line) or (skips and _SKIPS.search(line))
-        if _DEMANDS.search(line) or (leaves and _LACKS.search(line)):
+        leaves = forms.leaves.search(line) or (skips and forms.skips.search(line))
+        if forms.demands.search(line) or (leaves and forms.lacks.search(line)):
             return line
-        if leaves and len(line) <= _SHORT and _LACKS.search(before):
+        if leaves and len(line) <= _SHORT and forms.lacks.search(before):
             return f"{before} {line}"
         before = line
     return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from seatrial.common.signals import REGIONS, Anatomy, compiles_since_s, read_facts
+from seatrial.common.signals import REGIONS, Anatomy, last_facts
 from seatrial.events import GpuKernel, Sample, Step
 from seatrial.findings.finding import FIX
 from seatrial.job.units import format_bytes
@@ -224,7 +224,7 @@ def _ended(run: RunEvidence) -> EndFacts | None:
     from seatrial.diagnosis.happened import EndFacts, reason_by_torch, reasons
 
     cause, evidence = run.cause, run.evidence
-    facts = read_facts(evidence.hook_lines)
+    facts = last_facts(evidence.hook_lines, "cuda_build")
     if cause.id == "running":
         return None
     used = {gpu.uuid for gpu in run.expected} & (set(evidence.contexts) | evidence.seen_by_host)
@@ -238,7 +238,7 @@ def _ended(run: RunEvidence) -> EndFacts | None:
         gpus=len(run.expected),
         used=len(used) if evidence.contexts_were_watched or used else None,
         compile_s=number(facts.get("compile_s")) or 0.0,
-        compiles_since_s=compiles_since_s(evidence.hook_lines),
+        compiles_since_s=number(last_facts(evidence.hook_lines, "compiles_since_s").get("compiles_since_s")),
         why_cpu=(*([by_torch] if by_torch else []), *reasons(run.plan.job.target, run.plan.job.project))
         if on_cpu
         else (),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from seatrial.events import AgentFinished, AgentStarted, AgentSummary, ReportRefused
+from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.receipt.section import Record, Section
 from seatrial.receipt.values import count, items, mapping, short_uuid, whole
@@ -155,28 +155,10 @@ def _exit_codes(run: RunEvidence) -> list[str]:
     return [f"the agent reported exit code {reported}; {run.plan.backend} saw {state.exit_code}"]
 
 
-def contradiction_finding(sentences: Sequence[str]) -> Finding:
-    return Finding(
-        "evidence-contradicted",
-        "error",
-        "The evidence is inconsistent, so it proves nothing",
-        "It was edited, or the process that wrote it was tampered with",
-        "seatrial runs verify RUN",
-        list(sentences),
-    )
-
-
 def refused_finding(run: RunEvidence) -> Finding | None:
     """Return the finding of lines of the target that pose as the agent's, or None."""
     claims = _refused(run.evidence)
     if not claims:
         return None
-    return Finding(
-        "forged-evidence",
-        "warning",
-        f"The target wrote {count(sum(claims.values()), 'line')} to $SEATRIAL_EVENTS that it must not report: "
-        + ", ".join(sorted(claims)),
-        "A script may report metrics and steps; contract, use, samples and exits come only from the agent and the host",
-        'print(json.dumps({"step": step, "loss": loss}), file=events)',
-        [f"{claim}: {number}" for claim, number in sorted(claims.items())],
-    )
+    values = {"lines": count(sum(claims.values()), "line"), "claims": ", ".join(sorted(claims))}
+    return by_id("forged-evidence").finding([f"{claim}: {n}" for claim, n in sorted(claims.items())], values=values)
