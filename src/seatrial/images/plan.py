@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,6 +33,7 @@ from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
+from seatrial.images.requirements.other_formats import read_environment, read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
@@ -53,6 +54,8 @@ from seatrial.job.script import ScriptFacts, script_facts, source_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
+
+_COMPILER = Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time")
 
 
 def ready_image(tag: str, **facts: Any) -> tuple[ImagePlan, Choice]:
@@ -93,17 +96,13 @@ def plan_image(
         return ready, (choice,)
     cpu_only = cpu_only and (job.image.target is None or job.gpus.kind == "none")
     machine = _machine(job, machine, cpu_only)
-    needs = image_needs(job, script, gpus=not cpu_only)
-    needs = onto_framework_image(job.image.base, script, needs if cpu_only else for_nvidia(needs, script), machine)
-    wheels = wheels_of(job)
     choose = partial(_chosen, job, script, machine, resolver)
-    found = _of_its_day(choose, needs, day_of(job), resolver) or chosen_or_fixed(choose, needs, resolver)
-    base, resolved, checked, needs, old_calls = found
+    prepared = partial(_prepared, job, script, machine, cpu_only)
+    base, resolved, checked, needs, old_calls = _of_list_or_imports(choose, prepared, day_of(job), resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
-    slimming = slimming_for(
-        job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=resolved.requirements.lines
-    )
+    lines = resolved.requirements.lines
+    slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=lines)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
     with_system, system_choices, system_warnings = _with_system_packages(job, resolved, checked)
     layers = split(resolved.requirements, checked.locked, checked.builds, resolved.pages.values())
@@ -119,7 +118,7 @@ def plan_image(
         *checked.choices,
         *build_choices(checked.builds, checked.lock, resolved),
         *system_choices,
-        *_compiler(compiles),
+        *([_COMPILER] * compiles),
         *own_code.choices,
         *slimming.choices,
     )
@@ -129,7 +128,7 @@ def plan_image(
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
     size, too_large = size_choice(plan, job.image.slim, slimming.left_out, job.criteria.max_image_bytes)
     plan = plan.changed(warnings=(*warnings, *too_large))
-    takes_space = bool(resolved.requirements.lines or with_system.image.system_packages or own or wheels or compiles)
+    takes_space = bool(lines or with_system.image.system_packages or own or plan.context_files or compiles)
     return plan, (*choices, *((size, disk_choice(plan)) if takes_space else ()))
 
 
@@ -138,6 +137,38 @@ def _chosen(
 ) -> Chosen:
     base, resolved, checked, needs = _as_the_code_needs(job, script, needs, machine, resolver)
     return base, resolved, checked, needs, check_code(script, needs, resolved)
+
+
+def _prepared(job: Job, script: ScriptFacts, machine: TargetMachine | None, cpu_only: bool, *, imported: bool) -> Needs:
+    needs = image_needs(job, script, gpus=not cpu_only, imported=imported)
+    return onto_framework_image(job.image.base, script, needs if cpu_only else for_nvidia(needs, script), machine)
+
+
+def _of_list_or_imports(
+    choose: Callable[[Needs], Chosen], prepared: Callable[..., Needs], day: str, resolver: UvResolver | None
+) -> Chosen:
+    """Choose the packages of the list or, of a frozen one that cannot be installed as a whole, what is imported."""
+    needs = prepared(imported=False)
+    if found := _of_its_day(choose, needs, day, resolver):
+        return found
+    fewer = prepared(imported=True) if needs.requirements.frozen else needs
+    if fewer.left_out:
+        try:
+            found = choose(needs)
+            refusal = "" if found[2].lock else "; ".join(found[2].warnings[:1])
+            if not refusal:
+                return found
+        except (ConfigError, GpuContractError) as error:
+            refusal = error.message
+        note = f"{len(fewer.left_out)} of the {len(needs.requirements.lines)} packages that {needs.source} lists are"
+        note += f" left out, as the target does not import them and the list cannot be installed as a whole ({refusal})"
+        note += f'; to install all, in seatrial.toml: [image] requirements = ["-r {needs.source}"]'
+        needs = fewer.changed(fewer.requirements, warning=note)
+        if resolver is not None:
+            resolver.began = None
+        if found := _of_its_day(choose, needs, day, resolver):
+            return found
+    return chosen_or_fixed(choose, needs, resolver)
 
 
 def _of_its_day(
@@ -193,7 +224,7 @@ def _with_what_they_bring(
     if job.image.base != DEFAULT_BASE:
         return found
     more = needs if machine is None else with_nvcc(needs, script, checked.names)
-    more = with_builds(more, checked.builds, gpus=machine is not None)
+    more = with_builds(more, checked.builds, [*map(canonical_name, _further(job))], gpus=machine is not None)
     more = for_cuda(more, resolved.stack.wheel.cuda) if resolved.stack.wheel and resolved.stack.wheel.cuda else more
     built_on = {each for build in checked.builds for each in build.modules}
     brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)
@@ -347,9 +378,12 @@ def _barred_by_packages(needs: Needs) -> dict[str, str]:
     return barred
 
 
-def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
-    """Return the requirements of the job's target, ``image.requirements`` included."""
-    further = tuple(checked_requirement(line, "seatrial.toml: image.requirements") for line in job.image.requirements)
+def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: bool = False) -> Needs:
+    """Return the requirements of the job's target, ``image.requirements`` included.
+
+    Args: imported: take of a frozen list only what the target imports.
+    """
+    further = tuple(_further(job))
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"
     if (factory := factory_of(job.target, job.project)) is not None and (facts := factory_facts(job)) is not None:
@@ -379,6 +413,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
             folder=job.folder,
             package=module and module.parent,
             reread=reread,
+            imported=imported,
         )
     if not further:
         return needs
@@ -386,6 +421,16 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False) -> Needs:
     open_names = {line for line in needs.requirements.lines if re.fullmatch(r"[\w.-]+", line)}
     lines = (line for line in needs.requirements.lines if line not in open_names or canonical_name(line) not in named)
     return needs.with_lines((*lines, *further), why=added)
+
+
+def _further(job: Job) -> Iterator[str]:
+    """Yield ``image.requirements``, and the lines of the lists that it names as ``-r requirements.txt``."""
+    for line in job.image.requirements:
+        if line.startswith("-r "):
+            file = job.project / line[3:].strip()
+            yield from (read_environment(file) if "ml" in file.suffix else read_list(file, job.project)).lines
+        else:
+            yield checked_requirement(line, "seatrial.toml: image.requirements")
 
 
 def factory_of(target: Target, project: Path) -> Path | None:
@@ -408,12 +453,6 @@ def _factory(target: Target) -> str:
     """Return the ``module:function`` that an export names with ``--model-factory``; "" without one."""
     named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
-
-
-def _compiler(compiles: bool) -> tuple[Choice, ...]:
-    if not compiles:
-        return ()
-    return (Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time"),)
 
 
 def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
+from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -32,25 +33,34 @@ def installable(needs: Needs) -> Needs:
     not build, and seatrial has a stand-in for it (seatrial.compat).
     """
     needs = as_torch_decides(_without_pages(_of_an_index(_without_python(needs))))
-    if standard := list(filter(_is_standard_module, needs.requirements.lines)):
+    plain = {line: each for line in needs.requirements.lines if (each := parsed(line)) and not each.url}
+    if standard := [line for line, each in plain.items() if not each.marker and each.name in STANDARD_MODULES]:
         what = "a module" if len(standard) == 1 else "modules"
         note = (
             f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
         )
         needs = _without(needs, standard, warning=f"{note}no such package, or another's")
-    if horovod := list(filter(_is_horovod, needs.requirements.lines)):
+    if horovod := [line for line in plain if canonical_name(line) == HOROVOD]:
         why = "horovod is left out: it has no wheels, and does not build against current torch"
         needs = _without(needs, horovod, why=why)
-    lines, note = _for_linux([_GIT_WITHOUT_TLS.sub("git+https://", line) for line in needs.requirements.lines])
+    lines, note = _for_linux([_NO_HTTPS.sub(r"git+https://\1.com/", line) for line in needs.requirements.lines])
     return needs.with_lines(lines, why=note)
 
 
-def _of_an_index(needs: Needs) -> Needs:
-    """Leave open the version of each package of another machine: ``numpy @ file:///home/conda/…/work`` of conda's.
+#: Address of a wheel for another system or of PyTorch's: its Python and build are the author's. Its name and version.
+_WHEEL = re.compile(
+    r"^(?:[\w.-]+(?:\[[^\]]*\])? *@ *)?https?://(?:(?=download\.pytorch\.org/)|(?=\S+-(?:win|macosx)\w+\.whl))"
+    r"\S*/([\w.]+)-([\w.%+]+)-\w+-\w+-[\w.]+\.whl(?:#\S*)?"
+)
 
-    Leave out what is not in the table of packages, such as conda's own tools.
+
+def _of_an_index(needs: Needs) -> Needs:
+    """Take the releases of wheels for other systems, and leave those of another machine's packages open.
+
+    Leave out what is not in the table of packages, such as conda's own tools: ``archspec @ file:///home/conda/work``.
     """
-    lines = needs.requirements.lines
+    lines = tuple(_WHEEL.sub(lambda each: f"{each[1]}=={unquote(each[2])}", line) for line in needs.requirements.lines)
+    needs = needs.with_lines(lines)
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
     if not built:
         return needs
@@ -164,25 +174,15 @@ def for_cuda(needs: Needs, cuda: str) -> Needs:
     return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
 
 
-def _is_horovod(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and requirement.url is None and canonical_name(line) == HOROVOD
-
-
-def _is_standard_module(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and not requirement.marker and requirement.name in STANDARD_MODULES
-
-
 #: Packages that are empty by now or have wheels only for other systems or GPUs, and names that the index lacks or whose
 #: package fails on purpose → the package with the same modules on Linux. Where a list pins several, the first of
 #: these decides.
 #: Source: their pages on pypi.org.
 _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
 
-#: GitHub and GitLab answer over https alone. Source: https://github.blog/security/application-security/
+#: GitHub and GitLab answer over https alone, but for logins. Source: https://github.blog/security/application-security/
 #: improving-git-protocol-security-github/.
-_GIT_WITHOUT_TLS = re.compile(r"git\+git://(?=(?:[\w.-]*@)?(?:github|gitlab)\.com/)")
+_NO_HTTPS = re.compile(r"git\+(?:git://(?:[\w.-]*@)?|(?:ssh://)?git@)(github|gitlab)\.com[:/]")
 
 #: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
 _WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")

@@ -28,7 +28,7 @@ from seatrial.system.text import as_typed, refuse_copied, shown
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
-_URL = re.compile(r"^(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://")
+_URL = re.compile(r"^(git\+git@|(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://)")
 _LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
 #: ``torch>=2.0.1+cu118``, as pip below 24.1 took it: a build can be named, and not be a bound.
 _LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$))")
@@ -44,6 +44,9 @@ _INDEX_OF_A_LINE = re.compile(r"(\S.*?)\s+(?:-i|--(?:extra-)?index-url)[ =]\s*(\
 #: A folder of the project's.
 _INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
+#: A folder of another machine; the last part of an address or a path.
+_ABSOLUTE = re.compile(r"[/~]|[A-Za-z]:[\\/]")
+_LAST = re.compile(r"[/\\]([A-Za-z][\w.-]*?)(?:\.git)?[/\\]?(?:@[\w.-]+)?(?:#.*)?$")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
 
@@ -52,6 +55,8 @@ _PASSED_ON = {
     "-i", "--index-url", "--extra-index-url", "--trusted-host", "--no-index", "--pre", "--prefer-binary",
     "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
 }  # fmt: skip
+#: Fewest lines of a frozen list, whose packages are mostly requirements of others.
+_FROZEN = 30
 #: Requirements of one project; an image of a thousand packages is 20 GB.
 MOST_LINES = 2000
 #: Characters of one requirement without its options, and files that one includes.
@@ -107,6 +112,11 @@ class Requirements:
         """Return the same requirements without hashes."""
         options = tuple(each for each in self.options if each != "--require-hashes")
         return replace(self, lines=tuple(_HASH.sub("", line) for line in self.lines), options=options)
+
+    @property
+    def frozen(self) -> bool:
+        """Return True for a long list with mostly pins, such as pip freeze writes on the author's machine."""
+        return len(self.lines) >= _FROZEN and sum("==" in line for line in self.lines) > len(self.lines) / 2
 
     @property
     def names_an_index(self) -> bool:
@@ -171,13 +181,15 @@ class _Reader:
                 raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
-            elsewhere = (
-                value.startswith("file:///") and Path(value).name == self.root.name
-            )  # the project's folder on the author's machine
+            name = last[1] if (last := _LAST.search(value)) else ""
+            absolute = _ABSOLUTE.match(value)
+            elsewhere = name == self.root.name and (absolute or _URL.match(value))  # the project as the author has it
             if (extras := [] if elsewhere else self._extras_of_itself(value, path)) is not None:
                 self.itself += ["", *extras]
             elif _URL.match(value) and not value.startswith("file:"):  # a copy that can be edited helps nobody here
                 into.append(checked_requirement(value, place))
+            elif name and absolute:
+                into.append(f"{name} @ file://{value.replace(chr(92), '/')}")
             elif not self._is_of_the_project(f"./{value.removeprefix('./')}", path):
                 raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
@@ -396,6 +408,7 @@ class Needs:
         image: the base if it is a framework image. image_choices: the plan's lines about it.
         as_of: day of the code, as 2021-09-03, by which unpinned packages were released; "" for today.
         alone: the project installs its list with ``--no-deps``.
+        left_out: lines of a frozen list that nothing imports; their releases are preferred.
     """
 
     requirements: Requirements
@@ -414,6 +427,7 @@ class Needs:
     image_choices: tuple[Choice, ...] = ()
     as_of: str = ""
     alone: bool = False
+    left_out: tuple[str, ...] = ()
 
     @property
     def python(self) -> SpecifierSet:

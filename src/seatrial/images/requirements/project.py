@@ -87,19 +87,19 @@ def project_needs(
     folder: Path | None = None,
     package: Path | None = None,
     reread: Callable[[Iterable[str]], ScriptFacts] | None = None,
+    imported: bool = False,
 ) -> Needs:
     """Read the first of requirements.txt, pyproject.toml (with its lock file), environment.yml, setup.py, the imports.
 
-    What the script itself lists comes first, then the lists of the folder that it is started in, then a
-    requirements.txt nearer to the script than the project's own. What no file lists is added if its package is known.
-    Raises ConfigError naming ``file:line``.
+    The script's own list comes first, then the lists of the folder that it is started in, then a requirements.txt
+    nearer to the script. What no file lists is added if its package is known. Raises ConfigError naming ``file:line``.
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
         also: requirements that are installed in addition to the project's.
         file: the script, which may list what it needs (``# /// script``).
         folder: the working directory; the project by default. package: the folder of the module that is started.
-        reread: reads the script with further folders of the project on its path.
+        reread: reads the script with further folders on its path. imported: take of a frozen list what is imported.
     """
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
     extensions = compiled_by_setups(project, script)
@@ -123,7 +123,7 @@ def project_needs(
             packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
         needs = _of_imports(project, script, packages, shown)
     else:
-        needs = installable(needs)
+        needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
     missing_packages = dict(not_installed(with_also, packages, script))
@@ -233,6 +233,20 @@ def _with_imported(
     notes = (note for note in shown if note.split(" ", 2)[2] in missing.values())
     why = "; ".join((f"the target also imports {also_imported}", *notes))
     return needs.changed(needs.requirements.plus(*dict.fromkeys(missing.values())), why=why)
+
+
+def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:
+    """Leave out the lines of a frozen list whose packages the target neither imports nor computes with."""
+    found, others = needs.requirements, {name: name for name in (*packages.unknown, *filter(None, [script.framework]))}
+    kept = set[str]()
+    for name, package in {**packages.known, **packages.guessed, **packages.elsewhere, **others}.items():
+        lines = [line for line in found.lines if is_listed(Requirements((line,)), name, package)]
+        own = {canonicalize_name(name), canonicalize_name(re.split(r"[<>=!~\[ ]", package)[0])}
+        kept |= {line for line in lines if canonical_name(line) in own} or {*lines}
+    if not found.frozen or found.hashed or not kept:
+        return needs
+    left_out = tuple(line for line in found.lines if line not in kept)
+    return replace(needs.with_lines(line for line in found.lines if line in kept), left_out=left_out)
 
 
 def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:

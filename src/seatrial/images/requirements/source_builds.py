@@ -38,12 +38,6 @@ _PROGRAMS = {"cmake": ("cmake",), "swig": ("swig",), "pkg-config": ("pkg-config"
 _ANYWHERE = {"torch", "numpy", "Cython"}
 _NOT_NEEDED = {"setuptools", "pkg_resources", "distutils", "wheel", "pip", "skbuild"}
 
-#: Text of a build file that looks for a system library: pkg-config, Meson, setuptools but for C's own.
-_OF_THE_SYSTEM = re.compile(
-    r"pkg-?config['\"\s,]|PKG_CONFIG|(?<![.\w])dependency\(\s*'(?!python|numpy|pybind11)"
-    r"|\blibraries\s*=\s*\[\s*['\"](?!(?:m|dl|rt|pthread|stdc\+\+)['\"])"
-)
-
 #: Folders of build tools and built wheels; the layer keeps neither.
 _TOOLS, BUILT = "/tmp/tools", "/tmp/built"
 
@@ -55,7 +49,7 @@ class SourceBuild:
     Attributes:
         line: as pip gets it. tools: Debian packages, besides a compiler. modules: packages that it imports while it is
             built, from around it instead of an environment of its own; () if what it declares is enough.
-        compiles: it has code to compile. libraries: it needs system libraries.
+        compiles: it has code to compile.
         assigned: environment variables for the build. read: this is from its source or a table, not a guess.
         at: the release, where the day of the code decides it.
     """
@@ -67,7 +61,6 @@ class SourceBuild:
     compiles: bool = True
     cuda: bool = False
     openmp: bool = False
-    libraries: bool = False
     legacy: bool = False
     assigned: str = ""
     read: bool = True
@@ -108,7 +101,7 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     """Read the needs of a build from its source files and the table of headers."""
     paths = [PurePosixPath(each) for each in names]
     ends = {each.suffix for each in paths} & {*_LANGUAGES}
-    setup, project, meson = (texts.get(each, "") for each in ("setup.py", "pyproject.toml", "meson.build"))
+    setup, project = (texts.get(each, "") for each in ("setup.py", "pyproject.toml"))
     declared = _declared(project)
     words = "\n".join((setup, project)).lower()
     headers = table("source_builds")["headers"].get(name, "").split()
@@ -127,7 +120,6 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
         compiles=bool(ends or headers),
         cuda=".cu" in ends and "torch" in needed,
         openmp="openmp" in words or "torch" in needed,
-        libraries=bool(headers or _OF_THE_SYSTEM.search(setup + meson) or "configure.ac" in names),
         legacy=declared is None,
         assigned=listed.assigned if listed else "",
     )

@@ -1,4 +1,4 @@
-"""Select the packages that pip builds from source, and leave out unused ones that need system libraries."""
+"""Select the packages that pip builds from source, and leave out unused ones that must be compiled."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
+from seatrial.images.requirements.removed_apis import is_below
 from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build, read_build
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, SourceTexts
 from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.plan import Choice
+from seatrial.stack.facts import table
 
-#: Package → tools that compile it, besides a C compiler. Source: the package's page on installation from source.
+#: Package → what compiles it, besides a C compiler. Source: the package's page on installation from source.
 _UNBUILDABLE = {
     "scipy": "Fortran and BLAS",
     "numba": "LLVM",
@@ -29,6 +31,7 @@ _UNBUILDABLE = {
     "h5py": "HDF5",
     "tensorflow": "Bazel",
     "torch": "a toolchain for CUDA",
+    "numpy": "an older Python",
 }
 
 #: Most sources that one plan reads, and most at once.
@@ -38,15 +41,22 @@ _MOST_READ, _AT_ONCE = 20, 4
 def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[str, str]) -> None:
     """Raise ConfigError for a listed release without a wheel whose source needs more than a compiler."""
     built = set(map(canonicalize_name, lock.from_source)) & bounded.keys()
-    for name in map(canonicalize_name, lock.from_source):
-        if name in _UNBUILDABLE and name in bounded:
-            older = sorted(bounded[each].replace("==", ">=") for each in {*_UNBUILDABLE, "numpy"} & built)
+    older = sorted(bounded[each].replace("==", ">=") for each in _UNBUILDABLE.keys() & built)
+    for name, tools in _UNBUILDABLE.items():
+        if name in built:
             raise ConfigError(
                 f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another candidate",
-                cause=f"compiling it needs {_UNBUILDABLE[name]}",
+                cause=f"compiling it needs {tools}",
                 run=written(older, needs),
                 edits=partial(list, older),
             )
+
+
+def known_to_lack(bounded: Mapping[str, str], python: str) -> tuple[str, ...]:
+    """Return the packages whose releases are older than the first with a wheel for this Python, from the table."""
+    first = {name: row.get(python, "0") for name, row in table("source_builds")["first_wheels"].items()}
+    known = {name: Requirement(line).specifier for name, line in bounded.items() if name in first}
+    return tuple(name for name, specifier in known.items() if is_below(specifier, first[name]))
 
 
 def builds_of(
@@ -98,17 +108,19 @@ def _is_source(line: str) -> bool:
     return "://" in address and ".whl" not in address
 
 
-def with_builds(needs: Needs, builds: Collection[SourceBuild], *, gpus: bool) -> Needs:
-    """Record which package compiles CUDA code; leave out unused packages that need system libraries."""
+def with_builds(
+    needs: Needs, builds: Collection[SourceBuild], wanted: Collection[str | None] = (), *, gpus: bool
+) -> Needs:
+    """Record which package compiles CUDA code; leave out unused packages that must be compiled, but ``wanted`` ones."""
     known = packages_of_imports(needs.imports, ())
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
-    idle = [each.line for each in builds if each.libraries and each.name not in imported]
-    left = [line for line in needs.requirements.lines if line in idle and not needs.requirements.hashed]
+    used = {*imported, *wanted, *table("import_names")["loaded_by_name"].split()}
+    idle = [each.line for each in builds if each.read and each.compiles and not (each.cuda or "torch" in each.modules)]
+    lines = needs.requirements.lines if needs.imports and not needs.requirements.hashed else ()
+    left = [line for line in lines if line in idle and canonical_name(line) not in used]
     if left:
-        note = (
-            f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has "
-        )
-        note += "no wheel, the source needs system libraries, and the code does not import it"
+        note = f"{', '.join(left)} ({needs.source}) {'is' if len(left) == 1 else 'are'} left out: the package index has"
+        note += " no wheel, the source must be compiled, and the code does not import it"
         needs = needs.with_lines((line for line in needs.requirements.lines if line not in left), warning=note)
     cuda = next((each.line for each in builds if each.cuda and each.line not in left), None) if gpus else None
     return replace(needs, compiled=cuda)

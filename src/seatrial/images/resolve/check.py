@@ -20,13 +20,14 @@ from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.resolve.builds import builds_of, refuse_unbuildable
+from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
 from seatrial.images.resolve.dates import dated, held
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import pinned
 from seatrial.images.resolve.wheel_files import judged, refuse_unstartable
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
@@ -111,9 +112,8 @@ def resolve_packages(
     return base, resolved, checked, needs
 
 
-#: About the most lines left out (each takes a run of uv); least and most lines of a frozen list (a longer one takes
-#: minutes).
-_MOST_LEFT_OUT, _FROZEN = 12, (40, 200)
+#: About the most lines left out (each takes a run of uv); most lines of a frozen list (a longer one takes minutes).
+_MOST_LEFT_OUT, _MOST_FROZEN = 12, 200
 
 #: Runs of uv at once; each has threads of its own.
 _AT_ONCE = 4
@@ -235,10 +235,7 @@ class _PackageChoice:
             kept = tuple(line for line in found.constraints if line not in pins)
             note = f"{lock[1]} pins {pins[0]}, which the package index does not have: its version is left open"
             return needs.changed(replace(found, constraints=kept), warning=note)
-        frozen = (
-            _FROZEN[0] <= len(found.lines) <= _FROZEN[1]
-            and sum("==" in line for line in found.lines) > len(found.lines) / 2
-        )
+        frozen = found.frozen and len(found.lines) <= _MOST_FROZEN
         if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
             note = f"{listed[0]} ({needs.source}) is left out: the package index has none, and nothing imports it"
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
@@ -267,7 +264,8 @@ class _PackageChoice:
         self._compare(others)
 
     def _compare(self, pythons: Collection[str]) -> None:
-        """Find what lacks a wheel for each; one of which no index answers is an option only if it is the first."""
+        """Find what lacks a wheel for each; one of which no index answers is an option only if the first is silent."""
+        silent = bool(self.unread) or len(self.options) == 1
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             if len(self.options) == 1 and (request := self.request(next(iter(self.options.values()))[1])) is not None:
                 threads.submit(preferring, self.resolver, request)  # the next question finds the answer in the cache
@@ -276,9 +274,10 @@ class _PackageChoice:
         for python, answer in answers.items():
             if isinstance(answer, Unreachable):
                 self.unread = self.unread or unchecked(answer, python, self.bounded)
-                if len(self.options) > 1:
+                answer = known_to_lack(self.bounded, python)
+                if not silent:
                     del self.options[python]
-            self.lacking[python] = () if isinstance(answer, Unreachable) else answer
+            self.lacking[python] = answer
 
     def _without_wheels(self, resolved: Resolved) -> tuple[str, ...] | Unreachable:
         """Return the packages without a wheel for this Python."""
@@ -304,6 +303,8 @@ class _PackageChoice:
             assert request is not None
             answer = self._answer(request)
             if isinstance(answer, Unreachable):
+                if not self.own_base:
+                    refuse_unbuildable(Lock((), self._missing(python, locks)), self.needs, python, self.bounded)
                 self.unread = unchecked(answer, python, self.bounded)
                 known = [each for each in locks if each not in refused]
                 python = min(known, key=lambda each: len(locks[each].from_source), default=python)
@@ -360,6 +361,7 @@ class _PackageChoice:
             lines=bare(found.lines, builds=False),
             constraints=bare(found.constraints, builds=False),
             python=resolved.stack.python,
+            preferred=tuple(pinned(bare(self.needs.left_out, builds=False), resolved.stack.python)),
             sources=sources,
             prereleases="--pre" in found.options,
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),

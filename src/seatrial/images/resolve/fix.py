@@ -61,7 +61,7 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
         named = {*map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", refusal.message))}
         about = named & edits.keys()  # they do not help
         rows = () if about else (written([*edits.values()], needs),)
-        way = _BY_HAND if about and further else refusal.run
+        way = _BY_HAND if about else refusal.run
         first.run = "\n    ".join(filter(None, (*rows, way, late)))
     raise first
 

@@ -69,8 +69,9 @@ def lock_packages(
         )
         question = preferring(resolver, question)
         answer = resolver.resolve(question)
-        if isinstance(answer, Lock) and question.preferred:
-            return _by_layer(found, answer, frozenset(name for name, _ in question.preferred), hashed=builds)
+        of_framework = frozenset(dict(question.preferred).keys() - dict(request.preferred).keys())
+        if isinstance(answer, Lock) and of_framework:
+            return _by_layer(found, answer, of_framework, hashed=builds)
     return answer if isinstance(answer, Unreachable) else None
 
 
@@ -78,7 +79,7 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     """Return the request with the releases that the framework gets without other packages as preferences."""
     if (place := framework_place(Requirements(lines=request.lines))) is None:
         return request
-    alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=())
+    alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=(), preferred=())
     if request.as_of:
         _, day = framework_day(alone.lines)
         alone = replace(
@@ -88,7 +89,8 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     found = own.packages if isinstance(own, Lock) else ()
     listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
     brought = (each.name for each in found if each.name not in listed) if request.as_of else ()
-    return replace(request, preferred=tuple((each.name, each.version) for each in found)).dated(*brought)
+    preferred = {each.name: each.version for each in found} | dict(request.preferred)
+    return replace(request, preferred=tuple(preferred.items())).dated(*brought)
 
 
 def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def test_unknown_extra_gets_a_warning(tmp_path: Path) -> None:
     assert warnings == ("the project has no extra 'nope', only dev",)
 
 
-@pytest.mark.parametrize("line", ["-e ./lib", "-e lib", "-e ..", "../", "-e .[a", "-e /src/net", "./.."])
+@pytest.mark.parametrize("line", ["-e ./lib", "-e lib", "-e ..", "../", "-e .[a", "./.."])
 def test_another_folder_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "lib").mkdir()
     with pytest.raises(ConfigError, match=r"requirements\.txt:1: ") as caught:

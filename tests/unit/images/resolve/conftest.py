@@ -28,7 +28,7 @@ class Planner:
         self.limit_s = 30.0
         self.target = SCRIPT
 
-    def __call__(self, requirements: str, script: ScriptFacts = NOTHING, **image: Any) -> ImagePlan:
+    def __call__(self, requirements: str, /, script: ScriptFacts = NOTHING, **image: Any) -> ImagePlan:
         files = {"requirements.txt": requirements} if requirements else {}
         options = {"torch_index": self.mirror, **image}
         resolver = UvResolver(self.project / "cache", Host(self.environ), limit_s=self.limit_s)

@@ -58,12 +58,14 @@ def test_source_decides_what_its_build_gets(
     assert all(each in dockerfile for each in within) and not any(each in dockerfile for each in without), dockerfile
 
 
-def test_source_that_looks_for_libraries_is_left_out_unless_it_is_imported(plan: Planner, index: Index) -> None:
-    index.source("of-a-system", "1.0", {"setup.py": "call(['pkg-config', '--libs', 'thing'])", "a.c": ""})
+def test_source_that_must_be_compiled_is_left_out_unless_it_is_imported(plan: Planner, index: Index) -> None:
+    index.source("of-a-system", "1.0", {"setup.py": "", "a.c": ""})
     index.wheels("numpy", "1.26.4", "311")
-    image = plan("of-a-system==1.0\nnumpy==1.26.4\n")
+    image = plan("of-a-system==1.0\nnumpy==1.26.4\n", ScriptFacts(imports=("numpy",)))
     assert plan.chosen("packages") == ["numpy==1.26.4"] and "of-a-system==1.0" in "".join(image.warnings)
     plan("of-a-system==1.0\nnumpy==1.26.4\n", ScriptFacts(imports=("of_a_system",)))
+    assert plan.chosen("from source") == ["of-a-system==1.0"]
+    plan("numpy==1.26.4\n", ScriptFacts(imports=("numpy",)), requirements=("of-a-system==1.0",))
     assert plan.chosen("from source") == ["of-a-system==1.0"]
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
+from seatrial.images.requirements import pip_format
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve import check, uv
 from seatrial.images.resolve.edits import written
@@ -86,10 +87,14 @@ def test_list_that_cannot_be_installed_is_refused(
     assert part in plan.refused(requirements)
 
 
-def test_pin_without_a_wheel_is_built_if_other_packages_need_a_newer_python(plan: Any) -> None:
-    made = plan("torch==2.13.0\nnumpy==1.17.4\n")
+def test_pin_without_a_wheel_is_built_if_other_packages_need_a_newer_python(plan: Any, index: Index) -> None:
+    index.wheels("drawn", "1.0", "38")
+    index.has("drawn", "drawn-1.0.zip")
+    made = plan("torch==2.13.0\ndrawn==1.0\n")
     assert made.base == "python:3.11-slim-bookworm"
-    assert plan.chosen("from source") == ["numpy==1.17.4"]
+    assert plan.chosen("from source") == ["drawn==1.0"]
+    fix = plan.refused("torch==2.13.0\nnumpy==1.17.4\n").splitlines()[-1]  # no newer Python compiles it
+    assert fix == "requirements.txt:2  numpy==1.17.4 → numpy>=1.17.4"
 
 
 def test_what_no_python_has_a_wheel_of_does_not_decide(plan: Any) -> None:
@@ -116,10 +121,10 @@ def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Any) -> None:
 def test_an_index_that_is_not_there(plan: Any) -> None:
     plan.environ["PIP_INDEX_URL"] = "http://me:hunter2@127.0.0.1:9/simple?token=abc"
     made = plan("numpy==1.17.4\nunheard-of==1.0\n")
-    assert made.base == "python:3.11-slim-bookworm"
+    assert made.base == "python:3.8-slim-bookworm"  # the table knows numpy's first wheels
     [warning] = made.warnings
     assert warning.startswith("http://127.0.0.1:9/simple cannot be read: ")
-    assert warning.endswith("whether Python 3.11 has numpy==1.17.4, unheard-of==1.0 was not checked")
+    assert warning.endswith("whether Python 3.8 has numpy==1.17.4, unheard-of==1.0 was not checked")
     assert "hunter2" not in warning and "abc" not in warning
 
 
@@ -179,7 +184,7 @@ JSON = "application/vnd.pypi.simple.v1+json"
 def test_page_that_is_not_of_an_index_leaves_the_list_unchecked(plan: Any, page: bytes, kind: str) -> None:
     plan.index.broken = (page, kind)
     made = plan("numpy==1.17.4\nplain==1.0\n")
-    assert made.base == "python:3.11-slim-bookworm"
+    assert made.base == "python:3.8-slim-bookworm"
     [warning] = made.warnings
     assert warning.startswith(f"{plan.index.url} cannot be read: ") and "plain==1.0 was not checked" in warning
 
@@ -366,7 +371,8 @@ def test_a_pin_of_a_lock_file_that_the_index_lost_is_left_open(plan: Any) -> Non
 def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_imports_it(
     plan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "_FROZEN", (4, 12))
+    monkeypatch.setattr(pip_format, "_FROZEN", 4)
+    monkeypatch.setattr(check, "_MOST_FROZEN", 12)
     monkeypatch.setattr(check, "_MOST_LEFT_OUT", 2)
     for at in range(4):
         plan.index.has(f"p{at}", f"p{at}-1.0-py3-none-any.whl")
@@ -380,6 +386,29 @@ def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_import
         plan("plain\ncolab-only==1.0\n")
     with pytest.raises(ConfigError, match="no package gone-4"):  # each takes a run of uv
         plan(frozen + "".join(f"gone-{at}==1.0\n" for at in range(6)))
+
+
+def test_a_frozen_list_that_cannot_be_installed_is_planned_for_the_imports(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pip_format, "_FROZEN", 4)
+    plan.index.has("drawn", "drawn-3.8-py3-none-any.whl")
+    plan.index.has("six", "six-1.16.0-py3-none-any.whl")
+    plan.index.needs |= {"drawn-3.8": ("numpy<2",), "plain-1.0": ("six",)}
+    frozen, script = "drawn==3.8\nnumpy==2.5.0\nplain==1.0\nsix==1.16.0\n", ScriptFacts(imports=("plain",))
+    made = plan(frozen, script)
+    assert plan.chosen("packages") == ["plain==1.0"]
+    assert "six==1.16.0" in "".join(made.context_texts.values())  # the list's release of what plain requires
+    [warning] = made.warnings
+    assert (
+        warning.startswith("3 of the 4 packages that requirements.txt lists are left out") and "contradict" in warning
+    )
+    option = 'requirements = ["-r requirements.txt"]'
+    assert warning.endswith(f"[image] {option}")
+    with pytest.raises(ConfigError, match="contradict each other"):
+        plan(frozen, script, requirements=("-r requirements.txt",))
+    with pytest.raises(ConfigError, match="contradict each other"):
+        plan(frozen, ScriptFacts(imports=("numpy", "drawn")))
 
 
 def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
