@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from urllib.parse import unquote
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -47,20 +46,12 @@ def installable(needs: Needs) -> Needs:
     return needs.with_lines(lines, why=note)
 
 
-#: Address of a wheel for another system or of PyTorch's: its Python and build are the author's. Its name and version.
-_WHEEL = re.compile(
-    r"^(?:[\w.-]+(?:\[[^\]]*\])? *@ *)?https?://(?:(?=download\.pytorch\.org/)|(?=\S+-(?:win|macosx)\w+\.whl))"
-    r"\S*/([\w.]+)-([\w.%+]+)-\w+-\w+-[\w.]+\.whl(?:#\S*)?"
-)
-
-
 def _of_an_index(needs: Needs) -> Needs:
-    """Take the releases of wheels for other systems, and leave those of another machine's packages open.
+    """Leave open the version of each package of another machine: ``numpy @ file:///home/conda/…/work`` of conda's.
 
-    Leave out what is not in the table of packages, such as conda's own tools: ``archspec @ file:///home/conda/work``.
+    Leave out what is not in the table of packages, such as conda's own tools.
     """
-    lines = tuple(_WHEEL.sub(lambda each: f"{each[1]}=={unquote(each[2])}", line) for line in needs.requirements.lines)
-    needs = needs.with_lines(lines)
+    lines = needs.requirements.lines
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
     if not built:
         return needs
