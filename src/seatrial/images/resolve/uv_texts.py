@@ -36,6 +36,7 @@ _NO_PACKAGE = re.compile(
     r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
 )
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
+_FILTERED = re.compile(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
 _SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
@@ -105,7 +106,8 @@ def refusal(text: str, request: ResolveRequest) -> Answer | str:
     if (no_package := _NO_PACKAGE.search(text)) is not None:
         return Unsatisfiable(_cause(text), no_package=no_package[1])
     no_version = _NO_VERSION.search(text)
-    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None)
+    filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
+    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None, filtered=filtered)
 
 
 def _cause(text: str) -> str:
@@ -150,7 +152,9 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
     hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]
     real = {digests.get(each, each) for each in hashes}
     known = tuple(sorted(each for each in real if each is not None))
-    return LockedPackage(row["name"], row["version"], known or ("",) * (None in real), max(sizes, default=None))
+    uploaded = max((str(wheel.get("upload-time", ""))[:10] for wheel in wheels), default="")
+    known = known or ("",) * (None in real)
+    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded)
 
 
 def stored_lock(data: Any) -> Lock:
