@@ -113,11 +113,15 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     words = "\n".join((setup, project)).lower()
     headers = table("source_builds")["headers"].get(name, "").split()
     needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
-    packages = {canonical_name(each) for each in declared or ()}
+    newer = {"pkg_resources", "use_2to3"} & set(re.findall(r"\w+", setup))  # which setuptools no longer has
+    packages = set() if newer else {canonical_name(each) for each in declared or ()}
     known = packages_of_imports(needed, ()).known.values()  # a guessed name may be another project
     lines = [each for each in known if canonical_name(each) not in packages]
     if "torch" in needed:  # its declared torch would be another build
         lines = [*{*lines, "torch"}, *(each for each in declared or () if canonical_name(each) != "torch")]
+    if newer:
+        lines += [each for each in declared or () if canonical_name(each) not in ("setuptools", "wheel")]
+        lines += ["setuptools<58"] * ("use_2to3" in newer)
     listed = known_build(line)
     return SourceBuild(
         name,
@@ -128,7 +132,7 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
         cuda=".cu" in ends and "torch" in needed,
         openmp="openmp" in words or "torch" in needed,
         libraries=bool(headers or _OF_THE_SYSTEM.search(setup + meson) or "configure.ac" in names),
-        legacy=declared is None,
+        legacy=declared is None or bool(newer),
         assigned=listed.assigned if listed else "",
     )
 
@@ -188,7 +192,7 @@ def wheel_commands(
     old = bool(stack.python) and Version(stack.python) < Version("3.12")
     for legacy in (True, False):
         chosen = [each for each in builds if each.in_sight and each.legacy == legacy]
-        tools = {tool for each in chosen for tool in each.modules if canonical_name(tool) not in own}
+        tools = {tool for each in chosen for tool in each.modules if canonical_name(tool) not in own or "<" in tool}
         if torch and any("torch" in each.modules for each in chosen):  # before 2.4 it imports pkg_resources.packaging
             tools |= {"setuptools<70", "wheel<0.46"} if torch < Version("2.4") else {"setuptools<81", "wheel"}
         else:

@@ -118,6 +118,7 @@ class UvResolver:
         self._folder = folder
         self._limit_s = limit_s
         self.began: float | None = None
+        self.late = list[str]()  # answers that the time limit cut off
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
         self._required: dict[tuple[str, str], str] = {}  # (name, version) → text of a source's requires.txt
@@ -125,7 +126,9 @@ class UvResolver:
     @cached_property
     def for_guesses(self) -> UvResolver:
         """Return a resolver for all guesses of packages together, with a tenth of the time."""
-        return UvResolver(self._folder, self.host, limit_s=self._limit_s / 10)
+        found = UvResolver(self._folder, self.host, limit_s=self._limit_s / 10)
+        found.late = self.late
+        return found
 
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
@@ -224,7 +227,7 @@ class UvResolver:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
                 limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
                 with suppress(SeatrialError, OSError, ValueError, TypeError):
-                    ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
+                    ended = self._timed(argv, limit_s, request, input=question, env=env, cwd=Path(scratch))
                     found = stored_texts(json.loads(ended.stdout))
                     self._remember(memory, asdict(found))
                     return found
@@ -241,10 +244,18 @@ class UvResolver:
         silence_s = _SILENCE_S
         while True:
             env = self._environment(request, folder, silence_s)
-            ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
+            ended = self._timed(argv, self.left_s(), request, env=env, cwd=folder)
             if ended.exit_code == 0 or not is_silence(ended.stderr):
                 return ended
             silence_s *= 2
+
+    def _timed(self, argv: list[str], limit_s: float, request: ResolveRequest, **how: Any) -> command.Completed:
+        """Run a program, and note the answer that the limit cuts off. Raises CommandTimeoutError."""
+        try:
+            return command.run(argv, timeout_s=limit_s, **how)
+        except CommandTimeoutError:
+            self.late.append(self._late(request).reason)
+            raise
 
     def left_s(self) -> float:
         """Return the seconds left of the limit, which starts at the first call."""
@@ -387,8 +398,7 @@ class UvResolver:
             argv += ["--no-build", "--no-header", "--format", "pylock.toml", "-o", _LOCK]
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
-            if request.prereleases or request.as_of:  # of a day before the first release, none but what a line names
-                argv += ["--prerelease", "allow" if request.prereleases else "explicit"]
+            argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--overrides", "requirements.in"] if request.alone else []
