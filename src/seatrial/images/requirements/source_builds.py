@@ -112,6 +112,7 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     declared = _declared(project)
     words = "\n".join((setup, project)).lower()
     headers = table("source_builds")["headers"].get(name, "").split()
+    programs = {tool for word, tools in _PROGRAMS.items() if word in words for tool in tools}
     needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
     newer = {"pkg_resources", "use_2to3"} & set(re.findall(r"\w+", setup))  # which setuptools no longer has
     packages = set() if newer else {canonical_name(each) for each in declared or ()}
@@ -126,7 +127,7 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     return SourceBuild(
         name,
         line,
-        tuple(sorted({*headers, *(tool for each in ends for tool in _LANGUAGES[each]), *_programs(words)})),
+        tuple(sorted({*headers, *(tool for each in ends for tool in _LANGUAGES[each]), *programs})),
         tuple(sorted(lines)),
         compiles=bool(ends or headers),
         cuda=".cu" in ends and "torch" in needed,
@@ -135,12 +136,6 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
         legacy=declared is None or bool(newer),
         assigned=listed.assigned if listed else "",
     )
-
-
-def _programs(words: str) -> Iterator[str]:
-    for word, tools in _PROGRAMS.items():
-        if word in words:
-            yield from tools
 
 
 def _declared(project: str) -> list[str] | None:

@@ -227,7 +227,7 @@ class UvResolver:
                 argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
                 limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
                 with suppress(SeatrialError, OSError, ValueError, TypeError):
-                    ended = self._timed(argv, limit_s, request, input=question, env=env, cwd=Path(scratch))
+                    ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
                     found = stored_texts(json.loads(ended.stdout))
                     self._remember(memory, asdict(found))
                     return found
@@ -244,18 +244,10 @@ class UvResolver:
         silence_s = _SILENCE_S
         while True:
             env = self._environment(request, folder, silence_s)
-            ended = self._timed(argv, self.left_s(), request, env=env, cwd=folder)
+            ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
             if ended.exit_code == 0 or not is_silence(ended.stderr):
                 return ended
             silence_s *= 2
-
-    def _timed(self, argv: list[str], limit_s: float, request: ResolveRequest, **how: Any) -> command.Completed:
-        """Run a program, and note the answer that the limit cuts off. Raises CommandTimeoutError."""
-        try:
-            return command.run(argv, timeout_s=limit_s, **how)
-        except CommandTimeoutError:
-            self.late.append(self._late(request).reason)
-            raise
 
     def left_s(self) -> float:
         """Return the seconds left of the limit, which starts at the first call."""
@@ -299,12 +291,13 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                if newer := self._newer_sources(request, answer, excluded):
+                if request.dependencies and (newer := self._newer_sources(request, answer, excluded)):
                     excluded |= newer
                     continue
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 found = replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
-                newest = self._behind(request, answer) if newest is None and request.as_of else None
+                dependent = newest is None and request.as_of and request.dependencies
+                newest = self._behind(request, answer) if dependent else None
                 if not newest:
                     return found
                 dated = found
@@ -333,18 +326,11 @@ class UvResolver:
             else:
                 excluded[name] = answer
 
-    def _alone(self, request: ResolveRequest, oldest: dict[str, str]) -> Answer:
-        try:
-            answer = self._compile(request, (), oldest)
-        except CommandTimeoutError:
-            return self._late(request)
-        return Unsatisfiable(answer) if isinstance(answer, str) else answer
-
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release as of its day of each listed package that is older."""
         alone = replace(request, dependencies=False, preferred=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
-        newest = self._answer(alone, lambda request: self._alone(request, oldest))
+        newest = self._answer(alone, lambda request: self._run(request, {}, oldest))
         free = {name for name, day in request.dates if not day}
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
         pairs = {each.name: each.version for each in newest.packages} if isinstance(newest, Lock) else {}
@@ -352,8 +338,6 @@ class UvResolver:
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
         """Return open lines whose newest wheel is old and that have a newer source of Python code alone."""
-        if not request.dependencies:
-            return {}
         since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=_OLD_DAYS)
         old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
         lines = map(Requirement, request.lines)
@@ -381,7 +365,8 @@ class UvResolver:
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
         again = f"plan again to continue from the answers received{longer}"
-        return Unreachable(f"{shown_index(request)} did not answer within {self._limit_s:g} s ({again})")
+        self.late.append(f"{shown_index(request)} did not answer within {self._limit_s:g} s ({again})")
+        return Unreachable(self.late[-1])
 
     def _compile(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
         """Run uv once; return a requirement without a wheel, or the answer."""

@@ -102,7 +102,9 @@ def refusal(text: str, request: ResolveRequest) -> Answer | str:
     if _LOGIN.search(text):
         return Unreachable(f"{shown_index(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
-        return Unreachable(f"{shown_index(request, text)} cannot be read: {_last_cause(text)}")
+        causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
+        last = causes[-1] if causes else " ".join(text.split())[:200]
+        return Unreachable(f"{shown_index(request, text)} cannot be read: {last}")
     if (no_package := _NO_PACKAGE.search(text)) is not None:
         return Unsatisfiable(_cause(text), no_package=no_package[1])
     no_version = _NO_VERSION.search(text)
@@ -114,11 +116,6 @@ def _cause(text: str) -> str:
     """Return uv's explanation as one line, without its prefixes and hints."""
     words = text.partition("cause:")[2].partition("\nhint:")[0] or text
     return " ".join(words.split()).removesuffix(".")
-
-
-def _last_cause(text: str) -> str:
-    causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
-    return causes[-1] if causes else " ".join(text.split())[:200]
 
 
 def shown_index(request: ResolveRequest, text: str = "") -> str:
