@@ -29,8 +29,12 @@ _PYTHON_OF_DEBIAN |= dict(zip(("10", "11", "12", "13"), _PYTHON_OF_DEBIAN.values
 #: Ubuntu's releases by their names; https://wiki.ubuntu.com/Releases.
 _UBUNTU = {"bionic": "18.04", "focal": "20.04", "jammy": "22.04", "noble": "24.04"}
 
+#: The first TensorFlow whose Keras compiles optimizers with XLA on a GPU: it needs ptxas and libdevice, which NVIDIA's
+#: runtime images lack. Source: keras 2.11, optimizers/optimizer_experimental/optimizer.py, jit_compile.
+_XLA_SINCE = Version("2.11")
+
 #: Packages for a virtual environment that Ubuntu's images lack.
-_UBUNTU_PYTHON = ("python3", "python3-venv")
+_UBUNTU_PYTHON: tuple[str, ...] = ("python3", "python3-venv")
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,13 @@ def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc:
     tag = image.tag("base" if in_builder else flavour, ubuntu)
     if in_builder:
         reason += "; nvcc stays in the builder stage"
+    packages, wheel = _UBUNTU_PYTHON, stack.wheel
+    if flavour != "devel" and wheel and wheel.system_cuda and Version(wheel.version) >= _XLA_SINCE:
+        packages = (*packages, f"cuda-nvcc-{wheel.cuda.replace('.', '-')}")
+        reason += f"; XLA compiles optimizers with {packages[-1]}"
     choice = Choice(what="base image", value=tag, reason=reason)
     builder = image.tag("devel", ubuntu) if in_builder else None
-    return Base(tag, builder, _UBUNTU_PYTHON, choice)
+    return Base(tag, builder, packages, choice)
 
 
 def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:

@@ -123,6 +123,8 @@ def plan_image(
         *slimming.choices,
     )
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
+    if resolver and resolver.late and resolver.late[0] not in "".join(warnings):
+        warnings += (f"{resolver.late[0]}: with its answers the packages may differ",)
     built = {each.what.removesuffix(" build"): each.value for each in resolved.choices if each.what.endswith(" build")}
     also = {name: build for name, build in built.items() if name not in plan.stack}
     plan = plan.changed(packages_bytes=checked.packages_bytes, also=also)
@@ -179,7 +181,7 @@ def _of_its_day(
         return None
     with suppress(ConfigError, GpuContractError):
         found = choose(replace(of_releases(needs, day), as_of=day))
-        if found[2].lock is not None:
+        if found[2].lock is not None or resolver.late:  # a slow machine gets no other image
             return found
     resolver.began = None  # the attempt does not count towards the time limit
     return None

@@ -266,7 +266,10 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         for each in candidates(constraints)
         if not each.forward_compat and not (each.cpu and on_a_gpu)
     ]
-    broken, _ = min(ranked, key=lambda pair: (_distance(pair[0]), _preference(pair[1], constraints)))
+    broken, _ = min(
+        ranked,
+        key=lambda pair: (sum(_WEIGHTS.get(each.rule, 3) for each in pair[0]), _preference(pair[1], constraints)),
+    )
     another = replace(constraints, specifier=SpecifierSet(), partners={})
     ways = {
         "another version": another,
@@ -318,7 +321,3 @@ def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | No
 
 #: Distance of a broken rule from the request: changes that keep the version are the closest.
 _WEIGHTS = {"pins": 2, "version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4}
-
-
-def _distance(broken: list[Violation]) -> int:
-    return sum(_WEIGHTS.get(each.rule, 3) for each in broken)

@@ -262,7 +262,9 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and not _has_an_upper_bound(found, "stable-baselines3"):
             lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
-    if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and _quantises(script_dir, project):
+    scripts = sorted(script_dir.glob("*.py"))[:200]
+    quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
+    if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):
         lines.append("bitsandbytes")
     return lines, why
 
@@ -300,11 +302,6 @@ def _environments(gym: str, have: Collection[str | None], script_dir: Path, proj
         for package in packages[gym].split()
     ]
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have]
-
-
-def _quantises(script_dir: Path, project: Path) -> bool:
-    scripts = sorted(script_dir.glob("*.py"))[:200]
-    return any(map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES)))
 
 
 def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:

@@ -281,9 +281,12 @@ def _poetry_line(name: str, wish: dict[str, Any]) -> str:
 
 
 def _specifier(wish: str) -> SpecifierSet:
-    """Translate Poetry's constraint; of alternatives (``||``) the last: pip's language has no or. Raises ValueError."""
+    """Translate Poetry's constraint; of alternatives (``||``) the last: pip's language has no or. Raises ValueError.
+
+    ``latest`` is npm's word for ``*``.
+    """
     last = re.split(r"\|\|?", wish)[-1].strip()
-    if last in ("", "*"):
+    if last in ("", "*", "latest"):
         return SpecifierSet()
     parts = [each for each in re.split(r"\s*,\s*|(?<=[\w*])\s+(?=[\^~=!<>])", last) if each]
     return SpecifierSet(",".join(map(_part, parts)))

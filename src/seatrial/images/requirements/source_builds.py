@@ -105,30 +105,29 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     declared = _declared(project)
     words = "\n".join((setup, project)).lower()
     headers = table("source_builds")["headers"].get(name, "").split()
+    programs = {tool for word, tools in _PROGRAMS.items() if word in words for tool in tools}
     needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
-    packages = {canonical_name(each) for each in declared or ()}
+    newer = {"pkg_resources", "use_2to3"} & set(re.findall(r"\w+", setup))  # which setuptools no longer has
+    packages = set() if newer else {canonical_name(each) for each in declared or ()}
     known = packages_of_imports(needed, ()).known.values()  # a guessed name may be another project
     lines = [each for each in known if canonical_name(each) not in packages]
     if "torch" in needed:  # its declared torch would be another build
         lines = [*{*lines, "torch"}, *(each for each in declared or () if canonical_name(each) != "torch")]
+    if newer:
+        lines += [each for each in declared or () if canonical_name(each) not in ("setuptools", "wheel")]
+        lines += ["setuptools<58"] * ("use_2to3" in newer)
     listed = known_build(line)
     return SourceBuild(
         name,
         line,
-        tuple(sorted({*headers, *(tool for each in ends for tool in _LANGUAGES[each]), *_programs(words)})),
+        tuple(sorted({*headers, *(tool for each in ends for tool in _LANGUAGES[each]), *programs})),
         tuple(sorted(lines)),
         compiles=bool(ends or headers),
         cuda=".cu" in ends and "torch" in needed,
         openmp="openmp" in words or "torch" in needed,
-        legacy=declared is None,
+        legacy=declared is None or bool(newer),
         assigned=listed.assigned if listed else "",
     )
-
-
-def _programs(words: str) -> Iterator[str]:
-    for word, tools in _PROGRAMS.items():
-        if word in words:
-            yield from tools
 
 
 def _declared(project: str) -> list[str] | None:
@@ -180,7 +179,7 @@ def wheel_commands(
     old = bool(stack.python) and Version(stack.python) < Version("3.12")
     for legacy in (True, False):
         chosen = [each for each in builds if each.in_sight and each.legacy == legacy]
-        tools = {tool for each in chosen for tool in each.modules if canonical_name(tool) not in own}
+        tools = {tool for each in chosen for tool in each.modules if canonical_name(tool) not in own or "<" in tool}
         if torch and any("torch" in each.modules for each in chosen):  # before 2.4 it imports pkg_resources.packaging
             tools |= {"setuptools<70", "wheel<0.46"} if torch < Version("2.4") else {"setuptools<81", "wheel"}
         else:

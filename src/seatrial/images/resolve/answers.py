@@ -50,12 +50,13 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """Hold one package of a lock; ``size_bytes`` is None if the index does not give it."""
+    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it."""
 
     name: str
     version: str
     sha256: tuple[str, ...] = ()
     size_bytes: int | None = None
+    uploaded: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,13 @@ class Unsatisfiable:
 
     Attributes:
         no_package, no_version: name of a package that no index has at all, or not in a requested version.
+        filtered: packages whose day excludes a release that others require.
     """
 
     cause: str
     no_package: str | None = None
     no_version: str | None = None
+    filtered: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

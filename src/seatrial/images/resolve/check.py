@@ -21,7 +21,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
-from seatrial.images.resolve.dates import dated, held
+from seatrial.images.resolve.dates import dated, framework_day, held
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
@@ -156,7 +156,7 @@ class _PackageChoice:
             return base, resolved, Checked(warnings=unchecked(answer, request.python, {})), self.needs
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
-            if not (answer.no_package or answer.no_version):
+            if not answer.no_package:
                 raise contradiction(self.resolver, answer, request, self.needs)
         return base, resolved, self._locked(resolved, answer), self.needs
 
@@ -381,7 +381,10 @@ class _PackageChoice:
         return answer
 
     def _demanded(self, request: ResolveRequest) -> str | None:
-        """Return ``torch==2.4.0``: the framework's newest release that fits the other packages; None: there is none."""
+        """Return ``torch==2.4.0``: the framework's release that fits the other packages; None: there is none.
+
+        It is the newest; with a day another patch of the chosen one, or else the newest as of the chosen one's day.
+        """
         place = framework_place(Requirements(lines=request.lines))
         if place is None:
             return None
@@ -390,10 +393,15 @@ class _PackageChoice:
             return None
         own = bare((line for line in self.needs.requirements.lines if canonical_name(line) == name), builds=False)
         lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
-        answer = self.resolver.resolve(replace(request, lines=lines))
-        packages = answer.packages if isinstance(answer, Lock) else ()
-        found = next((f"{name}=={each.version}" for each in packages if canonicalize_name(each.name) == name), None)
-        return found if found not in request.lines else None
+        questions, at = [replace(request, lines=lines)], dict(pinned(request.lines, request.python)).get(name)
+        if request.as_of and at:
+            patch = replace(questions[0], constraints=(*request.constraints, f"{name}~={at},!={at}"))
+            day = max(framework_day(request.lines)[1], request.as_of)
+            questions = [patch, questions[0].dated(name, as_of=day), *questions]
+        answers = (self.resolver.resolve(each) for each in questions)
+        packages = next((each.packages for each in answers if isinstance(each, Lock)), ())
+        found = next((each.version for each in packages if each.name == name), at)
+        return f"{name}=={found}" if found != at else None
 
     def _named(self, package: str) -> str:
         own = next(iter(self.needs.requirements.of(canonicalize_name(package), constraints=False)), None)

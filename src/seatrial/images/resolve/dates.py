@@ -74,13 +74,13 @@ def held(
 ) -> tuple[Resolved, tuple[Choice, ...]]:
     """Constrain unpinned packages to the releases found, also for pip; return the plan's row."""
     own_days = dict(request.dates)
-    names = [name for name in _names(request.lines) if own_days.get(name, "-") and not {name, "*"} & {*lock.later}]
+    names = [name for name in _names(request.lines) if own_days.get(name, "-") and "*" not in lock.later]
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
     exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
     chosen = [each.what for each in resolved.choices if each.what in FRAMEWORKS and needs.as_of in each.reason]
-    shown = [*chosen, *(name for name in names if name in at)]
+    shown = [*chosen, *(name for name in names if name in at and name not in lock.later)]
     if not shown:
-        return resolved, ()
+        return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), ()
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
     why = "image.as_of in seatrial.toml" if given else "the last change to the code"
     row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: {why}")

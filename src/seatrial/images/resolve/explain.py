@@ -83,7 +83,8 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
         if isinstance(tried, Lock):  # of an open line without a wheel the release is unknown: open it further
             named = [line for line in opened if canonical_name(line) in tried.from_source]
         else:
-            named = [line for line in _involved(tried, request.lines) if first is None or line != request.lines[first]]
+            named = _involved(tried, request.lines)
+            named = [line for line in named if first is None or line != request.lines[first]] or named
         ways = {line: _opened(line, request.python, again=line in opened) for line in named}
         if all(way in (line, opened.get(line)) for line, way in ways.items()):
             break
@@ -98,9 +99,10 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
 
 
 def _opened(line: str, python: str, *, again: bool) -> str:
-    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, or ``numpy`` if it is opened again."""
+    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name if it is opened again."""
     opened = Requirement(line)
-    bounds = [] if again else [f">={at},<{Version(at).major + 1}" for _, at in pinned([line], python)]
+    form = "~={0}" if opened.name in PACKAGES else ">={0},<{1}"
+    bounds = [] if again else [form.format(at, Version(at).major + 1) for _, at in pinned([line], python)]
     opened.specifier = SpecifierSet(",".join(bounds))
     return str(opened)
 

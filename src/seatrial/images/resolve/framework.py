@@ -96,7 +96,8 @@ def resolve_frameworks(
         why = "the target does not import it" if framework in needs.unused else None
         why = f"the list names the CPU build, and the code uses {computes}" if framework == feeder else why
         fixed = python or resolved.stack.python or None
-        on = None if why or (framework == "jax" and len(needed) > 1 and _is_cpu_jax(found)) else machine
+        cpu = framework == "jax" and len(needed) > 1 and any("cpu" in each.extras for each in found.of("jax"))
+        on = None if why or cpu else machine  # jax[cpu] next to another framework stays on the CPU
         resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {})
         known = [c.changed(reason=why or c.reason) if c.what == f"{framework} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
@@ -160,7 +161,7 @@ def _resolve_one(
     assert stack.requirement is not None
     assert stack.wheel is not None
     index = stack.index if not own_sources else None
-    if not _rewritable(line, requirement, stack.python):
+    if " -" in line or not is_for(line, stack.python):  # another version would break a hash or an option
         chosen = line
     elif own_sources and machine is not None and constraints.variant is not None:
         chosen = line  # a build that the project's own index has
@@ -230,11 +231,6 @@ def _constraints(
     )
 
 
-def _is_cpu_jax(found: Requirements) -> bool:
-    """Return True if a list names JAX's CPU build, ``jax[cpu]``: next to another framework it stays on the CPU."""
-    return any("cpu" in each.extras for each in found.of("jax"))
-
-
 def _wanted(package: str, found: Requirements) -> SpecifierSet:
     """Return what all lines together ask of a package's release."""
     return SpecifierSet(",".join(str(public(each)[0]) for each in found.of(package)))
@@ -281,14 +277,9 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
         if way == "another Python" and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
     if found.broken[0].rule in ("pins", "requires-python") and found.nearest:
-        return f"require Python {found.nearest[0][1].python} in {_file_of(constraints)}", []
+        source = constraints.source.rpartition("(")[2].rstrip(")").replace("the imports", "requirements.txt")
+        return f"require Python {found.nearest[0][1].python} in {source}", []
     return "seatrial plan … --gpus none", []
-
-
-def _file_of(constraints: Constraints) -> str:
-    """Return requirements.txt of ``torch==2.1 (requirements.txt)``, also if only the imports name the framework."""
-    source = constraints.source.rpartition("(")[2].rstrip(")")
-    return "requirements.txt" if source == "the imports" else source
 
 
 def framework_place(found: Requirements) -> int | None:
@@ -332,11 +323,6 @@ def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
     return "tensorflow-cpu" if framework == "tensorflow" and machine is None else framework
 
 
-def _rewritable(line: str, requirement: Requirement, python: str) -> bool:
-    """Return True if no hash or option hangs on it that another version would break, and no marker excludes it."""
-    return is_for(line, python) and " --" not in line and " -" not in line
-
-
 def _extras(written: Requirement) -> list[str]:
     """Return the extras, sorted; ``cuda12_pip`` is what older releases of JAX called ``cuda12``."""
     return sorted(each.removesuffix("_pip") for each in written.extras)
@@ -360,9 +346,10 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     Without any, `import torch` prints "Failed to initialize NumPy" (seen with 2.13.0+cpu). Before 2.3, torch is built
     for NumPy 1 and prints the same with NumPy 2: https://github.com/pytorch/pytorch/issues/107302.
     """
-    if not _needs_numpy(stack) or stack.wheel is None:
+    wheel = stack.wheel
+    if wheel is None or wheel.framework != "torch" or Version(wheel.version) < Version("2"):
         return found
-    old = Version(stack.wheel.version) < Version("2.3")
+    old = Version(wheel.version) < Version("2.3")
     listed = [line for line in found.lines if canonical_name(line) == "numpy"]
     if not listed:
         return found.plus("numpy<2" if old else "numpy")
@@ -374,7 +361,3 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
 def _admits_numpy_2(line: str) -> bool:
     requirement = parsed(line)
     return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")
-
-
-def _needs_numpy(stack: Stack) -> bool:
-    return stack.wheel is not None and stack.wheel.framework == "torch" and Version(stack.wheel.version) >= Version("2")

@@ -122,7 +122,8 @@ def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, 
     if not hashed:
         lines = {name: line for name, line in lines.items() if name not in {*binary, *OF_TORCH}}
     unhashed = {*lock.from_source, *names} - set(lines) - (binary if not hashed else set())
-    listed = [line for line in found.lines if (canonical_name(line) in unhashed) or _has_address(line)]
+    lines_of = {line: parsed(line) for line in found.lines}
+    listed = [line for line, each in lines_of.items() if canonical_name(line) in unhashed or not each or each.url]
     further = unhashed.difference(filter(None, map(canonical_name, listed)))
     required = of_framework - binary
     return Locked(
@@ -131,11 +132,6 @@ def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, 
         packages=tuple(sorted(line for name, line in lines.items() if name not in of_framework)),
         rest=(*listed, *sorted(further)),
     )
-
-
-def _has_address(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is None or requirement.url is not None
 
 
 def _line(package: LockedPackage) -> str:

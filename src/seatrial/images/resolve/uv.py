@@ -19,8 +19,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, replace
+from datetime import date, timedelta
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -28,11 +30,13 @@ from typing import Any, TypeVar
 
 import packaging
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import seatrial
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
+from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import (
     Answer,
     Lock,
@@ -67,7 +71,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 7
+_FORMAT = 8
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -86,8 +90,14 @@ _Found = TypeVar("_Found")
 #: most sources read for what they require.
 _MOST_LISTED_BYTES, _MOST_EXCLUDED, _MOST_READ = 8_000_000, 40, 8
 
+#: Days before the day of a request from which on a wheel counts as old: a newer source may exist.
+_OLD_DAYS = 730
+
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
+
+#: The last setuptools with pkg_resources, which packages import without requiring it. Source: setuptools' NEWS, 82.0.0.
+_SETUPTOOLS = ("setuptools", "81.0.0")
 
 #: Ubuntu 22.04 has the oldest glibc of the base images, 2.35. Source: packages.ubuntu.com/jammy/libc6.
 _PLATFORM = f"{platform.machine()}-manylinux_2_35"
@@ -108,6 +118,7 @@ class UvResolver:
         self._folder = folder
         self._limit_s = limit_s
         self.began: float | None = None
+        self.late = list[str]()  # answers that the time limit cut off
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
         self._required: dict[tuple[str, str], str] = {}  # (name, version) → text of a source's requires.txt
@@ -115,7 +126,9 @@ class UvResolver:
     @cached_property
     def for_guesses(self) -> UvResolver:
         """Return a resolver for all guesses of packages together, with a tenth of the time."""
-        return UvResolver(self._folder, self.host, limit_s=self._limit_s / 10)
+        found = UvResolver(self._folder, self.host, limit_s=self._limit_s / 10)
+        found.late = self.late
+        return found
 
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
@@ -262,35 +275,42 @@ class UvResolver:
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
         """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins.
 
-        A day that leaves no solution, or no wheel, is lifted for the packages named, then for all.
+        A day that leaves no solution, or no wheel, is a year later for the packages named, then lifted. So it is where
+        a listed package is older than its day, as what it requires had no wheel then.
         """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
+        newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
         while True:
+            exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
-                answer = self._compile(request, excluded, stand_ins)
+                answer = self._compile(
+                    replace(request, constraints=(*request.constraints, *exact)), excluded, stand_ins
+                )
             except CommandTimeoutError:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
+                if request.dependencies and (newer := self._newer_sources(request, answer, excluded)):
+                    excluded |= newer
+                    continue
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
-                built = set(excluded) - set(request.elsewhere)
-                if request.as_of and (built or self._is_behind(request, answer)):
-                    current = self._answer(replace(request, as_of="", dates=()), self._resolve)
-                    known = current.packages if isinstance(current, Lock) else ()
-                    if brought := {each.name for each in known} - self._undated(request):
-                        dated = None if built else replace(answer, lacking=lacking, later=later)
-                        request, later = request.dated(*sorted(brought)), (*later, *brought)
-                        excluded = dict.fromkeys(request.elsewhere, "")
-                        continue
-                    if isinstance(current, Lock) and not built <= set(current.from_source):
-                        return replace(current, later=("*",))  # the day would cost a build
-                if dated and not self._is_older(request, dated, answer):
-                    return dated
-                return replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
-            if request.as_of and (names := self._to_lift(request, answer)):
-                later = (*later, *names)
-                request = replace(request, as_of="", dates=()) if "*" in names else request.dated(*names)
+                found = replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
+                dependent = newest is None and request.as_of and request.dependencies
+                newest = self._behind(request, answer) if dependent else None
+                if not newest:
+                    return found
+                dated = found
+                continue
+            if request.as_of and (names := self._to_lift(request, answer, every=not newest)):
+                request, later = _lifted(request, names, later), (*later, *names)
+                continue
+            if newest and isinstance(answer, Unsatisfiable):
+                named = answer.named & newest.keys() or newest.keys()
+                newest = {name: version for name, version in newest.items() if name not in named}
+            if dated and not newest:
+                return dated
+            if newest and not isinstance(answer, str):
                 continue
             if not isinstance(answer, str):
                 return answer
@@ -306,43 +326,47 @@ class UvResolver:
             else:
                 excluded[name] = answer
 
-    def _alone(self, request: ResolveRequest, oldest: dict[str, str]) -> Answer:
-        try:
-            answer = self._compile(request, (), oldest)
-        except CommandTimeoutError:
-            return self._late(request)
-        return Unsatisfiable(answer) if isinstance(answer, str) else answer
-
-    def _is_behind(self, request: ResolveRequest, lock: Lock) -> bool:
-        """Return True if a listed package is older than its day, as what it requires had no wheel then."""
-        alone = replace(request, constraints=(), dependencies=False, preferred=())
+    def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
+        """Return the newest release as of its day of each listed package that is older."""
+        alone = replace(request, dependencies=False, preferred=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
-        newest = self._answer(alone, lambda request: self._alone(request, oldest))
-        return isinstance(newest, Lock) and self._is_older(request, lock, newest)
+        newest = self._answer(alone, lambda request: self._run(request, {}, oldest))
+        free = {name for name, day in request.dates if not day}
+        found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
+        pairs = {each.name: each.version for each in newest.packages} if isinstance(newest, Lock) else {}
+        return {name: at for name, at in pairs.items() if name in found and Version(at) > found[name]}
 
-    def _is_older(self, request: ResolveRequest, lock: Lock, other: Lock) -> bool:
-        """Return True if a listed package is older in the first lock."""
-        listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
-        found = {each.name: Version(each.version) for each in lock.packages if each.name in listed}
-        return any(Version(each.version) > found.get(each.name, Version(each.version)) for each in other.packages)
+    def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
+        """Return open lines whose newest wheel is old and that have a newer source of Python code alone."""
+        since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=_OLD_DAYS)
+        old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
+        lines = map(Requirement, request.lines)
+        wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
+        open_ones = [name for name in old if name in wanted and name not in excluded and "==" not in str(wanted[name])]
+        newer = [f"{name}{wanted[name] & SpecifierSet(f'>{old[name]}')}" for name in open_ones[:_MOST_READ]]
+        with ThreadPoolExecutor(_MOST_READ) as threads:
+            sources = threads.map(lambda line: self.source(line, request), newer)
+        return {
+            name: f"{name}=={source.version}"
+            for name, source in zip(open_ones, sources, strict=False)
+            if source and not read_build(name, name, source.names, source.texts).compiles
+        }
 
-    def _to_lift(self, request: ResolveRequest, answer: Answer | str) -> tuple[str, ...]:
+    def _to_lift(self, request: ResolveRequest, answer: Answer | str, *, every: bool) -> tuple[str, ...]:
         """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
         free = {name for name, day in request.dates if not day}
         if isinstance(answer, str):
             return tuple({canonicalize_name(Requirement(answer).name)} - free)
-        listed = self._undated(request) - free
-        return (tuple(sorted(answer.named & listed)) or ("*",)) if isinstance(answer, Unsatisfiable) else ()
-
-    def _undated(self, request: ResolveRequest) -> set[str]:
-        """Return the listed packages, and all without a day."""
+        if not isinstance(answer, Unsatisfiable):
+            return ()
         listed = {canonicalize_name(Requirement(line).name) for line in request.lines}
-        return listed | {name for name, day in request.dates if not day}
+        return tuple(sorted({*answer.filtered} - free or (answer.named & listed) - free)) or ("*",) * every
 
     def _late(self, request: ResolveRequest) -> Unreachable:
         longer = f"; run waits {PATIENT_S:g} s" if self._limit_s < PATIENT_S else ""
         again = f"plan again to continue from the answers received{longer}"
-        return Unreachable(f"{shown_index(request)} did not answer within {self._limit_s:g} s ({again})")
+        self.late.append(f"{shown_index(request)} did not answer within {self._limit_s:g} s ({again})")
+        return Unreachable(self.late[-1])
 
     def _compile(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
         """Run uv once; return a requirement without a wheel, or the answer."""
@@ -352,15 +376,14 @@ class UvResolver:
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
-            if request.preferred:
-                rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in request.preferred]
-                (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
+            preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred)}
+            rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in preferred.items()]
+            (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
             argv = ["compile", "requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
             argv += ["--no-build", "--no-header", "--format", "pylock.toml", "-o", _LOCK]
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
-            if request.prereleases or request.as_of:  # of a day before the first release, none but what a line names
-                argv += ["--prerelease", "allow" if request.prereleases else "explicit"]
+            argv += ["--prerelease", "allow"] if request.prereleases else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--overrides", "requirements.in"] if request.alone else []
@@ -413,6 +436,15 @@ def _digest(request: ResolveRequest) -> str:
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[str]) -> ResolveRequest:
+    """Return the request with a day a year later for these packages, "*" for all; without a day the second time."""
+    after = (date.fromisoformat(request.as_of) + timedelta(days=365)).isoformat()
+    if "*" in names:
+        return replace(request, as_of="", dates=()) if "*" in later else replace(request, as_of=after)
+    own = dict(request.dates)
+    return request.dated(*names).dated(*(name for name in names if name not in own), as_of=after)
 
 
 def _bounded(*argv: str) -> list[str]:

@@ -36,6 +36,7 @@ _NO_PACKAGE = re.compile(
     r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
 )
 _NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
+_FILTERED = re.compile(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
 _SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
@@ -101,22 +102,20 @@ def refusal(text: str, request: ResolveRequest) -> Answer | str:
     if _LOGIN.search(text):
         return Unreachable(f"{shown_index(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if _NO_SOLUTION not in text:
-        return Unreachable(f"{shown_index(request, text)} cannot be read: {_last_cause(text)}")
+        causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
+        last = causes[-1] if causes else " ".join(text.split())[:200]
+        return Unreachable(f"{shown_index(request, text)} cannot be read: {last}")
     if (no_package := _NO_PACKAGE.search(text)) is not None:
         return Unsatisfiable(_cause(text), no_package=no_package[1])
     no_version = _NO_VERSION.search(text)
-    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None)
+    filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
+    return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None, filtered=filtered)
 
 
 def _cause(text: str) -> str:
     """Return uv's explanation as one line, without its prefixes and hints."""
     words = text.partition("cause:")[2].partition("\nhint:")[0] or text
     return " ".join(words.split()).removesuffix(".")
-
-
-def _last_cause(text: str) -> str:
-    causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
-    return causes[-1] if causes else " ".join(text.split())[:200]
 
 
 def shown_index(request: ResolveRequest, text: str = "") -> str:
@@ -150,7 +149,9 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
     hashes = [wheel["hashes"]["sha256"] for wheel in wheels if "sha256" in wheel.get("hashes", {})]
     real = {digests.get(each, each) for each in hashes}
     known = tuple(sorted(each for each in real if each is not None))
-    return LockedPackage(row["name"], row["version"], known or ("",) * (None in real), max(sizes, default=None))
+    uploaded = max((str(wheel.get("upload-time", ""))[:10] for wheel in wheels), default="")
+    known = known or ("",) * (None in real)
+    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded)
 
 
 def stored_lock(data: Any) -> Lock:

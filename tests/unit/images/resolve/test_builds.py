@@ -47,6 +47,8 @@ def index() -> Iterator[Index]:
         ),
         ({"Cargo.toml": "", "src/lib.rs": "", "pyproject.toml": MODERN}, [" cargo"], [SIGHT]),
         ({"setup.py": "print 'Python 2'"}, [SIGHT], [TOOLS]),
+        ({"setup.py": "import pkg_resources", "pyproject.toml": MODERN}, [SIGHT, "'setuptools<66'"], [TOOLS]),
+        ({"setup.py": "setup(use_2to3=True)"}, [SIGHT, "'setuptools<58'"], [TOOLS]),
     ],
 )
 def test_source_decides_what_its_build_gets(

@@ -27,6 +27,22 @@ def index() -> Iterator[Index]:
             server.source("built", version, BUILD)
             server.uploaded[f"built-{version}.tar.gz"] = day
         server.has("undated", "undated-1.0-py3-none-any.whl", "undated-2.0-py3-none-any.whl")
+        for name in ("mixed", "compiled"):  # an old wheel and a newer source
+            server.has(name, file := f"{name}-1.0-py3-none-any.whl")
+            server.source(name, "2.0", {**BUILD, **({"a.c": ""} if name == "compiled" else {})})
+            server.uploaded |= {file: "2018-01-01", f"{name}-2.0.tar.gz": "2021-01-01"}
+        for version, day in (("1.0", "2020-01-01"), ("2.0", "2021-01-01")):  # the second needs what came later
+            server.has("ahead", file := f"ahead-{version}-py3-none-any.whl")
+            server.uploaded[file] = day
+        server.needs["ahead-2.0"] = ("wheeled",)
+        server.source("wheeled", "1.0", BUILD)
+        server.has("wheeled", "wheeled-1.1-py3-none-any.whl", "wheeled-9.0-py3-none-any.whl")
+        server.uploaded |= {"wheeled-1.0.tar.gz": "2020-01-01", "wheeled-1.1-py3-none-any.whl": "2022-01-01"}
+        server.uploaded["wheeled-9.0-py3-none-any.whl"] = "2025-01-01"
+        for name in ("brings", "sourced"):
+            server.has(name, file := f"{name}-1.0-py3-none-any.whl")
+            server.uploaded[file] = "2020-01-01"
+        server.needs |= {"brings-1.0": ("six",), "sourced-1.0": ("six", "built")}
         server.needs["top-1.0"] = ("six>=1.17",)
         server.has("top", "top-1.0-py3-none-any.whl")
         server.uploaded["top-1.0-py3-none-any.whl"] = "2021-01-01"
@@ -43,13 +59,18 @@ def index() -> Iterator[Index]:
         ("six\nundated", "six==1.10 undated==2.0"),
         ("six\nbuilt", "six==1.10 built==0.21"),
         ("six\ntop", "six==1.17 top==1.0"),
+        ("brings", "six==1.10 brings==1.0"),
+        ("sourced", "six==1.10 sourced==1.0"),
+        ("mixed", "mixed==2.0"),
+        ("compiled", "compiled==1.0"),
+        ("ahead", "ahead==2.0 wheeled==1.1"),
     ],
 )
 def test_what_is_open_is_of_the_day_if_that_can_be_installed(plan: Any, requirements: str, installed: str) -> None:
     made = plan(requirements, as_of="2021-06-01")
     texts = "\n".join([*made.context_texts.values(), *plan.chosen("from source")])
     assert all(each in texts for each in installed.split()), texts
-    assert plan.chosen("as of") == ["2021-06-01"] * ("six==1.10" in installed)
+    assert plan.chosen("as of") == ["2021-06-01"] * (installed not in ("six==1.17", "six==1.17 top==1.0"))
 
 
 @pytest.mark.parametrize(("age_days", "release"), [(1, "1.17"), (900, "1.10"), (20_000, "1.17")])
@@ -60,3 +81,11 @@ def test_day_is_that_of_the_newest_file_unless_it_is_recent_or_unknown(plan: Any
     for each in (script, plan.project / "requirements.txt"):
         os.utime(each, (then := time.time() - age_days * 86_400, then))
     assert f"six=={release}" in "\n".join(plan("").context_texts.values())
+
+
+def test_a_slow_index_takes_no_day_away_in_silence(plan: Any) -> None:
+    plan.index.delay_s, plan.limit_s = 2.0, 1.0
+    made = plan("six", as_of="2021-06-01")
+    assert "did not answer within 1 s" in "".join(made.warnings)
+    plan.index.delay_s, plan.limit_s = 0.0, 30.0
+    assert "six==1.10" in "\n".join(plan("six", as_of="2021-06-01").context_texts.values())
