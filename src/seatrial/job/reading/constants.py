@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from seatrial.job.reading.flow import FunctionNode
+from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 
@@ -349,12 +349,6 @@ def _default(name: str, function: FunctionNode) -> ast.expr | None:
         *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
     ]
     return next((value for each, value in pairs if each.arg == name), None)
-
-
-def parameters(function: FunctionNode) -> list[str]:
-    """Return the names of a function's parameters."""
-    spec = function.args
-    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
 
 
 def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -146,6 +146,15 @@ class Flow:
                 found.setdefault(node.id, []).append(None)
         return found
 
+    def is_local(self, function: str, name: str) -> bool:
+        """Return whether a name is a parameter of a function, or assigned in it."""
+        return function != "" and name in (*parameters(self.functions[function]), *self.assigned(function))
+
+    def is_replaced(self, owner: str, name: str) -> bool:
+        """Return whether an object's method may be another: ``self`` sets the name, or a class below defines it."""
+        below = (each for each, bases in self.bases.items() if owner in bases)
+        return any(f"{each}.{name}" in self.functions for each in below) or (owner, name) in self._set
+
     def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
         """Return (function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
         return self._set.get((owner, name), [])
@@ -244,6 +253,12 @@ class Flow:
         for handler in node.handlers:
             children += _block(handler.body, _PERHAPS._replace(needed=runs.needed and stands_in and handler in caught))
         return children + _block(node.orelse, inner) + _block(node.finalbody, runs)
+
+
+def parameters(function: FunctionNode) -> list[str]:
+    """Return the names of a function's parameters."""
+    spec = function.args
+    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
 
 
 def _compound(tree: ast.Module) -> Iterator[ast.AST]:

@@ -56,6 +56,7 @@ _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
 _NOTED = (
     *TELLING,
     ast.Assign,
+    ast.AugAssign,
     ast.Dict,
     ast.Assert,
     ast.If,
@@ -141,7 +142,7 @@ class ProjectReader:
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
-        before: files that run before the script, such as a module's packages.
+        before: files that run before the script, such as a module's packages. placed: see ImportRoots.
     """
 
     def __init__(
@@ -156,12 +157,13 @@ class ProjectReader:
         any_python: bool = False,
         folder: Path | None = None,
         before: Sequence[Path] = (),
+        placed: Sequence[Path] = (),
         modules: ParsedModules | None = None,
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
         named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
-        self.roots = ImportRoots(project, start, roots, folder or project)
+        self.roots = ImportRoots(project, start, roots, folder or project, placed)
         self.modules = modules or ParsedModules(project, start, inside, any_python=any_python)
         self.modules.begin(self.roots.provided)
         self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
@@ -204,6 +206,8 @@ class ProjectReader:
             self._visit(self.perhaps.pop(0), certain=False)
         if self.roots.added:
             return None
+        for name in [each for each in self.reading.missing if self.roots.open and each[0] != "."]:
+            del self.reading.missing[name]
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
@@ -345,12 +349,14 @@ class ProjectReader:
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                module.types[node.targets[0].id] = dotted(node.value.func)
+                module.bind(module.types, node.targets[0].id, dotted(node.value.func))
             for name, value in assigned_variables(node).items():
                 if name == "KERAS_BACKEND":
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
+            self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
         if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
             self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
@@ -379,7 +385,6 @@ class ProjectReader:
         if isinstance(node, Import) and not self.roots.exhausted:
             self._follow(module, node, needed=certain and seen.needed, seen=seen, unit=(module.path, unit))
         elif isinstance(node, ast.Call):
-            self.roots.extend_by_call(module, node)
             called = dotted(node.func)
             if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
                 self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
@@ -432,7 +437,7 @@ class ProjectReader:
                 self._note_missing(module, node, parts, roots, None)
             if found[-1] is not None:
                 for local, inner in bound.items():
-                    module.bound[f"*{found[-1][0]}" if local == "*" else local] = (found[-1][0], inner)
+                    module.bind(module.bound, f"*{found[-1][0]}" if local == "*" else local, (found[-1][0], inner))
             for lacked in lacking if needed else ():
                 name_in = [*parts[: None if name != "__init__" else 0], str(lacked)]
                 self._note_missing(module, node, name_in, roots, other)
@@ -466,6 +471,7 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
     """
     reader = ProjectReader(project, roots, inside, start, **how)
     while (reading := reader.read()) is None:
-        roots = [*roots, *reader.roots.added]
-        reader = ProjectReader(project, roots, inside, start, modules=reader.modules, **how)
+        known = reader.roots
+        roots = [each for each in known.absolute if each not in known.packaged]
+        reader = ProjectReader(project, roots, inside, start, placed=known.placed, modules=reader.modules, **how)
     return reading
