@@ -156,7 +156,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if same:
         found = os.path.relpath(same[0], job.folder)
         return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
-    return f"the project does not have{_maker(job, read.path)}"
+    said = next((f"; the script says: {each.advice}" for each in reads if each.advice), "")
+    return f"the project does not have{said or _maker(job, read.path)}"
 
 
 def _sources(job: Job) -> list[Path]:

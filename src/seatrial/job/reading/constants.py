@@ -18,8 +18,8 @@ from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
 
-#: Names that are followed to a constant, at most.
-_DEEPEST = 12
+#: Names and parts of expressions that are followed to a constant, at most.
+_DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
 

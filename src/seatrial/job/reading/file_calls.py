@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from seatrial.job.reading.signs import dotted, is_constant, keywords, literal
+from seatrial.job.reading.flow import fails
+from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
 
 #: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
 #: keywords that it may come by.
@@ -114,8 +115,32 @@ def read_paths(node: ast.Call) -> Iterator[ast.expr]:
             yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
 
 
+#: Calls that check for a path.
+ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+
+
 def checked_paths(node: ast.Call) -> list[ast.expr]:
     return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
+
+
+def demanded(node: ast.AST) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
+    """Yield (call, texts that may say what to do) for each check without whose path a statement ends the run."""
+    if isinstance(node, ast.Assert):
+        yield from ((call, [node.msg] if node.msg else []) for call in _needed(node.test, True))
+    elif isinstance(node, ast.If) and fails(node.body):
+        inner = (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call))
+        said = [text for call in inner for text in call.args]
+        yield from ((call, said) for call in _needed(node.test, False))
+
+
+def _needed(test: ast.expr, holds: bool) -> Iterator[ast.Call]:
+    """Yield the checks for paths that all succeed wherever ``test`` is as ``holds`` says."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _needed(test.operand, not holds)
+    elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
+        yield from (call for each in test.values for call in _needed(each, holds))
+    elif holds and isinstance(test, ast.Call) and last_name(test.func) in ASKS:
+        yield test
 
 
 def called_names(node: ast.Call) -> tuple[str, str]:

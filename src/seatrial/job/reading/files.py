@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,8 +23,8 @@ _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
-#: Calls that check for a path, and calls that may create any.
-_ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+#: Calls that may create any path; words of a message that says what to do.
+_ADVICE = re.compile(r"https?://|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
 _MAKES_ANY = re.compile(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
@@ -74,11 +74,13 @@ class Read:
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
+        advice: what the script says where the path is missing: ``Run prepare.py first``, or "".
     """
 
     path: str
     where: str
     option: str | None
+    advice: str = ""
 
 
 class Files:
@@ -97,6 +99,7 @@ class Files:
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
         self._asking: list[ParsedCall] = []
+        self._demanded: dict[int, list[ast.expr]] = {}
         self._given: set[str] = set()
         self._makes_any = False
         self._runs: dict[Unit, list[tuple[Unit, bool, bool]]] = {}
@@ -112,9 +115,9 @@ class Files:
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
             self._noted.append(ParsedCall(unit, node, always, likely))
-        if not called and len(self._reading) < _MOST_WRITES and any(calls.read_paths(node)):
+        if not called and len(self._reading) < _MOST_WRITES and any(self._paths(node)):
             self._reading.append(ParsedCall(unit, node, always, likely))
-        elif last in _ASKS:
+        elif last in calls.ASKS:
             self._asking.append(ParsedCall(unit, node, always, likely))
         elif last not in ("add_argument", "Path", "join") and not called:
             self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
@@ -127,6 +130,10 @@ class Files:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always, likely=likely)
+
+    def note_demands(self, node: ast.AST) -> None:
+        """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
+        self._demanded |= {id(call): said for call, said in calls.demanded(node)}
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, likely: bool) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``likely``: see RunNode."""
@@ -166,18 +173,18 @@ class Files:
             return tuple(reads.values())
         self.constants.always, self.constants.likely = self._reached(start, 2), True
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        made = [
-            self.constants.text(path, each.unit) for each in self._noted for path, *_ in calls.written_paths(each.node)
-        ]
+        bare, filled = list[Text | None](), list[Text | None]()
+        for unit, node, *_ in self._noted:
+            texts = bare if calls.called_names(node)[1] in ("mkdir", "makedirs") else filled
+            texts += (self.constants.text(path, unit) for path, *_ in calls.written_paths(node))
+        made = [*bare, *filled]
         checked = [
             self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
         ]
         guarded = {each.text for each in checked if each is not None}
-        kept, kept_or_checked = (
-            _Paths(made),
-            _Paths([*made, *(each for each in checked if each and ANY not in each.text)]),
-        )
-        paths = [(each, path) for each in self._reading for path in calls.read_paths(each.node)]
+        known = [*made, *(each for each in checked if each and ANY not in each.text)]
+        kept, kept_or_checked, written = _Paths(made), _Paths(known), _Paths(filled, bare)
+        paths = [(each, path) for each in self._reading for path in self._paths(each.node)]
         for (unit, node, _, likely), path in paths:
             found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
             module = self._module_at(unit[0])
@@ -198,9 +205,18 @@ class Files:
             unclear = unclear or named
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
-            if (usual or is_typed) and not unclear and text not in (kept_or_checked if asks else kept):
-                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
+            among = written if id(node) in self._demanded else kept_or_checked if asks else kept
+            if (usual or is_typed) and not unclear and text not in among:
+                said = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
+                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, said))
         return tuple(reads.values())
+
+    def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
+        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)
+
+    def _advice(self, unit: Unit, node: ast.Call) -> str:
+        said = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
+        return next((each.text.replace(ANY, "…") for each in said if each and _ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files that it writes in folders of the project that it does not make. Call ``reads`` first.
@@ -296,12 +312,18 @@ class Files:
 
 
 class _Paths:
-    """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
+    """Decide whether a path, what is above or below it, or the file without its suffix is among others.
 
-    def __init__(self, texts: Sequence[Text | None]) -> None:
+    Args: bare: empty folders, below which nothing is. With them, folders of trackers do not count.
+    """
+
+    def __init__(self, texts: Sequence[Text | None], bare: Sequence[Text | None] | None = None) -> None:
         starts = [each.text.partition(ANY) for each in texts if each is not None]
-        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | calls.MADE
-        self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
+        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts}
+        empty = [] if bare is None else [posixpath.normpath(each.text) for each in bare if each]
+        self._known |= calls.MADE if bare is None else set()
+        self._above = {str(parent) for each in (*self._known, *empty) for parent in PurePosixPath(each).parents}
+        self._above |= {*empty}
         self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
 
     def __contains__(self, text: str) -> bool:

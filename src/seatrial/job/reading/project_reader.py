@@ -357,6 +357,7 @@ class ProjectReader:
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
+        self.files.note_demands(node)
         if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
             self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
