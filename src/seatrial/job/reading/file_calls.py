@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from seatrial.job.reading.flow import fails
-from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import dotted, full_name, is_constant, keywords, last_name, literal
 
 #: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
 #: keywords that it may come by.
@@ -66,8 +66,19 @@ _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
-OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile", "Image.open", "PIL.Image.open", "jsonlines.open"}
+OPENERS |= {
+    "fsspec.open",
+    "tarfile.open",
+    "ZipFile",
+    "tf.io.gfile.GFile",
+    "Image.open",
+    "PIL.Image.open",
+    "jsonlines.open",
+}
 _WRITES = frozenset("wax+")
+#: Calls that open remote paths with fsspec. Source: pandas.pydata.org/docs/user_guide/io.html, "Reading/writing remote
+#: files"; filesystem-spec.readthedocs.io, "Who uses fsspec?".
+_BY_FSSPEC = re.compile(r"(pandas|fsspec|dask|xarray|datasets)\..*|[\w.]*\.to_(csv|json|parquet|feather|pickle|excel)")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Keywords of settings that trainers write to; they choose when.
@@ -117,6 +128,11 @@ def read_paths(node: ast.Call) -> Iterator[ast.expr]:
 
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+
+
+def by_fsspec(name: str, names: Mapping[str, str]) -> bool:
+    """Return whether a call opens remote paths with fsspec. Args: names: see imported_names."""
+    return _BY_FSSPEC.fullmatch(full_name(name, names)) is not None
 
 
 def checked_paths(node: ast.Call) -> list[ast.expr]:

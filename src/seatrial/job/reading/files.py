@@ -35,6 +35,8 @@ _SETTING = re.compile(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
 _TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
+#: The scheme of a remote path; pathlib takes one of its slashes.
+_REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
@@ -210,6 +212,19 @@ class Files:
                 said = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, said))
         return tuple(reads.values())
+
+    def remote(self) -> dict[str, str]:
+        """Return ``remote.gs`` → where it opens such paths through fsspec. Call ``reads`` first."""
+        found: dict[str, str] = {}
+        for unit, node, _, likely in (*self._reading, *self._noted):
+            module, name = self._module_at(unit[0]), calls.called_names(node)[0]
+            if module is None or not likely or unit not in self.constants.always:
+                continue
+            paths = (*self._paths(node), *(path for path, *_ in calls.written_paths(node)))
+            texts = [self.constants.text(path, unit) for path in paths] if calls.by_fsspec(name, module.names) else ()
+            for scheme in filter(None, (_REMOTE.match(each.text) for each in texts if each)):
+                found.setdefault(f"remote.{scheme[1]}", f"{module.shown}:{node.lineno}")
+        return found
 
     def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
         return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)

@@ -334,7 +334,9 @@ def _may_leave(node: ast.stmt) -> bool:
 def _exits(node: ast.AST) -> bool:
     """Recognise ``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
     call = _exit_call(node)
-    return call is not None and not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
+    status = call.args[0] if call and call.args else None
+    fails = isinstance(status, ast.JoinedStr) or (isinstance(status, ast.Constant) and status.value)
+    return call is not None and not fails
 
 
 def fails(block: Sequence[ast.stmt]) -> bool:

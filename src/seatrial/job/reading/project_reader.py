@@ -88,6 +88,7 @@ class Readings:
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, and Hydra's files. unmade: files in folders that it does not make.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
+        remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -108,6 +109,7 @@ class Readings:
     reads: tuple[Read, ...] = ()
     unmade: tuple[Write, ...] = ()
     hub_model: tuple[str, str] | None = None
+    remote: dict[str, str] = field(default_factory=dict)
     devices: tuple[Reason, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -226,6 +228,7 @@ class ProjectReader:
             devices=self.devices.found(self.visited, imported),
             reads=self.files.reads((self.start, "")),  # by what is likely, and so after the devices
             hub_model=self.files.hub_model,
+            remote=self.files.remote(),
             unmade=self.files.unmade((self.start, "")),
             files=self.modules.files(),
             misfits=(

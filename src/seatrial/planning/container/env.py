@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.backends.containers.run_options import proxy_env, read_env_file
+from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
@@ -23,6 +24,22 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
+
+#: Store → (its clients and kinds of paths, variables of which any is a login, the folder of one in HOME).
+#: Sources: docs.cloud.google.com/docs/authentication/application-default-credentials;
+#: docs.aws.amazon.com/boto3/latest/guide/credentials.html.
+_STORES = {
+    "Google Cloud": (
+        re.compile(r"google\.cloud(\..*)?|gcsfs|remote\.gc?s"),
+        ("GOOGLE_APPLICATION_CREDENTIALS",),
+        ".config/gcloud",
+    ),
+    "AWS": (
+        re.compile(r"boto3|botocore|s3fs|remote\.s3a?"),
+        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_SHARED_CREDENTIALS_FILE"),
+        ".aws",
+    ),
+}
 
 
 def plan_env(
@@ -74,6 +91,13 @@ def without_login(
     if hub is not None and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
         reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
         choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
+    for store, (clients, names, folder) in _STORES.items():
+        used = next((place for name, place in script.modules.items() if clients.fullmatch(name)), None)
+        mounted = any(f"/{each.target}/".endswith(f"/{folder}/") for each in job.mounts)
+        if used is not None and given.isdisjoint(names) and not mounted:
+            way = f"--mount ~/{folder}:{CONTAINER_HOME}/{folder} gives it yours"
+            reason = f"{used} opens it, and the run has no login: {way}"
+            choices.append(Choice(what=store, value="no credentials", reason=reason))
     return variables, choices
 
 
