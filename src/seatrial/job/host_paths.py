@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
@@ -44,6 +44,7 @@ _MOST_OF_POINTER = 1_024
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
+_KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
 
 
@@ -56,6 +57,7 @@ class HostPath:
         where: ``--data``, ``configs/a.yaml:3`` or the argument itself. text: as it is written there.
         written: its name is one of a folder for results.
         typed: an argument names it; the text of a file, or a link in the project, does not.
+        key: of the file's line, with the spaces before it.
     """
 
     source: Path
@@ -64,6 +66,7 @@ class HostPath:
     text: str
     written: bool
     typed: bool = True
+    key: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -94,8 +97,11 @@ def host_paths(job: Job) -> tuple[HostPath, ...]:
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
-def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
-    """Yield a sentence for each missing input, with the place where it is or what creates it."""
+def missing_inputs(job: Job, reads: Sequence[Read], *, contained: bool = True) -> Iterator[str]:
+    """Yield a sentence for each missing input, with the place where it is or what creates it.
+
+    Args: contained: the run has a container, without this machine's files.
+    """
     absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
@@ -104,8 +110,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         if "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
             found.append(f"{read.where} reads {read.path}, a Git LFS pointer without its content: git lfs pull")
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
-            gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
-            found += [each.absence for each in gone]
+            found += _lacking(job, path, read, reads, contained=contained)
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
     yield from found[:_MOST_MISSING]
@@ -114,6 +119,29 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         yield f"{read.where} reads {read.path}{also}, which {_instead(job, path, [read, *more])}"
     if (left := len(found) + len(absent) - _MOST_MISSING) > 0:
         yield f"and {left} more missing inputs"
+
+
+def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read], *, contained: bool) -> Iterator[str]:
+    """Yield a sentence for each path in a configuration, or a list, that a run will lack, with what gives it."""
+    named = {each.target for each in host_paths(job)}  # mounted, or named where they are missing
+    composed = read.where == read.path  # by Hydra
+    top = posixpath.commonpath(
+        [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path] or [""]
+    )
+    for each in _of_file(file, read.path, job):
+        set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip())}=.+")
+        given = any(map(PurePosixPath(each.target).is_relative_to, mounted(job)))
+        given = given or (each.key != "" and any(map(set_by.fullmatch, job.target.args)))
+        there = each.is_there and not (contained and of_a_machine(each.text) and each.target not in named)
+        if not (there or given or each.written):
+            folder = posixpath.dirname(each.target) if PurePosixPath(each.target).suffix else each.target
+            mount = shlex.quote(f"{folder if each.is_there else 'DIR'}:{folder}")
+            key = ".".join(
+                (*PurePosixPath(posixpath.relpath(posixpath.dirname(read.path) or ".", top)).parts, each.key)
+            )
+            override = f", or override it: -- {key}=DIR" if composed and each.key[:1].strip() else ""
+            absence = f"{each}: the container will not have it" if each.is_there else each.absence
+            yield f"{absence}; to mount it: --mount {mount}{override}"
 
 
 def mounted(job: Job) -> list[str]:
@@ -227,7 +255,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
             written = _is_written(line[: match.start()])
             path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
             if path is not None and path.text.count("/") > 1 and (path.is_there or of_a_machine(path.text)):
-                yield path
+                yield replace(path, key=key[1] if (key := _KEY.match(line)) else "")
 
 
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
