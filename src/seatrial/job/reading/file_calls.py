@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from seatrial.job.reading.flow import fails
-from seatrial.job.reading.signs import dotted, full_name, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
 
 #: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
 #: keywords that it may come by.
@@ -76,9 +76,10 @@ OPENERS |= {
     "jsonlines.open",
 }
 _WRITES = frozenset("wax+")
-#: Calls that open remote paths with fsspec. Source: pandas.pydata.org/docs/user_guide/io.html, "Reading/writing remote
-#: files"; filesystem-spec.readthedocs.io, "Who uses fsspec?".
-_BY_FSSPEC = re.compile(r"(pandas|fsspec|dask|xarray|datasets)\..*|[\w.]*\.to_(csv|json|parquet|feather|pickle|excel)")
+#: Calls that check for a path.
+ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+#: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
+BY_FSSPEC = re.compile(r"(pandas|fsspec|dask|xarray|datasets)\.")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Keywords of settings that trainers write to; they choose when.
@@ -124,15 +125,6 @@ def read_paths(node: ast.Call) -> Iterator[ast.expr]:
         downloads = not is_constant(given.get("download", ast.Constant(False)), False)
         if not downloads and not _opens_to_write(given.get("mode")):
             yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
-
-
-#: Calls that check for a path.
-ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
-
-
-def by_fsspec(name: str, names: Mapping[str, str]) -> bool:
-    """Return whether a call opens remote paths with fsspec. Args: names: see imported_names."""
-    return _BY_FSSPEC.fullmatch(full_name(name, names)) is not None
 
 
 def checked_paths(node: ast.Call) -> list[ast.expr]:

@@ -16,7 +16,7 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import keywords, literal, of_a_machine
+from seatrial.job.reading.signs import dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
@@ -97,6 +97,7 @@ class Files:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
         self.hub_model: tuple[str, str] | None = None
+        self.remote: dict[str, str] = {}
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -168,30 +169,32 @@ class Files:
     def reads(self, start: Unit) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it.
 
-        Sets ``hub_model``, the first model that it loads by a hub's name.
+        Sets ``hub_model``, the first model that it loads by a hub's name, and ``remote``: see Readings.
         """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
             return tuple(reads.values())
         self.constants.always, self.constants.likely = self._reached(start, 2), True
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        bare, filled = list[Text | None](), list[Text | None]()
-        for unit, node, *_ in self._noted:
-            texts = bare if calls.called_names(node)[1] in ("mkdir", "makedirs") else filled
-            texts += (self.constants.text(path, unit) for path, *_ in calls.written_paths(node))
-        made = [*bare, *filled]
+        made = [
+            self.constants.text(path, each.unit) for each in self._noted for path, *_ in calls.written_paths(each.node)
+        ]
         checked = [
             self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
         ]
         guarded = {each.text for each in checked if each is not None}
         known = [*made, *(each for each in checked if each and ANY not in each.text)]
-        kept, kept_or_checked, written = _Paths(made), _Paths(known), _Paths(filled, bare)
+        kept, kept_or_checked = _Paths(made), _Paths(known)
         paths = [(each, path) for each in self._reading for path in self._paths(each.node)]
         for (unit, node, _, likely), path in paths:
             found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
             module = self._module_at(unit[0])
             if module is None or found is None:
                 continue
+            if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(
+                full_name(dotted(node.func), module.names)
+            ):
+                self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag])
             usual = likely and unit in self.constants.always and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
@@ -207,24 +210,11 @@ class Files:
             unclear = unclear or named
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
-            among = written if id(node) in self._demanded else kept_or_checked if asks else kept
-            if (usual or is_typed) and not unclear and text not in among:
+            there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
+            if (usual or is_typed) and not unclear and not there:
                 said = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, said))
         return tuple(reads.values())
-
-    def remote(self) -> dict[str, str]:
-        """Return ``remote.gs`` → where it opens such paths through fsspec. Call ``reads`` first."""
-        found: dict[str, str] = {}
-        for unit, node, _, likely in (*self._reading, *self._noted):
-            module, name = self._module_at(unit[0]), calls.called_names(node)[0]
-            if module is None or not likely or unit not in self.constants.always:
-                continue
-            paths = (*self._paths(node), *(path for path, *_ in calls.written_paths(node)))
-            texts = [self.constants.text(path, unit) for path in paths] if calls.by_fsspec(name, module.names) else ()
-            for scheme in filter(None, (_REMOTE.match(each.text) for each in texts if each)):
-                found.setdefault(f"remote.{scheme[1]}", f"{module.shown}:{node.lineno}")
-        return found
 
     def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
         return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)
@@ -327,19 +317,17 @@ class Files:
 
 
 class _Paths:
-    """Decide whether a path, what is above or below it, or the file without its suffix is among others.
+    """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
 
-    Args: bare: empty folders, below which nothing is. With them, folders of trackers do not count.
-    """
-
-    def __init__(self, texts: Sequence[Text | None], bare: Sequence[Text | None] | None = None) -> None:
+    def __init__(self, texts: Sequence[Text | None]) -> None:
         starts = [each.text.partition(ANY) for each in texts if each is not None]
-        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts}
-        empty = [] if bare is None else [posixpath.normpath(each.text) for each in bare if each]
-        self._known |= calls.MADE if bare is None else set()
-        self._above = {str(parent) for each in (*self._known, *empty) for parent in PurePosixPath(each).parents}
-        self._above |= {*empty}
+        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | calls.MADE
+        self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
         self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
+
+    def has(self, text: str) -> bool:
+        """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
+        return text in self._above or text in self._known or text.startswith(self._begun)
 
     def __contains__(self, text: str) -> bool:
         parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}

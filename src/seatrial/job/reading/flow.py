@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from seatrial.job.reading.signs import dotted, last_name, literal, texts_of
+from seatrial.job.reading.signs import dotted, last_name, literal
 
 #: Errors by which a missing package shows, or a module that this Python cannot read.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
@@ -49,9 +49,6 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
 #: Statements that bind a name or do nothing.
 _BINDING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
-
-#: Statements at a module's top that are searched for folders of sys.path, and the longest such path.
-_MOST_STATEMENTS, _LONGEST_PATH = 200, 200
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 #: Decides if an import names a module that is there in any case: a standard one, or one of the project.
@@ -173,11 +170,6 @@ class Flow:
                 for function, name, value in pairs:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
-
-    def joined_texts(self) -> list[str]:
-        """Return texts that the module's top assigns or passes to calls: ``lib_path = join(here, "lib")`` → ``lib``."""
-        simple = (node for node in self._tree.body[:_MOST_STATEMENTS] if isinstance(node, ast.Assign | ast.Expr))
-        return [text for node in simple for text in texts_of(node.value) if len(text) < _LONGEST_PATH]
 
     def _walk(self, block: Sequence[ast.stmt]) -> Iterator[RunNode]:
         pending = _block(block, _ALWAYS)

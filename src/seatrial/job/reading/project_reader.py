@@ -228,7 +228,7 @@ class ProjectReader:
             devices=self.devices.found(self.visited, imported),
             reads=self.files.reads((self.start, "")),  # by what is likely, and so after the devices
             hub_model=self.files.hub_model,
-            remote=self.files.remote(),
+            remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
             files=self.modules.files(),
             misfits=(
