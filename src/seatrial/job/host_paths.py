@@ -74,9 +74,11 @@ class HostPath:
 
     @property
     def absence(self) -> str:
-        """Return a sentence about the missing path; it names a file that only adds a suffix."""
-        end = next((each for each in CONFIGURATION if _exists(Path(f"{self.source}{each}"))), "")
-        return f"{self}: this machine has no such file or folder" + (f"; {self.text}{end} exists" if end else "")
+        """Return a sentence about the missing path; it names a file that only adds a suffix or has slashes."""
+        near = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
+        near += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
+        found = next((f"; {text} exists" for source, text in near if _exists(Path(source))), "")
+        return f"{self}: this machine has no such file or folder{found}"
 
     def __str__(self) -> str:
         return self.text if self.where == self.text else f"{self.where} {self.text}"
@@ -109,6 +111,8 @@ def missing_inputs(job: Job, reads: Sequence[Read], *, contained: bool = True) -
         seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
         if "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
             found.append(f"{read.where} reads {read.path}, a Git LFS pointer without its content: git lfs pull")
+        elif "\\" in read.path:
+            found.append(f"{read.where} reads {read.path}; Linux needs {read.path.replace(chr(92), '/')}")
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             found += _lacking(job, path, read, reads, contained=contained)
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):

@@ -6,14 +6,14 @@ import ast
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import PLACEHOLDER, dotted, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -308,6 +308,17 @@ class Constants:
                 return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
+
+    def placeholders(self, used: Set[str]) -> Iterator[str]:
+        """Yield ``train.py:90 --project: <your project id>`` for what is used and the user must give."""
+        typed = {flag for flag, _ in typed_options(self.arguments)}
+        for known in (each for name, each in self.options.items() if name in used):
+            module = self._module_at(known.unit[0])
+            value = literal(keywords(known.node).get("default")) or ""
+            if module and PLACEHOLDER.search(value) and typed.isdisjoint(known.flags):
+                yield f"{module.shown}:{known.node.lineno} {max(known.flags, key=len)}: {value}"
+        found = ((key, *each) for key, each in self.settings.items() if key in used)
+        yield from (f"{where} {key}: {value}" for key, value, where in found if PLACEHOLDER.search(value))
 
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
         """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""

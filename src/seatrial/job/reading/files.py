@@ -16,7 +16,7 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, full_name, keywords, literal, of_a_machine
+from seatrial.job.reading.signs import PLACEHOLDER, dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
@@ -202,12 +202,12 @@ class Files:
             text = posixpath.normpath(begin or ".")
             asks = not is_typed and not of_a_machine(text)
             unclear: object = (
-                found.text in self._given or re.search(r"^~|[:\\\n]", text) or (asks and found.text in guarded)
+                found.text in self._given or re.search(r"^~|[:\n]", text) or (asks and found.text in guarded)
             )
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
-            unclear = unclear or named
+            unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)

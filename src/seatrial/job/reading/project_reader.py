@@ -180,6 +180,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
+        self.used: set[str] = set()  # attributes and keys in what is likely to run
         self.set_there: set[str | None] = set()  # attributes set on modules, None for any
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
@@ -215,6 +216,7 @@ class ProjectReader:
                 del modules[name]
         ignored = [*self._take_own_words()]
         self.files.read_settings(self.composed)
+        ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
         may_fail = [f"{each}: a run that reaches this line fails" for each, _, sure in wrong if not sure]
@@ -346,10 +348,13 @@ class ProjectReader:
             return
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
+            self.used |= {node.attr} if certain and seen.likely else set()
             if isinstance(node.ctx, ast.Store):
                 self.files.constants.stored.add(node.attr)
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
+        elif isinstance(node, ast.Subscript) and certain and seen.likely:
+            self.used |= {literal(node.slice) or ""}
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 module.bind(module.types, node.targets[0].id, dotted(node.value.func))
