@@ -99,11 +99,8 @@ def host_paths(job: Job) -> tuple[HostPath, ...]:
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
-def missing_inputs(job: Job, reads: Sequence[Read], *, contained: bool = True) -> Iterator[str]:
-    """Yield a sentence for each missing input, with the place where it is or what creates it.
-
-    Args: contained: the run has a container, without this machine's files.
-    """
+def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
+    """Yield a sentence for each missing input, with the place where it is or what creates it."""
     absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
@@ -114,7 +111,7 @@ def missing_inputs(job: Job, reads: Sequence[Read], *, contained: bool = True) -
         elif "\\" in read.path:
             found.append(f"{read.where} reads {read.path}; Linux needs {read.path.replace(chr(92), '/')}")
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
-            found += _lacking(job, path, read, reads, contained=contained)
+            found += _lacking(job, path, read, reads)
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
     yield from found[:_MOST_MISSING]
@@ -125,27 +122,18 @@ def missing_inputs(job: Job, reads: Sequence[Read], *, contained: bool = True) -
         yield f"and {left} more missing inputs"
 
 
-def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read], *, contained: bool) -> Iterator[str]:
-    """Yield a sentence for each path in a configuration, or a list, that a run will lack, with what gives it."""
-    named = {each.target for each in host_paths(job)}  # mounted, or named where they are missing
-    composed = read.where == read.path  # by Hydra
-    top = posixpath.commonpath(
-        [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path] or [""]
-    )
+def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:
+    """Yield a sentence for each missing path in a configuration, or a list, with what gives it."""
+    composed = [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path]  # by Hydra
     for each in _of_file(file, read.path, job):
-        set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip())}=.+")
+        set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip()) or '=.'}=.+")
         given = any(map(PurePosixPath(each.target).is_relative_to, mounted(job)))
-        given = given or (each.key != "" and any(map(set_by.fullmatch, job.target.args)))
-        there = each.is_there and not (contained and of_a_machine(each.text) and each.target not in named)
-        if not (there or given or each.written):
-            folder = posixpath.dirname(each.target) if PurePosixPath(each.target).suffix else each.target
-            mount = shlex.quote(f"{folder if each.is_there else 'DIR'}:{folder}")
-            key = ".".join(
-                (*PurePosixPath(posixpath.relpath(posixpath.dirname(read.path) or ".", top)).parts, each.key)
-            )
-            override = f", or override it: -- {key}=DIR" if composed and each.key[:1].strip() else ""
-            absence = f"{each}: the container will not have it" if each.is_there else each.absence
-            yield f"{absence}; to mount it: --mount {mount}{override}"
+        if not (each.is_there or each.written or given or any(map(set_by.fullmatch, job.target.args))):
+            folder, override = posixpath.dirname(each.target) if Path(each.target).suffix else each.target, ""
+            if read.where == read.path and each.key[:1].strip():
+                group = posixpath.relpath(posixpath.dirname(read.path) or ".", posixpath.commonpath(composed))
+                override = f", or override it: -- {'.'.join((*Path(group).parts, each.key))}=DIR"
+            yield f"{each.absence}; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}"
 
 
 def mounted(job: Job) -> list[str]:

@@ -110,7 +110,7 @@ def make_plan(
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
-    missing = [*missing_inputs(job, reads, contained=parts.image is not None), *missing_folders(job, script.unmade)]
+    missing = [*missing_inputs(job, reads), *missing_folders(job, script.unmade)]
     missing = missing if parts.image is None or parts.image.build else []
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     return Plan(

@@ -77,9 +77,8 @@ class ImportRoots:
 
     def is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
         """Return whether a top-level module exists only in ``src/``."""
-        return (
-            len(parts) == 1 and roots is self.absolute and root not in (self.start.parent, self.project, *self.placed)
-        )
+        known = (self.start.parent, self.project, *self.placed)
+        return len(parts) == 1 and roots is self.absolute and root not in known
 
     def provided(self, path: Path, node: Import) -> bool:
         """Return whether Python itself or the project has all that an import in ``path`` names."""
@@ -154,11 +153,11 @@ def _path_entries(node: ast.AST) -> tuple[int | None, list[ast.expr]]:
             return None, entries
         case ast.AugAssign(target=target, value=ast.List(elts=entries)) if dotted(target) == "sys.path":
             return None, entries
-        case ast.Assign(targets=[ast.Subscript(value=target)], value=ast.List(elts=entries)):
-            return 0, entries[::-1] if dotted(target) == "sys.path" else []
-        case ast.Assign(targets=[target], value=ast.BinOp(left=left, right=right)) if dotted(target) == "sys.path":
-            first, last = (getattr(each, "elts", []) for each in (left, right))
-            return (0, first[::-1]) if first else (None, last)
+        case (
+            ast.Assign(targets=[ast.Subscript(value=target)], value=ast.List(elts=entries))
+            | ast.Assign(targets=[target], value=ast.BinOp(left=ast.List(elts=entries)))
+        ) if dotted(target) == "sys.path":
+            return 0, entries[::-1]
     return None, []
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
+from seatrial.job.reading.constants import member
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import Files, Read, Write, composed
@@ -348,13 +349,10 @@ class ProjectReader:
             return
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
-            self.used |= {node.attr} if certain and seen.likely else set()
             if isinstance(node.ctx, ast.Store):
                 self.files.constants.stored.add(node.attr)
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
-        elif isinstance(node, ast.Subscript) and certain and seen.likely:
-            self.used |= {literal(node.slice) or ""}
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 module.bind(module.types, node.targets[0].id, dotted(node.value.func))
@@ -363,6 +361,8 @@ class ProjectReader:
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
+            self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
         self.files.note_demands(node)
@@ -394,26 +394,29 @@ class ProjectReader:
         if isinstance(node, Import) and not self.roots.exhausted:
             self._follow(module, node, needed=certain and seen.needed, seen=seen, unit=(module.path, unit))
         elif isinstance(node, ast.Call):
-            called = dotted(node.func)
-            if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
-                self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
-            if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
-                self.hydra.append((module.path, node))
-            if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-                self.imported_by_text.append(((module.path, unit), node))
-            run = list(named(module, unit, called, self.modules.at)) if called else []
-            functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
-            self.parsers.note(
-                *(node, f"{module.shown}:{node.lineno}"),
-                certain=certain and seen.always,
-                own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
-                taken={each.arg for function in functions if function for each in function.args.args},
-            )
-            self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
-            if node.args or node.keywords or not run:
-                self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
-            if certain and seen.certain:
-                self.certain += called_by(module, unit, node, self.modules.at)
+            self._note_call(module, unit, node, seen, certain)
+
+    def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
+        called = dotted(node.func)
+        if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
+            self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
+        if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
+            self.hydra.append((module.path, node))
+        if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
+            self.imported_by_text.append(((module.path, unit), node))
+        run = list(named(module, unit, called, self.modules.at)) if called else []
+        functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
+        self.parsers.note(
+            *(node, f"{module.shown}:{node.lineno}"),
+            certain=certain and seen.always,
+            own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
+            taken={each.arg for function in functions if function for each in function.args.args},
+        )
+        self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
+        if node.args or node.keywords or not run:
+            self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
+        if certain and seen.certain:
+            self.certain += called_by(module, unit, node, self.modules.at)
 
     def _follow(self, module: Module, node: Import, *, needed: bool, seen: RunNode, unit: Unit) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""

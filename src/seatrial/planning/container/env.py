@@ -29,16 +29,8 @@ _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_tra
 #: Sources: docs.cloud.google.com/docs/authentication/application-default-credentials;
 #: docs.aws.amazon.com/boto3/latest/guide/credentials.html.
 _STORES = {
-    "Google Cloud": (
-        re.compile(r"google\.cloud(\..*)?|gcsfs|remote\.gc?s"),
-        ("GOOGLE_APPLICATION_CREDENTIALS",),
-        ".config/gcloud",
-    ),
-    "AWS": (
-        re.compile(r"boto3|botocore|s3fs|remote\.s3a?"),
-        ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_SHARED_CREDENTIALS_FILE"),
-        ".aws",
-    ),
+    "Google Cloud": (r"google\.cloud(\..*)?|gcsfs|remote\.gc?s", {"GOOGLE_APPLICATION_CREDENTIALS"}, ".config/gcloud"),
+    "AWS": (r"boto3|botocore|s3fs|remote\.s3a?", {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN"}, ".aws"),
 }
 
 
@@ -91,13 +83,11 @@ def without_login(
     if hub is not None and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
         reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
         choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
-    for store, (clients, names, folder) in _STORES.items():
-        used = next((place for name, place in script.modules.items() if clients.fullmatch(name)), None)
-        mounted = any(f"/{each.target}/".endswith(f"/{folder}/") for each in job.mounts)
-        if used is not None and given.isdisjoint(names) and not mounted:
-            way = f"--mount ~/{folder}:{CONTAINER_HOME}/{folder} gives it yours"
-            reason = f"{used} opens it, and the run has no login: {way}"
-            choices.append(Choice(what=store, value="no credentials", reason=reason))
+    for store, (clients, names, folder) in _STORES.items() if job.backend != "k8s" else ():
+        used = next((place for name, place in script.modules.items() if re.fullmatch(clients, name)), None)
+        if used and given.isdisjoint(names) and not any(each.target.endswith(f"/{folder}") for each in job.mounts):
+            reason = f"{used} opens it, and the run has no login: --mount ~/{folder}:{CONTAINER_HOME}/{folder}"
+            choices.append(Choice(what=store, value="no credentials", reason=f"{reason} gives it yours"))
     return variables, choices
 
 
