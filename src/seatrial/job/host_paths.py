@@ -133,7 +133,8 @@ def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterato
             if read.where == read.path and each.key[:1].strip():
                 group = posixpath.relpath(posixpath.dirname(read.path) or ".", posixpath.commonpath(composed))
                 override = f", or override it: -- {'.'.join((*Path(group).parts, each.key))}=DIR"
-            yield f"{each.absence}; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}"
+            mount = f"; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}" if folder.startswith("/") else ""
+            yield f"{each.absence}{mount}"
 
 
 def mounted(job: Job) -> list[str]:

@@ -150,7 +150,7 @@ class Constants:
         if last in _HERE:
             return Text(".", True)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
-        if name.endswith("path.join") or name == "join" or last in _WRAPPERS:
+        if name.endswith(("path.join", "osp.join")) or name == "join" or last in _WRAPPERS:
             return _joined("/", arguments) if arguments and arguments[0] else None
         if last == "dirname" and arguments and arguments[0]:
             return _above(arguments[0])

@@ -24,7 +24,9 @@ _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that may create any path; words of a message that says what to do.
-_ADVICE = re.compile(r"https?://|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
+_ADVICE = re.compile(
+    r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I
+)
 _MAKES_ANY = re.compile(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
