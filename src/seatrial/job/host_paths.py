@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
@@ -44,6 +44,7 @@ _MOST_OF_POINTER = 1_024
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
+_KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
 
 
@@ -56,6 +57,7 @@ class HostPath:
         where: ``--data``, ``configs/a.yaml:3`` or the argument itself. text: as it is written there.
         written: its name is one of a folder for results.
         typed: an argument names it; the text of a file, or a link in the project, does not.
+        key: of the file's line, with the spaces before it.
     """
 
     source: Path
@@ -64,6 +66,7 @@ class HostPath:
     text: str
     written: bool
     typed: bool = True
+    key: str = ""
 
     @property
     def is_there(self) -> bool:
@@ -71,9 +74,11 @@ class HostPath:
 
     @property
     def absence(self) -> str:
-        """Return a sentence about the missing path; it names a file that only adds a suffix."""
-        end = next((each for each in CONFIGURATION if _exists(Path(f"{self.source}{each}"))), "")
-        return f"{self}: this machine has no such file or folder" + (f"; {self.text}{end} exists" if end else "")
+        """Return a sentence about the missing path; it names a file that only adds a suffix or has slashes."""
+        near = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
+        near += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
+        found = next((f"; {text} exists" for source, text in near if _exists(Path(source))), "")
+        return f"{self}: this machine has no such file or folder{found}"
 
     def __str__(self) -> str:
         return self.text if self.where == self.text else f"{self.where} {self.text}"
@@ -103,9 +108,10 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
         if "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
             found.append(f"{read.where} reads {read.path}, a Git LFS pointer without its content: git lfs pull")
+        elif "\\" in read.path:
+            found.append(f"{read.where} reads {read.path}; Linux needs {read.path.replace(chr(92), '/')}")
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
-            gone = (each for each in _of_file(path, read.path, job) if not each.is_there and not each.written)
-            found += [each.absence for each in gone]
+            found += _lacking(job, path, read, reads)
         elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
     yield from found[:_MOST_MISSING]
@@ -114,6 +120,21 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         yield f"{read.where} reads {read.path}{also}, which {_instead(job, path, [read, *more])}"
     if (left := len(found) + len(absent) - _MOST_MISSING) > 0:
         yield f"and {left} more missing inputs"
+
+
+def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:
+    """Yield a sentence for each missing path in a configuration, or a list, with what gives it."""
+    composed = [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path]  # by Hydra
+    for each in _of_file(file, read.path, job):
+        set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip()) or '=.'}=.+")
+        given = any(map(PurePosixPath(each.target).is_relative_to, mounted(job)))
+        if not (each.is_there or each.written or given or any(map(set_by.fullmatch, job.target.args))):
+            folder, override = posixpath.dirname(each.target) if Path(each.target).suffix else each.target, ""
+            if read.where == read.path and each.key[:1].strip():
+                group = posixpath.relpath(posixpath.dirname(read.path) or ".", posixpath.commonpath(composed))
+                override = f", or override it: -- {'.'.join((*Path(group).parts, each.key))}=DIR"
+            mount = f"; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}" if folder.startswith("/") else ""
+            yield f"{each.absence}{mount}"
 
 
 def mounted(job: Job) -> list[str]:
@@ -156,7 +177,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if same:
         found = os.path.relpath(same[0], job.folder)
         return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
-    return f"the project does not have{_maker(job, read.path)}"
+    said = next((f"; the script says: {each.advice}" for each in reads if each.advice), "")
+    return f"the project does not have{said or _maker(job, read.path)}"
 
 
 def _sources(job: Job) -> list[Path]:
@@ -226,7 +248,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
             written = _is_written(line[: match.start()])
             path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
             if path is not None and path.text.count("/") > 1 and (path.is_there or of_a_machine(path.text)):
-                yield path
+                yield replace(path, key=key[1] if (key := _KEY.match(line)) else "")
 
 
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:

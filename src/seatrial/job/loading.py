@@ -303,7 +303,7 @@ def _target(
 def _check_paths(config: Mapping[str, Any], project: Path) -> None:
     """Require what is mounted or read: an engine would create a missing folder, owned by root."""
     if "data" in config:
-        _check_data(config["data"].source)
+        _check_data(config["data"].source, read_only=config["data"].read_only)
     models = config["models"].source if "models" in config else None
     if models is not None and models.exists() and not models.is_dir():
         raise DataError(f"models folder {from_here(models)} is a file", run=f"ls -l {as_typed(models)}")
@@ -324,7 +324,7 @@ def _nearest(path: Path) -> str:
     return as_typed(next(parent for parent in path.parents if parent.is_dir()))
 
 
-def _check_data(folder: Path) -> None:
+def _check_data(folder: Path, *, read_only: bool) -> None:
     shown = as_typed(folder)
     if not folder.exists():
         others = folder.parent.iterdir() if folder.parent.is_dir() else ()
@@ -340,5 +340,6 @@ def _check_data(folder: Path) -> None:
         empty = next(folder.iterdir(), None) is None
     except OSError as error:
         raise DataError(f"data folder {folder} cannot be read: {error.strerror}", run=f"ls -ld {shown}") from None
-    if empty:
-        raise DataError(f"data folder {folder} is empty", run=f"ls -la {shown}")
+    if empty and read_only:
+        run = f"ls -la {shown}   # if the script downloads into it: seatrial run --data {shown}:rw …"
+        raise DataError(f"data folder {folder} is empty", run=run)

@@ -321,6 +321,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
             **reading.needed,
             **_named(seen, certain, {**optional, **imports}),
             **reading.needed,  # imports first
+            **reading.remote,
             **({"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}),
         },
         where={**optional, **imports},

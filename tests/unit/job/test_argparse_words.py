@@ -145,3 +145,27 @@ def test_a_list_in_the_code_replaces_the_command_line(tmp_path: Path, words: str
     target = Target(kind="script", value="train.py", args=("--device", "cuda"))
     facts = script_facts(target, tmp_path)
     assert "--device has no effect" in facts.misfits[0] and facts.devices[0].device in (device, "")
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "sentence"),
+    [
+        (
+            "parser.add_argument('--key', default='<your key>')\nargs = parser.parse_args()\nprint(args.key)",
+            "",
+            "train.py:3",
+        ),
+        (
+            "parser.add_argument('--key', default='<your key>')\nargs = parser.parse_args()\nprint(args.key)",
+            "--key k",
+            "",
+        ),
+        ("parser.add_argument('--key', default='<pad>')\nargs = parser.parse_args()\nprint(args.key)", "", ""),
+        ("parser.add_argument('--key', default='/path/to/x')\nargs = parser.parse_args()\n", "", ""),
+        ("import yaml\nc = yaml.safe_load(open('c.yaml'))\nprint(c['token'])\n", "", "c.yaml:1 token: YOUR_TOKEN"),
+    ],
+)
+def test_a_placeholder_that_is_used_is_named(tmp_path: Path, source: str, words: str, sentence: str) -> None:
+    (tmp_path / "c.yaml").write_text("token: YOUR_TOKEN\nother: YOUR_OTHER\n")
+    found = misfits(tmp_path, HEAD + source, words)
+    assert [each.startswith(sentence) for each in found] == ([True] if sentence else [])

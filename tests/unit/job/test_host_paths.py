@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from fakes import load_job
-from seatrial.job.host_paths import HostPath, host_paths
+from seatrial.job.host_paths import HostPath, host_paths, missing_inputs
+from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
+from seatrial.job.reading.files import Read
 
 
 @pytest.fixture
@@ -122,3 +124,23 @@ def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_
     assert [(path.text, path.where) for path in paths_of(project, "--config", "a.yaml")] == [
         ("/home/nobody/data", "a.yaml:1")
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "mounts", "ways"),
+    [
+        ((), (), ["--mount DIR:/home/nobody/data, or override it: -- paths.root=DIR"]),
+        (("++paths.root=data",), (), []),
+        ((), ("/home/nobody",), []),
+    ],
+)
+def test_a_missing_path_of_hydras_files_is_named_with_what_gives_it(
+    project: Path, words: tuple[str, ...], mounts: tuple[str, ...], ways: list[str]
+) -> None:
+    (project / "conf/paths").mkdir(parents=True)
+    (project / "conf/paths/a.yaml").write_text("root: /home/nobody/data\n")
+    (project / "conf/c.yaml").touch()
+    reads = [Read(name, name, None) for name in ("conf/c.yaml", "conf/paths/a.yaml")]
+    target = Target(kind="script", value="train.py", args=words)
+    job = Job(project=project, target=target, mounts=tuple(Mount(source=project, target=each) for each in mounts))
+    assert [each.partition("to mount it: ")[2] for each in missing_inputs(job, reads)] == ways

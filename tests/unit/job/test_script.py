@@ -403,6 +403,28 @@ def test_a_name_that_a_build_or_text_may_make_is_not_missing(tmp_path: Path, nam
     assert bool(found.missing) == (name == "gone")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\nsys.path.insert(0, 'lib')\nfrom utils import make\n",
+        "import sys\nsys.path[:0] = ['lib']\nfrom utils import make\n",
+        "import sys\nsys.path = ['lib'] + sys.path\nfrom utils import make\n",
+        "import sys\nsys.path.insert(0, 'lib.zip')\nfrom utils import zipped\n",
+        "from both import Net\n",
+        "def load():\n    import utils.gone\ndef main(load=len):\n    load('1')\nmain()\n",
+        "def load():\n    import utils.gone\ndef main():\n    load = len\n    load('1')\nmain()\n",
+        "if late:\n    def load(): import utils.gone\nelse:\n    from json import load\nload()\n",
+        "class A:\n    def load(self): import utils.gone\n    def run(self): self.load()\n"
+        "class B(A):\n    def load(self): pass\nB().run()\n",
+    ],
+)
+def test_what_python_finds_first_and_names_of_two_things_are_not_missing(tmp_path: Path, source: str) -> None:
+    others = {"utils____init__": "", "lib__utils": "make = 1\n", "both": "", "both____init__": "Net = 1\n"}
+    assert facts_of(tmp_path, source, **others).missing == {}
+    lost = facts_of(tmp_path, source.replace("insert(0, 'lib.zip')", "append('lib')").replace("make", "gone"), **others)
+    assert bool(lost.missing) == ("sys.path" in source)
+
+
 @cases("source", "missing")
 def test_a_module_of_a_package_of_the_project_that_is_not_there(
     tmp_path: Path, source: str, missing: dict[str, str]

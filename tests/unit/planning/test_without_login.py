@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning.container.env import without_login
@@ -77,6 +78,18 @@ def test_a_pipe_in_place_of_a_login_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_mode_or_key_of_the_users_is_left_alone(tmp_path: Path, machine: Host, name: str) -> None:
     assert without_login(job(tmp_path), WANDB, {name: "x"}, machine) == ({}, [])
     assert without_login(job(tmp_path, "WANDB_API_KEY", "HF_TOKEN"), HUB, {}, machine) == ({}, [])
+
+
+@pytest.mark.parametrize(("client", "folder"), [("google.cloud.storage", ".config/gcloud"), ("remote.s3", ".aws")])
+def test_a_store_without_a_login_is_named_with_the_mount_that_gives_one(
+    tmp_path: Path, client: str, folder: str
+) -> None:
+    script = ScriptFacts(modules={client: "train.py:1"})
+    _, [choice] = without_login(job(tmp_path), script, {}, Host({}))
+    assert f"--mount ~/{folder}:/home/seatrial/{folder}" in choice.reason
+    given = {"GOOGLE_APPLICATION_CREDENTIALS": "/k.json", "AWS_PROFILE": "me"}
+    mounted = job(tmp_path).changed(mounts=(Mount(source=tmp_path, target=f"/home/seatrial/{folder}"),))
+    assert without_login(job(tmp_path), script, given, Host({})) == without_login(mounted, script, {}, Host({}))
 
 
 def test_a_script_without_trackers_gets_no_variable(tmp_path: Path) -> None:

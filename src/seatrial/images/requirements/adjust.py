@@ -235,6 +235,8 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     why = list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
+    remote = {each: where for each, where in script.modules.items() if each.startswith("remote.")}
+    why += [f"{implied_packages([each])[0]} opens {each[7:]}:// paths ({where})" for each, where in remote.items()]
     lines += companions(found.plus(*lines))
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone

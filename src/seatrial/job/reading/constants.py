@@ -6,20 +6,20 @@ import ast
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from seatrial.job.reading.flow import FunctionNode
+from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import PLACEHOLDER, dotted, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
 
-#: Names that are followed to a constant, at most.
-_DEEPEST = 12
+#: Names and parts of expressions that are followed to a constant, at most.
+_DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
 
@@ -150,7 +150,7 @@ class Constants:
         if last in _HERE:
             return Text(".", True)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
-        if name.endswith("path.join") or name == "join" or last in _WRAPPERS:
+        if name.endswith(("path.join", "osp.join")) or name == "join" or last in _WRAPPERS:
             return _joined("/", arguments) if arguments and arguments[0] else None
         if last == "dirname" and arguments and arguments[0]:
             return _above(arguments[0])
@@ -309,6 +309,17 @@ class Constants:
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
 
+    def placeholders(self, used: Set[str]) -> Iterator[str]:
+        """Yield ``train.py:90 --project: <your project id>`` for what is used and the user must give."""
+        typed = {flag for flag, _ in typed_options(self.arguments)}
+        for known in (each for name, each in self.options.items() if name in used):
+            module = self._module_at(known.unit[0])
+            value = literal(keywords(known.node).get("default")) or ""
+            if module and PLACEHOLDER.search(value) and typed.isdisjoint(known.flags):
+                yield f"{module.shown}:{known.node.lineno} {max(known.flags, key=len)}: {value}"
+        found = ((key, *each) for key, each in self.settings.items() if key in used)
+        yield from (f"{where} {key}: {value}" for key, value, where in found if PLACEHOLDER.search(value))
+
     def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
         """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""
         module = self._module_at(unit[0])
@@ -349,12 +360,6 @@ def _default(name: str, function: FunctionNode) -> ast.expr | None:
         *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
     ]
     return next((value for each, value in pairs if each.arg == name), None)
-
-
-def parameters(function: FunctionNode) -> list[str]:
-    """Return the names of a function's parameters."""
-    spec = function.args
-    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
 
 
 def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from seatrial.job.reading.signs import dotted, is_constant, keywords, literal
+from seatrial.job.reading.flow import fails
+from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
 
 #: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
 #: keywords that it may come by.
@@ -65,8 +66,20 @@ _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
 #: Below: methods that open their receiver.
 OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
-OPENERS |= {"tarfile.open", "ZipFile", "tf.io.gfile.GFile", "Image.open", "PIL.Image.open", "jsonlines.open"}
+OPENERS |= {
+    "fsspec.open",
+    "tarfile.open",
+    "ZipFile",
+    "tf.io.gfile.GFile",
+    "Image.open",
+    "PIL.Image.open",
+    "jsonlines.open",
+}
 _WRITES = frozenset("wax+")
+#: Calls that check for a path.
+ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+#: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
+BY_FSSPEC = re.compile(r"(pandas|fsspec|dask|xarray|datasets)\.")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Keywords of settings that trainers write to; they choose when.
@@ -116,6 +129,26 @@ def read_paths(node: ast.Call) -> Iterator[ast.expr]:
 
 def checked_paths(node: ast.Call) -> list[ast.expr]:
     return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
+
+
+def demanded(node: ast.AST) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
+    """Yield (call, texts that may say what to do) for each check without whose path a statement ends the run."""
+    if isinstance(node, ast.Assert):
+        yield from ((call, [node.msg] if node.msg else []) for call in _needed(node.test, True))
+    elif isinstance(node, ast.If) and fails(node.body):
+        inner = (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call))
+        said = [text for call in inner for text in call.args]
+        yield from ((call, said) for call in _needed(node.test, False))
+
+
+def _needed(test: ast.expr, holds: bool) -> Iterator[ast.Call]:
+    """Yield the checks for paths that all succeed wherever ``test`` is as ``holds`` says."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from _needed(test.operand, not holds)
+    elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
+        yield from (call for each in test.values for call in _needed(each, holds))
+    elif holds and isinstance(test, ast.Call) and last_name(test.func) in ASKS:
+        yield test
 
 
 def called_names(node: ast.Call) -> tuple[str, str]:

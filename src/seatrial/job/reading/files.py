@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,15 +16,17 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import keywords, literal, of_a_machine
+from seatrial.job.reading.signs import PLACEHOLDER, dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
-#: Calls that check for a path, and calls that may create any.
-_ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
+#: Calls that may create any path; words of a message that says what to do.
+_ADVICE = re.compile(
+    r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I
+)
 _MAKES_ANY = re.compile(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
@@ -35,6 +37,8 @@ _SETTING = re.compile(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
 _TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
+#: The scheme of a remote path; pathlib takes one of its slashes.
+_REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
 _OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
@@ -74,11 +78,13 @@ class Read:
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
+        advice: what the script says where the path is missing: ``Run prepare.py first``, or "".
     """
 
     path: str
     where: str
     option: str | None
+    advice: str = ""
 
 
 class Files:
@@ -93,10 +99,12 @@ class Files:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
         self.hub_model: tuple[str, str] | None = None
+        self.remote: dict[str, str] = {}
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
         self._asking: list[ParsedCall] = []
+        self._demanded: dict[int, list[ast.expr]] = {}
         self._given: set[str] = set()
         self._makes_any = False
         self._runs: dict[Unit, list[tuple[Unit, bool, bool]]] = {}
@@ -112,9 +120,9 @@ class Files:
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
             self._noted.append(ParsedCall(unit, node, always, likely))
-        if not called and len(self._reading) < _MOST_WRITES and any(calls.read_paths(node)):
+        if not called and len(self._reading) < _MOST_WRITES and any(self._paths(node)):
             self._reading.append(ParsedCall(unit, node, always, likely))
-        elif last in _ASKS:
+        elif last in calls.ASKS:
             self._asking.append(ParsedCall(unit, node, always, likely))
         elif last not in ("add_argument", "Path", "join") and not called:
             self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
@@ -127,6 +135,10 @@ class Files:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always, likely=likely)
+
+    def note_demands(self, node: ast.AST) -> None:
+        """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
+        self._demanded |= {id(call): said for call, said in calls.demanded(node)}
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, likely: bool) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``likely``: see RunNode."""
@@ -159,7 +171,7 @@ class Files:
     def reads(self, start: Unit) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it.
 
-        Sets ``hub_model``, the first model that it loads by a hub's name.
+        Sets ``hub_model``, the first model that it loads by a hub's name, and ``remote``: see Readings.
         """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
@@ -173,16 +185,18 @@ class Files:
             self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
         ]
         guarded = {each.text for each in checked if each is not None}
-        kept, kept_or_checked = (
-            _Paths(made),
-            _Paths([*made, *(each for each in checked if each and ANY not in each.text)]),
-        )
-        paths = [(each, path) for each in self._reading for path in calls.read_paths(each.node)]
+        known = [*made, *(each for each in checked if each and ANY not in each.text)]
+        kept, kept_or_checked = _Paths(made), _Paths(known)
+        paths = [(each, path) for each in self._reading for path in self._paths(each.node)]
         for (unit, node, _, likely), path in paths:
             found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
             module = self._module_at(unit[0])
             if module is None or found is None:
                 continue
+            if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(
+                full_name(dotted(node.func), module.names)
+            ):
+                self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag])
             usual = likely and unit in self.constants.always and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
@@ -190,17 +204,26 @@ class Files:
             text = posixpath.normpath(begin or ".")
             asks = not is_typed and not of_a_machine(text)
             unclear: object = (
-                found.text in self._given or re.search(r"^~|[:\\\n]", text) or (asks and found.text in guarded)
+                found.text in self._given or re.search(r"^~|[:\n]", text) or (asks and found.text in guarded)
             )
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
-            unclear = unclear or named
+            unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
-            if (usual or is_typed) and not unclear and text not in (kept_or_checked if asks else kept):
-                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag))
+            there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
+            if (usual or is_typed) and not unclear and not there:
+                said = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
+                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, said))
         return tuple(reads.values())
+
+    def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
+        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)
+
+    def _advice(self, unit: Unit, node: ast.Call) -> str:
+        said = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
+        return next((each.text.replace(ANY, "…") for each in said if each and _ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files that it writes in folders of the project that it does not make. Call ``reads`` first.
@@ -303,6 +326,10 @@ class _Paths:
         self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | calls.MADE
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
         self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
+
+    def has(self, text: str) -> bool:
+        """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
+        return text in self._above or text in self._known or text.startswith(self._begun)
 
     def __contains__(self, text: str) -> bool:
         parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}

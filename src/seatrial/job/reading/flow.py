@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from seatrial.job.reading.signs import dotted, last_name, literal, texts_of
+from seatrial.job.reading.signs import dotted, last_name, literal
 
 #: Errors by which a missing package shows, or a module that this Python cannot read.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
@@ -49,9 +49,6 @@ _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
 
 #: Statements that bind a name or do nothing.
 _BINDING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
-
-#: Statements at a module's top that are searched for folders of sys.path, and the longest such path.
-_MOST_STATEMENTS, _LONGEST_PATH = 200, 200
 
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 #: Decides if an import names a module that is there in any case: a standard one, or one of the project.
@@ -146,6 +143,15 @@ class Flow:
                 found.setdefault(node.id, []).append(None)
         return found
 
+    def is_local(self, function: str, name: str) -> bool:
+        """Return whether a name is a parameter of a function, or assigned in it."""
+        return function != "" and name in (*parameters(self.functions[function]), *self.assigned(function))
+
+    def is_replaced(self, owner: str, name: str) -> bool:
+        """Return whether an object's method may be another: ``self`` sets the name, or a class below defines it."""
+        below = (each for each, bases in self.bases.items() if owner in bases)
+        return any(f"{each}.{name}" in self.functions for each in below) or (owner, name) in self._set
+
     def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
         """Return (function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
         return self._set.get((owner, name), [])
@@ -164,11 +170,6 @@ class Flow:
                 for function, name, value in pairs:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
-
-    def joined_texts(self) -> list[str]:
-        """Return texts that the module's top assigns or passes to calls: ``lib_path = join(here, "lib")`` → ``lib``."""
-        simple = (node for node in self._tree.body[:_MOST_STATEMENTS] if isinstance(node, ast.Assign | ast.Expr))
-        return [text for node in simple for text in texts_of(node.value) if len(text) < _LONGEST_PATH]
 
     def _walk(self, block: Sequence[ast.stmt]) -> Iterator[RunNode]:
         pending = _block(block, _ALWAYS)
@@ -246,6 +247,12 @@ class Flow:
         return children + _block(node.orelse, inner) + _block(node.finalbody, runs)
 
 
+def parameters(function: FunctionNode) -> list[str]:
+    """Return the names of a function's parameters."""
+    spec = function.args
+    return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
+
+
 def _compound(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield every statement that holds others, in the order of ast.walk."""
     pending: deque[ast.AST] = deque([tree])
@@ -319,7 +326,9 @@ def _may_leave(node: ast.stmt) -> bool:
 def _exits(node: ast.AST) -> bool:
     """Recognise ``sys.exit()`` and ``exit(0)``; not ``sys.exit("no data")``, by which a run fails."""
     call = _exit_call(node)
-    return call is not None and not (call.args and isinstance(call.args[0], ast.Constant) and call.args[0].value)
+    status = call.args[0] if call and call.args else None
+    fails = isinstance(status, ast.JoinedStr) or (isinstance(status, ast.Constant) and status.value)
+    return call is not None and not fails
 
 
 def fails(block: Sequence[ast.stmt]) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from seatrial.job.reading.constants import ANY, Text
 from seatrial.job.reading.modules import (
     EVERYWHERE,
     PACKAGING,
@@ -30,14 +31,18 @@ class ImportRoots:
     """Folders that modules are looked for in, the first first.
 
     Attributes:
-        absolute: those of absolute imports. added: of them, by the script, to sys.path.
+        absolute: those of absolute imports. placed: of them, those that the script puts on sys.path. added: of those,
+            new or moved in this reading. open: sys.path has folders that are unknown or lie outside of the project.
         folder: the working directory.
         packaged: of them, where the project's packages lie once it is installed.
     """
 
-    def __init__(self, project: Path, start: Path, roots: list[Path], folder: Path) -> None:
+    def __init__(
+        self, project: Path, start: Path, roots: list[Path], folder: Path, placed: Sequence[Path] = ()
+    ) -> None:
         self.project, self.start, self.folder = project, start, folder
         self.absolute = list(dict.fromkeys(roots))
+        self.placed, self.open = [*placed], False
         self.added: list[Path] = []
         self.packaged: list[Path] = []
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
@@ -72,7 +77,8 @@ class ImportRoots:
 
     def is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
         """Return whether a top-level module exists only in ``src/``."""
-        return len(parts) == 1 and roots is self.absolute and root not in (self.start.parent, self.project, *self.added)
+        known = (self.start.parent, self.project, *self.placed)
+        return len(parts) == 1 and roots is self.absolute and root not in known
 
     def provided(self, path: Path, node: Import) -> bool:
         """Return whether Python itself or the project has all that an import in ``path`` names."""
@@ -81,19 +87,39 @@ class ImportRoots:
         roots = [path.parent, *self.absolute]
         return all(top in STANDARD_MODULES or locate_module(top, roots) for top in tops_of([node]))
 
-    def extend_by_call(self, module: Module, call: ast.Call) -> None:
-        """Make the folder of ``sys.path.append("lib")`` one more place to look in."""
-        if dotted(call.func) not in ("sys.path.append", "sys.path.insert", "site.addsitedir"):
+    def extend(self, module: Module, node: ast.AST, shown: Callable[[ast.expr], Text | None]) -> None:
+        """Look in the folder of ``sys.path.append("lib")`` too, before others if a statement puts it there.
+
+        Args: shown: the text of an expression, if constants show it.
+        """
+        place, entries = _path_entries(node)
+        for entry in entries:
+            text = shown(entry)
+            known = text is not None and ANY not in text.text
+            self.open = self.open or not known
+            for each in [text.text] if text and known else texts_of(entry):
+                near = [Path(os.path.normpath(base / each)) for base in (self.folder, module.path.parent)]
+                own = (folder for folder in near if folder.is_relative_to(self.project) and is_folder(folder))
+                if (folder := next(own, None)) is not None:
+                    self._place(folder, place)
+                elif near[0].suffix or os.path.exists(near[0]):  # noqa: PTH110  never raises
+                    self.open = True
+
+    def _place(self, folder: Path, place: int | None) -> None:
+        """Put a folder at a place in the order; with None before those where Python only looks once installed."""
+        if folder in self.placed or len(self.absolute) >= MOST_PARTS:
             return
-        named = [text for each in call.args for text in texts_of(each)]
-        for text in named or module.flow.joined_texts():  # the folder may be made elsewhere in the module
-            for base in (self.folder, module.path.parent):
-                folder = Path(os.path.normpath(base / text))
-                ours = folder.is_relative_to(self.project) and is_folder(folder)
-                if ours and folder not in self.absolute and len(self.absolute) < MOST_PARTS:
-                    self.absolute.append(folder)
-                    self.added.append(folder)
-                    self._located.clear()
+        guessed = {self.project, self.project / "src", self.folder / "src"} - {self.absolute[0], *self.placed}
+        self.placed.append(folder)
+        if place is None and folder in self.absolute and folder not in guessed:
+            return
+        others = [each for each in self.absolute if each != folder]
+        last = next((at for at, each in enumerate(others) if each in guessed), len(others))
+        others.insert(last if place is None else place, folder)
+        if others != self.absolute:
+            self.absolute[:] = others
+            self.added.append(folder)
+            self._located.clear()
 
     def _extend_by_package(self, top: str) -> None:
         """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
@@ -114,6 +140,25 @@ class ImportRoots:
     def _folders(self) -> list[Path]:
         """List the project's top folders without packages, whose modules have longer names."""
         return [each for each in folders_of(self.project, deepest=1)[1:] if not is_package(each)]
+
+
+def _path_entries(node: ast.AST) -> tuple[int | None, list[ast.expr]]:
+    """Return what a statement puts on sys.path, and at which place; None for the end."""
+    match node:
+        case ast.Call(func=func, args=[ast.Constant(value=int(place)), entry]) if dotted(func) == "sys.path.insert":
+            return max(place, 0), [entry]
+        case ast.Call(func=func, args=[entry]) if dotted(func) in ("sys.path.append", "site.addsitedir"):
+            return None, [entry]
+        case ast.Call(func=func, args=[ast.List(elts=entries)]) if dotted(func) == "sys.path.extend":
+            return None, entries
+        case ast.AugAssign(target=target, value=ast.List(elts=entries)) if dotted(target) == "sys.path":
+            return None, entries
+        case (
+            ast.Assign(targets=[ast.Subscript(value=target)], value=ast.List(elts=entries))
+            | ast.Assign(targets=[target], value=ast.BinOp(left=ast.List(elts=entries)))
+        ) if dotted(target) == "sys.path":
+            return 0, entries[::-1]
+    return None, []
 
 
 def imported_modules(

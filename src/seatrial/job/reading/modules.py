@@ -35,7 +35,7 @@ def locate_module(name: str, roots: Sequence[Path], *, main: bool = False) -> tu
     inner = name.replace(".", os.sep)
     for root in roots:
         base = f"{root}{os.sep}{inner}"  # no Path yet: most of what is looked for is not there
-        for file in (f"{base}.py", f"{base}{os.sep}{'__main__' if main else '__init__'}.py"):
+        for file in (f"{base}{os.sep}{'__main__' if main else '__init__'}.py", f"{base}.py"):
             if _is_file(file):
                 return Path(file), root
     return None

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.assignments import early_reads
@@ -38,6 +38,7 @@ Import: TypeAlias = ast.Import | ast.ImportFrom
 
 #: A module's top (""), or one of its functions.
 Unit: TypeAlias = tuple[Path, str]
+_T = TypeVar("_T")
 
 #: Most bytes searched for undefined names, 40 ms of CPU: the script first, then modules in the order of their import.
 _MOST_CHARACTERS = 60_000
@@ -59,7 +60,8 @@ class Module:
 
     Attributes:
         bound: name in it → (file, name there), for what it imports from the project; the name is None for a module.
-        types: variable → the class that it was made of. names: see imported_names.
+        types: variable → the class that it was made of. names: see imported_names. unclear: names bound twice, which
+            neither of both tables has.
     """
 
     path: Path
@@ -69,6 +71,15 @@ class Module:
     bound: dict[str, tuple[Path, str | None]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    unclear: set[str] = field(default_factory=set)
+
+    def bind(self, table: dict[str, _T], name: str, value: _T) -> None:
+        """Note what a name stands for in ``bound`` or ``types``, unless it stands for two things."""
+        if table.get(name, value) != value:
+            self.unclear.add(name)
+        table[name] = value
+        if name in self.unclear:
+            del table[name]
 
     def has_module(self, node: ast.expr) -> bool:
         """Return whether an expression is a module of the project, or ``builtins``."""
@@ -347,11 +358,18 @@ def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Pa
 def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
     """Yield the project's functions that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
     first, _, rest = called.partition(".")
+    flow, is_typed = module.flow, bool(rest) and first in module.types
     if first == "self" and "." in unit:
         first = unit.partition(".")[0]
-    elif first in module.types and rest:
+        if flow.is_replaced(first, rest):
+            return
+    elif first in module.unclear or (first in module.names and (first in flow.functions or first in flow.bases)):
+        return
+    elif is_typed:
         called = f"{module.types[first]}.{rest}"
         first, _, rest = called.partition(".")
+    elif flow.is_local(unit, first):
+        return
     if first in module.bound:
         path, inner = module.bound[first]
         other = module_at(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
+from seatrial.job.reading.constants import member
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import Files, Read, Write, composed
@@ -56,6 +57,7 @@ _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
 _NOTED = (
     *TELLING,
     ast.Assign,
+    ast.AugAssign,
     ast.Dict,
     ast.Assert,
     ast.If,
@@ -87,6 +89,7 @@ class Readings:
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, and Hydra's files. unmade: files in folders that it does not make.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
+        remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
         memory: variable that memory_settings knows → (value, where it is set).
         files: the files that were read, relative to the project where they are inside.
@@ -107,6 +110,7 @@ class Readings:
     reads: tuple[Read, ...] = ()
     unmade: tuple[Write, ...] = ()
     hub_model: tuple[str, str] | None = None
+    remote: dict[str, str] = field(default_factory=dict)
     devices: tuple[Reason, ...] = ()
     memory: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
@@ -141,7 +145,7 @@ class ProjectReader:
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
-        before: files that run before the script, such as a module's packages.
+        before: files that run before the script, such as a module's packages. placed: see ImportRoots.
     """
 
     def __init__(
@@ -156,12 +160,13 @@ class ProjectReader:
         any_python: bool = False,
         folder: Path | None = None,
         before: Sequence[Path] = (),
+        placed: Sequence[Path] = (),
         modules: ParsedModules | None = None,
     ) -> None:
         self.project, self.start, self.calls = project, start, calls
         named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
-        self.roots = ImportRoots(project, start, roots, folder or project)
+        self.roots = ImportRoots(project, start, roots, folder or project, placed)
         self.modules = modules or ParsedModules(project, start, inside, any_python=any_python)
         self.modules.begin(self.roots.provided)
         self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
@@ -176,6 +181,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
+        self.used: set[str] = set()  # attributes and keys in what is likely to run
         self.set_there: set[str | None] = set()  # attributes set on modules, None for any
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
@@ -204,11 +210,14 @@ class ProjectReader:
             self._visit(self.perhaps.pop(0), certain=False)
         if self.roots.added:
             return None
+        for name in [each for each in self.reading.missing if self.roots.open and each[0] != "."]:
+            del self.reading.missing[name]
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.own]:
                 del modules[name]
         ignored = [*self._take_own_words()]
         self.files.read_settings(self.composed)
+        ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
         may_fail = [f"{each}: a run that reaches this line fails" for each, _, sure in wrong if not sure]
@@ -222,6 +231,7 @@ class ProjectReader:
             devices=self.devices.found(self.visited, imported),
             reads=self.files.reads((self.start, "")),  # by what is likely, and so after the devices
             hub_model=self.files.hub_model,
+            remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
             files=self.modules.files(),
             misfits=(
@@ -345,12 +355,17 @@ class ProjectReader:
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
         elif isinstance(node, ast.Assign):
             if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                module.types[node.targets[0].id] = dotted(node.value.func)
+                module.bind(module.types, node.targets[0].id, dotted(node.value.func))
             for name, value in assigned_variables(node).items():
                 if name == "KERAS_BACKEND":
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
                 if memory_note(name, value):
                     self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
+            self.used.add(member(node) or "")
+        if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
+            self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
+        self.files.note_demands(node)
         if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
             self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
@@ -379,27 +394,29 @@ class ProjectReader:
         if isinstance(node, Import) and not self.roots.exhausted:
             self._follow(module, node, needed=certain and seen.needed, seen=seen, unit=(module.path, unit))
         elif isinstance(node, ast.Call):
-            self.roots.extend_by_call(module, node)
-            called = dotted(node.func)
-            if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
-                self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
-            if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
-                self.hydra.append((module.path, node))
-            if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-                self.imported_by_text.append(((module.path, unit), node))
-            run = list(named(module, unit, called, self.modules.at)) if called else []
-            functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
-            self.parsers.note(
-                *(node, f"{module.shown}:{node.lineno}"),
-                certain=certain and seen.always,
-                own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
-                taken={each.arg for function in functions if function for each in function.args.args},
-            )
-            self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
-            if node.args or node.keywords or not run:
-                self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
-            if certain and seen.certain:
-                self.certain += called_by(module, unit, node, self.modules.at)
+            self._note_call(module, unit, node, seen, certain)
+
+    def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
+        called = dotted(node.func)
+        if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
+            self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
+        if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
+            self.hydra.append((module.path, node))
+        if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
+            self.imported_by_text.append(((module.path, unit), node))
+        run = list(named(module, unit, called, self.modules.at)) if called else []
+        functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
+        self.parsers.note(
+            *(node, f"{module.shown}:{node.lineno}"),
+            certain=certain and seen.always,
+            own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
+            taken={each.arg for function in functions if function for each in function.args.args},
+        )
+        self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
+        if node.args or node.keywords or not run:
+            self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
+        if certain and seen.certain:
+            self.certain += called_by(module, unit, node, self.modules.at)
 
     def _follow(self, module: Module, node: Import, *, needed: bool, seen: RunNode, unit: Unit) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""
@@ -432,7 +449,7 @@ class ProjectReader:
                 self._note_missing(module, node, parts, roots, None)
             if found[-1] is not None:
                 for local, inner in bound.items():
-                    module.bound[f"*{found[-1][0]}" if local == "*" else local] = (found[-1][0], inner)
+                    module.bind(module.bound, f"*{found[-1][0]}" if local == "*" else local, (found[-1][0], inner))
             for lacked in lacking if needed else ():
                 name_in = [*parts[: None if name != "__init__" else 0], str(lacked)]
                 self._note_missing(module, node, name_in, roots, other)
@@ -466,6 +483,7 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
     """
     reader = ProjectReader(project, roots, inside, start, **how)
     while (reading := reader.read()) is None:
-        roots = [*roots, *reader.roots.added]
-        reader = ProjectReader(project, roots, inside, start, modules=reader.modules, **how)
+        known = reader.roots
+        roots = [each for each in known.absolute if each not in known.packaged]
+        reader = ProjectReader(project, roots, inside, start, placed=known.placed, modules=reader.modules, **how)
     return reading

@@ -227,6 +227,12 @@ _OF_MACHINES = re.compile(
 )
 
 
+#: What a user must replace: ``<your project id>``, ``/path/to/data``, ``YOUR_API_KEY``; not ``<pad>``.
+PLACEHOLDER = re.compile(
+    r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]"
+)
+
+
 def of_a_machine(text: object) -> bool:
     """Return whether a text is a path of one machine: ``/home/me/data``, ``D:\\data``."""
     return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from seatrial.job.reading.constants import ANY, Constants, ParserOption, member, parameters, typed_options
-from seatrial.job.reading.flow import FunctionNode
+from seatrial.job.reading.constants import ANY, Constants, ParserOption, member, typed_options
+from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import dotted, keywords, last_name, literal
 

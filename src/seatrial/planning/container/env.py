@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.backends.containers.run_options import proxy_env, read_env_file
+from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
@@ -23,6 +24,14 @@ OURS = {"PYTHONUNBUFFERED": "1"}
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
+
+#: Store → (its clients and kinds of paths, variables of which any is a login, the folder of one in HOME).
+#: Sources: docs.cloud.google.com/docs/authentication/application-default-credentials;
+#: docs.aws.amazon.com/boto3/latest/guide/credentials.html.
+_STORES = {
+    "Google Cloud": (r"google\.cloud(\..*)?|gcsfs|remote\.gc?s", {"GOOGLE_APPLICATION_CREDENTIALS"}, ".config/gcloud"),
+    "AWS": (r"boto3|botocore|s3fs|remote\.s3a?", {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN"}, ".aws"),
+}
 
 
 def plan_env(
@@ -74,6 +83,11 @@ def without_login(
     if hub is not None and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
         reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
         choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
+    for store, (clients, names, folder) in _STORES.items() if job.backend != "k8s" else ():
+        used = next((place for name, place in script.modules.items() if re.fullmatch(clients, name)), None)
+        if used and given.isdisjoint(names) and not any(each.target.endswith(f"/{folder}") for each in job.mounts):
+            reason = f"{used} opens it, and the run has no login: --mount ~/{folder}:{CONTAINER_HOME}/{folder}"
+            choices.append(Choice(what=store, value="no credentials", reason=f"{reason} gives it yours"))
     return variables, choices
 
 
