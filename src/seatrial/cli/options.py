@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,11 @@ class VerbArgument(click.Argument):
             return [CompletionItem("--", help="the target's own arguments follow")]
         return fitting(self, ctx, incomplete)
 
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return the word with brackets if it may be left out."""
+        word = super().make_metavar(ctx)
+        return word if self.required or word.startswith("[") else f"[{word}]"
+
 
 class VerbCommand(click.Command):
     """A command whose help has the options in groups and examples that can be copied."""
@@ -116,6 +122,13 @@ class VerbCommand(click.Command):
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise click.Abort from error
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help; the remark behind an example stands below it if the terminal is too narrow for both."""
+        lines = super().get_help(ctx).split("\n")
+        if max(map(len, lines)) > shutil.get_terminal_size().columns:
+            lines = [re.sub(r"^(  seatrial .*\S|  \w+ \| .*\S) {2,}(?=\S)", r"\1\n      ", line) for line in lines]
+        return "\n".join(lines)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own_first = self.name in ("export", "serve", "sweep", "tune")  # whose options differ from run's
@@ -155,7 +168,7 @@ class VerbGroup(click.Group):
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             from seatrial.system.text import nearest  # an error alone needs it
 
-            known = [name for name, command in self.commands.items() if not command.hidden]
+            known = sorted(name for name, command in self.commands.items() if not command.hidden)
             other = OTHER_WORDS.get(word, "").removeprefix("runs ")
             close = other if other in known else nearest(word, known)
             hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"

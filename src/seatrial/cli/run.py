@@ -187,9 +187,11 @@ def run_to_receipt(
                 before_start(prepared)
                 with screen.working("starting"), screen.building() as progress:
                     launch.start(prepared, host, progress)
-            except (SeatrialError, KeyboardInterrupt) as error:
-                _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
+            except SeatrialError:
+                _receipt(prepared, host, screen, error_follows=True)
                 raise
+            except KeyboardInterrupt:
+                return _receipt(prepared, host, screen)
         return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
 
 

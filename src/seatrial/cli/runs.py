@@ -279,7 +279,7 @@ def print_comparison(found: Comparison, console: Console) -> None:
     if len(found.runs) == 2:
         table.add_column(Text("B vs. A"), overflow="fold")
     for row in found.facts + found.numbers:
-        table.add_row(*(Text(cell if unicode else cell.replace("×", "x")) for cell in _compared_cells(row)))
+        table.add_row(*(Text(cell if unicode else cell.translate({215: "x", 247: "/"})) for cell in _compared_cells(row)))
     console.print(table)
 
 

@@ -359,7 +359,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
     if is_folder(project / word):
         if is_file(project / word / "__main__.py"):
             return _started_by_main(word, project)
-        inside = sorted(path for path in scripts(project / word) if "/" not in path)[:5]
+        inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
         if not inside:
             return TargetError(
                 f"the target {word} is a folder, not a script, and has no script in it",

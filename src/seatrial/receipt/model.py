@@ -42,7 +42,7 @@ from seatrial.receipt.sections.what_ran import (
     WhatRan,
     device_in_words,
 )
-from seatrial.receipt.values import energy_short, figure, percent, rate
+from seatrial.receipt.values import energy_short, figure, percent, quote, rate
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
 from seatrial.system.records import Folder
@@ -113,6 +113,17 @@ class Receipt(Record):
     def doubtful(self) -> bool:
         """Return True if the run ended with 0 and by its own words did nothing, or failed."""
         return any(finding.id in DOUBTFUL for finding in self.findings)
+
+    @property
+    def shown_findings(self) -> tuple[FindingRecord, ...]:
+        """Return the findings, notes last, without lines of evidence that the headline quotes."""
+        told = self.outcome.words
+
+        def is_new(line: str) -> bool:
+            return quote(line) not in told or not line.endswith(quote(line))
+
+        kept = [each.changed(evidence=tuple(filter(is_new, each.evidence))) for each in self.findings]
+        return tuple(sorted(kept, key=lambda each: each.severity == "info"))
 
     def sections(self, *, in_text: bool = False) -> Iterator[tuple[Section, list[Block]]]:
         """Yield the sections that have something to show, in the order of the page or of a text."""

@@ -363,7 +363,7 @@ def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
 
 def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     if isinstance(error, KeyboardInterrupt):
-        return Finding("stopped", "error", "the user stopped it first", cause="Ctrl-C or SIGTERM", fix="seatrial run …")
+        return Finding("stopped", "info", "Stopped by Ctrl-C or SIGTERM before the start", fix="seatrial run …")
     kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 

@@ -457,6 +457,6 @@ class _PackageChoice:
         place = framework_place(resolved.requirements)
         framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
         if framework or locked.rest:
-            reason = "no hash is known on this machine: pip resolves them in the build"
+            reason = "no hash is known here: pip chooses the files in the build"
             choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
         return Checked(answer, locked, tuple(choices))
