@@ -58,7 +58,7 @@ def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int
 
 
 @command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
-@argument("reference", required=False, metavar="RUN", type=RunReference())
+@argument("reference", required=False, metavar="[RUN]", type=RunReference())
 @option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
 @option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
 @AS_JSON

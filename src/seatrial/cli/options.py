@@ -98,14 +98,9 @@ class VerbArgument(click.Argument):
     """An argument with the values that complete it."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if self.metavar == "TARGET" and ctx.params.get(self.name or ""):
+        if self.metavar == "[TARGET]" and ctx.params.get(self.name or ""):
             return [CompletionItem("--", help="the target's own arguments follow")]
         return fitting(self, ctx, incomplete)
-
-    def make_metavar(self, ctx: click.Context) -> str:
-        """Return the word with brackets if it may be left out."""
-        word = super().make_metavar(ctx)
-        return word if self.required or word.startswith("[") else f"[{word}]"
 
 
 class VerbCommand(click.Command):
@@ -125,10 +120,9 @@ class VerbCommand(click.Command):
 
     def get_help(self, ctx: click.Context) -> str:
         """Return the help; the remark behind an example stands below it if the terminal is too narrow for both."""
-        lines = super().get_help(ctx).split("\n")
-        if max(map(len, lines)) > shutil.get_terminal_size().columns:
-            lines = [re.sub(r"^(  seatrial .*\S|  \w+ \| .*\S) {2,}(?=\S)", r"\1\n      ", line) for line in lines]
-        return "\n".join(lines)
+        text = super().get_help(ctx)
+        fits = max(map(len, text.split("\n"))) <= shutil.get_terminal_size().columns
+        return text if fits else re.sub(r"(?m)^(  (?:seatrial|\w+ \|) .*\S) {2,}(?=\S)", r"\1\n      ", text)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own_first = self.name in ("export", "serve", "sweep", "tune")  # whose options differ from run's
@@ -214,14 +208,14 @@ def project_option(help: str, **settings: Any) -> Callable[..., Any]:
     return option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help=help, **settings)
 
 
-WORDS = argument("words", nargs=-1, metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
+WORDS = argument("words", nargs=-1, metavar="[TARGET]", help="Script or recipe name; omit with -m or --image.")
 #: No option is called -v: some commands mount with it, as docker does.
 VERBOSE = option("--verbose", is_flag=True, help="Print the build's log and the whole receipt, not its verdict alone.")
 RECEIPT_AS_JSON = option("as_json", "--json", is_flag=True, help="Print the receipt as JSON; output goes to stderr.")
 AS_JSON = option("as_json", "--json", is_flag=True, help="Print JSON.")
 RUN = argument("reference", metavar="RUN", type=RunReference(), help="Run ID, part of it, name, or last.")
 RUN_OR_LAST = argument(
-    "reference", metavar="RUN", type=RunReference(), default="last", help="Run ID, part of it, name, or last."
+    "reference", metavar="[RUN]", type=RunReference(), default="last", help="Run ID, part of it, name, or last."
 )
 
 

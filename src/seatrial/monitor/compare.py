@@ -232,9 +232,8 @@ def _change(first: float, value: float, words: Callable[[float], str]) -> str | 
     ratio = value / first if first else 0.0
     if not 0 < ratio < math.inf:
         return None
-    if ratio <= 0.5:
-        return f"÷{1 / ratio:.2g}"
-    return f"×{ratio:.2g}" if ratio >= 2 else f"{100 * (ratio - 1):+.1f} %"
+    large = f"×{ratio:.2g}" if ratio > 1 else f"÷{1 / ratio:.2g}"
+    return large if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
 
 
 def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:

@@ -117,13 +117,9 @@ class Receipt(Record):
     @property
     def shown_findings(self) -> tuple[FindingRecord, ...]:
         """Return the findings, notes last, without lines of evidence that the headline quotes."""
-        told = self.outcome.words
-
-        def is_new(line: str) -> bool:
-            return quote(line) not in told or not line.endswith(quote(line))
-
-        kept = [each.changed(evidence=tuple(filter(is_new, each.evidence))) for each in self.findings]
-        return tuple(sorted(kept, key=lambda each: each.severity == "info"))
+        words, found = self.outcome.words, sorted(self.findings, key=lambda each: each.severity == "info")
+        new = [tuple(e for e in each.evidence if quote(e) not in words or not e.endswith(quote(e))) for each in found]
+        return tuple(each.changed(evidence=evidence) for each, evidence in zip(found, new, strict=True))
 
     def sections(self, *, in_text: bool = False) -> Iterator[tuple[Section, list[Block]]]:
         """Yield the sections that have something to show, in the order of the page or of a text."""

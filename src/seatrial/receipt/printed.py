@@ -28,7 +28,7 @@ _MOST_SHAPES = 1000
 _RE = SimpleNamespace()
 
 #: ``about 3 min left``, ``eta: 0:01:23``, ``remaining: 12 s``.
-_TELLS_LEFT = re.compile(r"\beta\b|\d \w+ left\b|\bremaining\b", re.IGNORECASE)
+_LEFT = re.compile(r"\beta\b|\d \w+ left\b|\bremaining\b", re.IGNORECASE)
 _WORDS: dict[str, frozenset[str]] = {}
 _PHASES = {"training": "train", "testing": "test", "evaluation": "eval"}
 
@@ -81,7 +81,7 @@ class Position:
 
     Attributes:
         inner: position in the epoch, 0 to 1, if one was printed since its number. ended: its values stood with it.
-        tells_left: the script prints the time left itself.
+        prints_left: the script prints the time left itself.
     """
 
     unit: str = ""
@@ -89,7 +89,7 @@ class Position:
     total: int = 0
     inner: float | None = None
     ended: bool = False
-    tells_left: bool = False
+    prints_left: bool = False
 
     def read(self, text: str, *, ended: bool) -> None:
         """Read a state of a line."""
@@ -100,7 +100,7 @@ class Position:
             if (int(match[1]), int(match[2])) != (self.done, self.total):
                 self.inner = None
             self.unit, self.done, self.total, self.ended = unit, int(match[1]), int(match[2]), ended
-            self.tells_left = _TELLS_LEFT.search(text) is not None
+            self.prints_left = _LEFT.search(text) is not None
         inner = _RE.inner.search(text, match.end() if match else 0) if self.unit == "epoch" else None
         if inner is not None and 0 < int(inner[2]) >= int(inner[1]):
             self.inner = int(inner[1]) / int(inner[2])

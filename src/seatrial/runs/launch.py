@@ -345,9 +345,7 @@ def _plan(
     notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []
     anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
     notes = Notes(
-        first=(ground.why_backend,),
-        last=(*tracking, *notify),
-        warnings=(*anew, *untracked, *warnings_of(job)),
+        first=(ground.why_backend,), last=(*tracking, *notify), warnings=(*anew, *untracked, *warnings_of(job))
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 

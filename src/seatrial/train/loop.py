@@ -227,9 +227,9 @@ class _Training:
         step.source.start(self.epoch, self.first_step)
         self._engine = choose_engine(settings.engine, step, self.note, settings.epochs)
         folder = settings.checkpoints
-        inside = folder is not None and folder == in_run("checkpoints")  # a path that only the container has
-        self.kept = f"saved in {folder}" if folder else "nothing is saved, no folder was named"
-        self.kept = "saved; seatrial run --resume last continues" if inside else self.kept
+        inside = folder == in_run("checkpoints")  # a path that only the container has
+        kept = "saved; seatrial run --resume last continues" if inside else f"saved in {folder}"
+        self.kept = kept if folder else "nothing is saved, no folder was named"
         self._writer: CheckpointWriter | None = None
         if folder and step.ranks.first:
             self._writer = CheckpointWriter(folder, settings.keep, training=training)

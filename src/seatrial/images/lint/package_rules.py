@@ -182,4 +182,11 @@ def _starts(file: Dockerfile, pythons: _Pythons) -> Iterator[Remark]:
                 )
 
 
-RULES = (no_pins, cpu_torch, cpu_tensorflow_or_jax, other_python)
+def deprecated_launcher(file: Dockerfile) -> Iterator[Remark]:
+    """Find CMD and ENTRYPOINT with torch.distributed.launch."""
+    for each in (each for each in file.instructions if each.name in ("CMD", "ENTRYPOINT")):
+        if "torch.distributed.launch" in each.raw:
+            yield remark(each.line, "deprecated-launcher")
+
+
+RULES = (no_pins, cpu_torch, cpu_tensorflow_or_jax, other_python, deprecated_launcher)

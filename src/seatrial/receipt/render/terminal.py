@@ -81,8 +81,8 @@ def _verdict(receipt: Receipt, width: int) -> Iterator[Text]:
         yield Text(f"    … and {len(shown) - _MOST_FINDINGS} more findings are in the receipt")
     for criterion in receipt.criteria:
         both_sides = criterion.measured is not None and criterion.expected is not None
-        told = both_sides if receipt.outcome.id == "unmet" else criterion.id == "in-time"
-        if criterion.weight == "fail" and told:  # by the last line
+        in_headline = both_sides if receipt.outcome.id == "unmet" else criterion.id == "in-time"
+        if criterion.weight == "fail" and in_headline:
             continue
         if criterion.weight in ("fail", "warning") or (criterion.asked and criterion.passed):
             yield from _criterion(criterion, width)
