@@ -70,13 +70,7 @@ Choose = Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]]
 
 
 def resolve_packages(
-    resolver: UvResolver | None,
-    job: Job,
-    needs: Needs,
-    barred: Mapping[str, str],
-    choose: Choose,
-    *,
-    own_base: bool,
+    resolver: UvResolver | None, job: Job, needs: Needs, barred: Mapping[str, str], choose: Choose, *, own_base: bool
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose a Python that has wheels of all packages, else the one where pip builds the fewest.
 
