@@ -114,7 +114,7 @@ def test_rm_force_ends_a_live_run(project: Project) -> None:
     run_id = project.detach("train.py")
     folders, containers = (project.last, project.place), project.containers()
     assert len(containers) == len(project.engine[:1])
-    assert project.cli("runs", "rm", "--force", "last").stdout == f"{run_id}\n"
+    assert project.cli("runs", "rm", "--force", "last").stdout.startswith(f"{run_id} deleted: ")
     assert not any(folder.exists() for folder in folders)
     for container in containers:
         gone = subprocess.run([*project.engine, "container", "inspect", container], capture_output=True)

@@ -92,7 +92,8 @@ def fitting(parameter: click.Parameter, ctx: click.Context, incomplete: str) -> 
     """Return the completions of a parameter's value."""
     if isinstance(parameter.type, click.Choice):
         return parameter.type.shell_complete(ctx, parameter, incomplete)
-    found = [each for each in _candidates(parameter.metavar or "") if each[0].startswith((incomplete, ":"))]
+    metavar = (parameter.metavar or "").strip("[]")
+    found = [each for each in _candidates(metavar) if each[0].startswith((incomplete, ":"))]
     return [CompletionItem(value, help=line) for value, line in found]
 
 

@@ -58,7 +58,7 @@ def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int
 
 
 @command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
-@argument("reference", required=False, metavar="RUN", type=RunReference())
+@argument("reference", required=False, metavar="[RUN]", type=RunReference())
 @option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
 @option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
 @AS_JSON
@@ -133,11 +133,13 @@ def notify(record: Path) -> int:
 def remove(references: tuple[str, ...], force: bool, project: Path | None) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
     from seatrial.runs import run_actions
+    from seatrial.runs.status import line_of
 
     store = store_of(project)
     for run in [find_run(store, reference) for reference in references]:
+        line = line_of(run, this_host())
         run_actions.remove(store, run, this_host(), force=force)
-        print(run.id)
+        print(f"{run.id} deleted: {line.target}")
     return EXIT_DONE
 
 
@@ -185,6 +187,7 @@ def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool
     from seatrial.job.units import format_bytes
 
     print(f"{verb} {pruned.runs} run{'s' * (pruned.runs != 1)}, {format_bytes(pruned.bytes)}")
+    print("".join(f"  {each}\n" for each in pruned.which), end="")
     least = "at least " if verb == "would remove" else ""
     unused = {name: each for name, each in freed.items() if each.images or each.steps}
     for name, each in unused.items():

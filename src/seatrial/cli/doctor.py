@@ -228,7 +228,7 @@ def _agrees(question: str) -> bool:
 
 
 @command()
-@argument("text", nargs=-1, metavar="TEXT…")
+@argument("text", nargs=-1, metavar="[TEXT…]")
 @option("as_json", "--json", is_flag=True, help="Print the findings as JSON.")
 def explain(text: tuple[str, ...], as_json: bool) -> int:
     """Explain an error, a log or a receipt: cause and fix of every known failure.

@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 @option("--out", metavar="TEXT", help="Default: exports/NAME.onnx and so on.")
 @option("factory", "--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to.")
 @option("--tolerance", metavar="N", type=float, help="Largest difference allowed; default 1e-4 for fp32.")
-@option(
-    "input_shape",
-    "--input-shape",
-    metavar="N,N",
-    multiple=True,
-    help="Shape of one row, if not recorded.",
-)
+@option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Shape of one row, if not recorded.")
 @VERBOSE
 def export(
     reference: str,

@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,7 +98,7 @@ class VerbArgument(click.Argument):
     """An argument with the values that complete it."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if self.metavar == "TARGET" and ctx.params.get(self.name or ""):
+        if self.metavar == "[TARGET]" and ctx.params.get(self.name or ""):
             return [CompletionItem("--", help="the target's own arguments follow")]
         return fitting(self, ctx, incomplete)
 
@@ -116,6 +117,12 @@ class VerbCommand(click.Command):
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise click.Abort from error
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Return the help; the remark behind an example stands below it if the terminal is too narrow for both."""
+        text = super().get_help(ctx)
+        fits = max(map(len, text.split("\n"))) <= shutil.get_terminal_size().columns
+        return text if fits else re.sub(r"(?m)^(  (?:seatrial|\w+ \|) .*\S) {2,}(?=\S)", r"\1\n      ", text)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         own_first = self.name in ("export", "serve", "sweep", "tune")  # whose options differ from run's
@@ -155,7 +162,7 @@ class VerbGroup(click.Group):
         if self.get_command(ctx, word) is None and not word.startswith("-"):
             from seatrial.system.text import nearest  # an error alone needs it
 
-            known = [name for name, command in self.commands.items() if not command.hidden]
+            known = sorted(name for name, command in self.commands.items() if not command.hidden)
             other = OTHER_WORDS.get(word, "").removeprefix("runs ")
             close = other if other in known else nearest(word, known)
             hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
@@ -201,14 +208,14 @@ def project_option(help: str, **settings: Any) -> Callable[..., Any]:
     return option("--project", "-C", metavar="DIR", type=click.Path(path_type=Path), help=help, **settings)
 
 
-WORDS = argument("words", nargs=-1, metavar="TARGET", help="Script or recipe name; omit with -m or --image.")
+WORDS = argument("words", nargs=-1, metavar="[TARGET]", help="Script or recipe name; omit with -m or --image.")
 #: No option is called -v: some commands mount with it, as docker does.
 VERBOSE = option("--verbose", is_flag=True, help="Print the build's log and the whole receipt, not its verdict alone.")
 RECEIPT_AS_JSON = option("as_json", "--json", is_flag=True, help="Print the receipt as JSON; output goes to stderr.")
 AS_JSON = option("as_json", "--json", is_flag=True, help="Print JSON.")
 RUN = argument("reference", metavar="RUN", type=RunReference(), help="Run ID, part of it, name, or last.")
 RUN_OR_LAST = argument(
-    "reference", metavar="RUN", type=RunReference(), default="last", help="Run ID, part of it, name, or last."
+    "reference", metavar="[RUN]", type=RunReference(), default="last", help="Run ID, part of it, name, or last."
 )
 
 

@@ -309,9 +309,10 @@ def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> 
     out = terminal.console(soft_wrap=True)
     for each in findings:
         colour = {"error": "red", "warning": "yellow"}.get(each.severity, "cyan")
-        place = Text(f"{path}:{each.line}: ")
-        out.print(place.append(each.severity, style=f"bold {colour}").append(f" {each.message}"))
-        out.print(Text(f"    {FIX}: {each.fix}", style="dim"))
+        place = f"{path}:{each.line}: "
+        line = Text(terminal.at_words(f"{place}{each.severity} {each.message}", out))
+        line.stylize(f"bold {colour}", len(place), len(place) + len(each.severity))
+        out.print(line, Text(terminal.at_comment(f"    {FIX}: {each.fix}", out), style="dim"), sep="\n")
     out.print(f"{path}: {len(findings) or 'no'} remark{'s' * (len(findings) != 1)}")
 
 

@@ -48,12 +48,7 @@ if TYPE_CHECKING:
 @WORDS
 @option("--detach", "-d", is_flag=True, group="Common", help="Run in the background.")
 @option("--resume", metavar="RUN", type=RunReference(), help="Resume from a run's checkpoints.")
-@option(
-    "--interactive",
-    "-i",
-    is_flag=True,
-    help="Always forward stdin; terminals and pipes are forwarded by default.",
-)
+@option("--interactive", "-i", is_flag=True, help="Always forward stdin; terminals and pipes are forwarded by default.")
 @RECEIPT_AS_JSON
 @VERBOSE
 @option("--quiet", "-q", is_flag=True, help="Print the target's output, warnings, and the verdict of a failure.")
@@ -112,7 +107,7 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
 
 
 @command()
-@argument("names", nargs=-1, metavar="NAME…", help="Services of the Compose file; default: all.")
+@argument("names", nargs=-1, metavar="[NAME…]", help="Services of the Compose file; default: all.")
 @option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
 @option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
 @option("plan_only", "--plan", is_flag=True, help="Show what would be done; change nothing.")
@@ -187,9 +182,11 @@ def run_to_receipt(
                 before_start(prepared)
                 with screen.working("starting"), screen.building() as progress:
                     launch.start(prepared, host, progress)
-            except (SeatrialError, KeyboardInterrupt) as error:
-                _receipt(prepared, host, screen, error_follows=isinstance(error, SeatrialError))
+            except SeatrialError:
+                _receipt(prepared, host, screen, error_follows=True)
                 raise
+            except KeyboardInterrupt:
+                return _receipt(prepared, host, screen)
         return _detach(prepared, host, screen) if detach else _follow(prepared, host, screen)
 
 

@@ -278,8 +278,9 @@ def print_comparison(found: Comparison, console: Console) -> None:
         table.add_column(Text(f"{letter}: {short}"), overflow="fold")
     if len(found.runs) == 2:
         table.add_column(Text("B vs. A"), overflow="fold")
+    plain = {} if unicode else {ord("×"): "x", ord("÷"): "/"}
     for row in found.facts + found.numbers:
-        table.add_row(*(Text(cell if unicode else cell.replace("×", "x")) for cell in _compared_cells(row)))
+        table.add_row(*(Text(cell.translate(plain)) for cell in _compared_cells(row)))
     console.print(table)
 
 

@@ -138,12 +138,7 @@ def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> boo
 
 
 def plan_service(
-    context: ComposeContext,
-    service: Service,
-    run: Run,
-    *,
-    selection: Selection,
-    ask: GpuAsk | None,
+    context: ComposeContext, service: Service, run: Run, *, selection: Selection, ask: GpuAsk | None
 ) -> Plan:
     """Plan one service as a run; by its image's name alone if the image is absent and may not be built or pulled."""
     grace_s = context.job.grace_s

@@ -293,7 +293,7 @@ def _no_service(ended: command.Completed, compose: Compose, names: Sequence[str]
     close = nearest(missing[1], known)
     hint = f"did you mean {close}?" if close else f"it has {', '.join(known)}"
     typed = [close if close and name == missing[1] else name for name in names]
-    run = up_command(compose.files, compose.host, typed if close else ())
+    run = up_command(compose.files, compose.host, typed if close else ["--plan"])
     return UsageError(f"{from_here(compose.files[0])} has no service {missing[1]}; {hint}", run=run)
 
 

@@ -233,7 +233,7 @@ def _row(link: Link) -> dict[str, Any]:
         "GPU time": _gpu_seconds(link),
         "needs": ", ".join(link.needs),
         "run": link.run or "",
-        "its receipt": link.receipt or "",
+        "digest": link.receipt or "",
     }
     return {
         "link": link,

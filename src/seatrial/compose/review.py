@@ -281,6 +281,16 @@ def _reserved_twice(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
             return  # the others would repeat it
 
 
+def _one_volume(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
+    """Find volumes that two services with GPUs may write at once."""
+    for one, other in combinations(asks, 2):
+        mounts = [each for name in (one, other) for each in file.services[name].volumes if not each.read_only]
+        sources = [each.source for each in mounts if each.kind == "volume" and each.source]
+        both = ", ".join(dict.fromkeys(each for each in sources if sources.count(each) > 1))
+        if both and not file.never_together(one, other):
+            yield warning(file.place(other, "volumes"), "one-volume", one=one, other=other, both=both)
+
+
 def _no_compute(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     for name, ask in asks.items():
         if ask.compute_added:
@@ -375,11 +385,6 @@ def _workers(service: Service, on_gpu: bool) -> str | None:
 
 
 RULES: tuple[Callable[[ComposeFile, Asks], Iterator[ComposeWarning]], ...] = (
-    _reserved_twice,
-    _no_compute,
-    _counted_from_outside,
-    _replicas_share,
-    _no_context,
-    _no_gpu_comes,
+    _reserved_twice, _one_volume, _no_compute, _counted_from_outside, _replicas_share, _no_context, _no_gpu_comes,
     _small_shared_memory,
-)
+)  # fmt: skip

@@ -12,15 +12,7 @@ from typing import BinaryIO
 
 from seatrial.diagnosis import MEANING
 from seatrial.errors import DiskError, UsageError
-from seatrial.findings.catalogue import (
-    LAYERS,
-    OF_A_BUILD,
-    Known,
-    by_id,
-    entries,
-    plain,
-    without_consequences,
-)
+from seatrial.findings.catalogue import LAYERS, OF_A_BUILD, Known, by_id, entries, plain, without_consequences
 from seatrial.findings.finding import SEVERITIES, Finding
 from seatrial.findings.match import Matches, match_text, one_byte_letters
 

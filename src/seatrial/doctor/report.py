@@ -216,7 +216,7 @@ def _print_finding_lines(finding: Finding, console: Console, *, shown: str, inde
     lines = [] if finding.message == shown else [*_wrapped(finding.message, indent, width, "bold")]
     if finding.cause:
         lines += _wrapped(finding.cause, f"{indent}{CAUSE} ", width)
-    for piece in (piece for line in finding.evidence for piece in line.splitlines() if piece.strip()):
+    for piece in (p for line in finding.evidence for p in line.splitlines() if p.strip() not in finding.message):
         lines += _wrapped(piece, f"{indent}seen  ", width, "dim")
     if fix := finding.fix:
         if len(fix) > MAX_COMMAND:  # a shell goes on behind &&, so the lines can be copied

@@ -17,12 +17,7 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.accelerators import for_nvidia, without_use
-from seatrial.images.base import (
-    DEFAULT_BASE,
-    Base,
-    python_of_image,
-    with_nvcc,
-)
+from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
 from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes

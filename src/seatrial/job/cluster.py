@@ -266,8 +266,7 @@ ObjectName = Annotated[str, Matched(_OBJECT, "a Kubernetes name (lower-case lett
 QueueName = Annotated[str, Matched(_QUEUE, "a LocalQueue's name (lower-case letters, digits, - and ., at most 63)")]
 Restarts = Annotated[int, Typed(_whole(0), {"type": "integer", "minimum": 0})]
 Nodes = Annotated[
-    int | tuple[str, ...],
-    Typed(parse_nodes, {"anyOf": [{"type": "integer", "minimum": 1}, text("host1,host2")]}),
+    int | tuple[str, ...], Typed(parse_nodes, {"anyOf": [{"type": "integer", "minimum": 1}, text("host1,host2")]})
 ]
 
 

@@ -131,10 +131,7 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
 
 def _parse_count(number: str) -> GpuRequest:
     if int(number) == 0:
-        raise GpuRequestError(
-            "0 is ambiguous. First GPU: device=0. CPU: none",
-            run="seatrial run --gpus device=0 …",
-        )
+        raise GpuRequestError("0 is ambiguous. First GPU: device=0. CPU: none", run="seatrial run --gpus device=0 …")
     return GpuRequest("count", count=int(number))
 
 

@@ -364,8 +364,7 @@ Variable = Annotated[str, Matched(_VARIABLE, "a variable's name")]
 #: A program's argument, or a variable's value.
 Word = Annotated[str, _checked(matching(r"[^\0]*", "text without a null byte")), Schema(TEXT)]
 Variables = Annotated[
-    dict[Variable, Word],
-    Typed(_variables, {"type": "object", "additionalProperties": {"type": ["string", "number"]}}),
+    dict[Variable, Word], Typed(_variables, {"type": "object", "additionalProperties": {"type": ["string", "number"]}})
 ]
 Condition = Annotated[str, Matched(PATTERN, 'a condition such as ">= 0.985"')]
 Pattern = Annotated[str, Typed(read_pattern, text(r"psnr of (\S+) dB"))]

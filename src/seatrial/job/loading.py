@@ -152,9 +152,8 @@ class _Source:
             found = sorted(error.errors(include_url=False), key=lambda each: order.get(str(each["loc"][0]), len(order)))
             details = found[:_MOST_PROBLEMS]
             messages = [self._message(detail) for detail in details]
-            also = "also: " + "; ".join(messages[1:]) if messages[1:] else None
             own = getattr((details[0].get("ctx") or {}).get("error"), "run", None) if not self.where else None
-            raise ConfigError(messages[0], cause=also, run=own or self.run) from None
+            raise ConfigError("; and ".join(messages), run=own or self.run) from None
         return _set(config)
 
     def _key(self, key: str) -> str:

@@ -63,12 +63,7 @@ _VARIABLES = {
     "fsdp_backward_prefetch_policy": "FSDP_BACKWARD_PREFETCH",
 }
 #: Kind of training in accelerate's configuration → the variable that chooses it.
-_KINDS = {
-    "NO": None,
-    "MULTI_GPU": None,
-    "DEEPSPEED": "ACCELERATE_USE_DEEPSPEED",
-    "FSDP": "ACCELERATE_USE_FSDP",
-}
+_KINDS = {"NO": None, "MULTI_GPU": None, "DEEPSPEED": "ACCELERATE_USE_DEEPSPEED", "FSDP": "ACCELERATE_USE_FSDP"}
 #: Keys of accelerate's configuration that have no effect on one machine with NVIDIA's GPUs.
 _ACCELERATE_IDLE = (
     *("compute_environment", "debug", "distributed_type", "main_training_function", "same_network", "use_cpu"),

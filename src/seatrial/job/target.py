@@ -359,7 +359,7 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
     if is_folder(project / word):
         if is_file(project / word / "__main__.py"):
             return _started_by_main(word, project)
-        inside = sorted(path for path in scripts(project / word) if "/" not in path)[:5]
+        inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
         if not inside:
             return TargetError(
                 f"the target {word} is a folder, not a script, and has no script in it",
@@ -382,10 +382,11 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
     )
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
-    here = likely_scripts(project)[:_MOST_NAMED] if kind == "script" and not similar else []
+    here = [] if similar else [f"scripts here: {', '.join(likely_scripts(project)[:_MOST_NAMED]) or 'none'}"]
+    here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
     return TargetError(
         f"{kind.capitalize()} {word} not found in {project}{hint}",
-        cause=f"scripts here: {', '.join(here)}" if here else None,
+        cause="; ".join(here) or None,
         run=f"seatrial run {shlex.quote(similar[0])}" if similar else f"ls {as_typed(project)}",
         instead=(word, similar[:1]) if similar else None,
     )

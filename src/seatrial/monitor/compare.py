@@ -223,16 +223,17 @@ def _cells(
 
 
 def _change(first: float, value: float, words: Callable[[float], str]) -> str | None:
-    """Return ``same``, ``+12.0 %``, from a doubling or halving on ``×2.4``, of shares ``+3 points``; else None."""
+    """Return ``same``, ``+12.0 %``, from a doubling on ``×2.4``, from a halving ``÷2.4``, of shares ``+3 points``."""
     share = words(0.0).endswith("%")
     if first == value or (share and words(first) == words(value)):
         return "same"
     if share and math.isfinite(value - first):
-        return f"{value - first:+.3g} points"
+        return f"{value - first:+.2g} points"
     ratio = value / first if first else 0.0
     if not 0 < ratio < math.inf:
         return None
-    return f"×{ratio:.3g}" if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
+    large = f"×{ratio:.2g}" if ratio > 1 else f"÷{1 / ratio:.2g}"
+    return large if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
 
 
 def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
@@ -328,7 +329,7 @@ def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
             yield ComparedNumber(f"{metric.name}, {which}", read, metric.figure, better, measured=False)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
-        yield ComparedNumber(f"time in {part}", _share(part), percent)
+        yield ComparedNumber(f"time: {part}", _share(part), percent)
 
 
 def stem(label: str) -> str:

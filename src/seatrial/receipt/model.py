@@ -42,7 +42,7 @@ from seatrial.receipt.sections.what_ran import (
     WhatRan,
     device_in_words,
 )
-from seatrial.receipt.values import energy_short, figure, percent, rate
+from seatrial.receipt.values import energy_short, figure, percent, quote, rate
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
 from seatrial.system.records import Folder
@@ -113,6 +113,13 @@ class Receipt(Record):
     def doubtful(self) -> bool:
         """Return True if the run ended with 0 and by its own words did nothing, or failed."""
         return any(finding.id in DOUBTFUL for finding in self.findings)
+
+    @property
+    def shown_findings(self) -> tuple[FindingRecord, ...]:
+        """Return the findings, notes last, without lines of evidence that the headline quotes."""
+        words, found = self.outcome.words, sorted(self.findings, key=lambda each: each.severity == "info")
+        new = [tuple(e for e in each.evidence if quote(e) not in words or not e.endswith(quote(e))) for each in found]
+        return tuple(each.changed(evidence=evidence) for each, evidence in zip(found, new, strict=True))
 
     def sections(self, *, in_text: bool = False) -> Iterator[tuple[Section, list[Block]]]:
         """Yield the sections that have something to show, in the order of the page or of a text."""

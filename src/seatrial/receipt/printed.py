@@ -26,6 +26,9 @@ _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
 _MOST_SHAPES = 1000
 
 _RE = SimpleNamespace()
+
+#: ``about 3 min left``, ``eta: 0:01:23``, ``remaining: 12 s``.
+_LEFT = re.compile(r"\beta\b|\d \w+ left\b|\bremaining\b", re.IGNORECASE)
 _WORDS: dict[str, frozenset[str]] = {}
 _PHASES = {"training": "train", "testing": "test", "evaluation": "eval"}
 
@@ -78,6 +81,7 @@ class Position:
 
     Attributes:
         inner: position in the epoch, 0 to 1, if one was printed since its number. ended: its values stood with it.
+        prints_left: the script prints the time left itself.
     """
 
     unit: str = ""
@@ -85,6 +89,7 @@ class Position:
     total: int = 0
     inner: float | None = None
     ended: bool = False
+    prints_left: bool = False
 
     def read(self, text: str, *, ended: bool) -> None:
         """Read a state of a line."""
@@ -95,6 +100,7 @@ class Position:
             if (int(match[1]), int(match[2])) != (self.done, self.total):
                 self.inner = None
             self.unit, self.done, self.total, self.ended = unit, int(match[1]), int(match[2]), ended
+            self.prints_left = _LEFT.search(text) is not None
         inner = _RE.inner.search(text, match.end() if match else 0) if self.unit == "epoch" else None
         if inner is not None and 0 < int(inner[2]) >= int(inner[1]):
             self.inner = int(inner[1]) / int(inner[2])

@@ -102,8 +102,7 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
             data_parallel=arguments.data_parallel,
         )
         if group.first:
-            total = arguments.batch * group.world
-            print(f"{name}: batch {arguments.batch} on each of {group.words}, {total} together\n{layers}", flush=True)
+            print(f"{name}: {group.batch_words(arguments.batch)}\n{layers}", flush=True)
         tests = TestImages(test_set, normalise, group, 5000)
 
         def test() -> dict[str, float]:

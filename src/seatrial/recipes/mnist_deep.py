@@ -100,8 +100,7 @@ def main(argv: Sequence[str]) -> int:
             data_parallel=arguments.data_parallel,
         )
         if group.first:
-            total = arguments.batch * group.world
-            print(f"mnist-deep: batch {arguments.batch} on each of {group.words}, {total} together", flush=True)
+            print(f"mnist-deep: {group.batch_words(arguments.batch)}", flush=True)
         tests = TestImages(test_set, normalise, group)
         outcome = fit(
             step, lambda: evaluate(model, tests, group, precision), trackers, Settings.from_arguments(arguments)

@@ -73,9 +73,8 @@ def main(argv: Sequence[str]) -> int:
         train_set, test_set = encoded.split(torch.tensor(trained))
         source, packed = source_of(model, arguments, precision, train_set, group)
         if group.first:
-            total = arguments.batch * group.world
             print(f"spam: {len(train_set)} messages, {source.padding:.0%} of the tokens are padding", flush=True)
-            print(f"batch {arguments.batch} on each of {group.words}, {total} together", flush=True)
+            print(group.batch_words(arguments.batch), flush=True)
         step = Step(
             model,
             packed.loss if packed else partial(loss, recompute=arguments.recompute),

@@ -345,9 +345,7 @@ def _plan(
     notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []
     anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
     notes = Notes(
-        first=(ground.why_backend,),
-        last=(*tracking, *notify),
-        warnings=(*anew, *untracked, *warnings_of(job)),
+        first=(ground.why_backend,), last=(*tracking, *notify), warnings=(*anew, *untracked, *warnings_of(job))
     )
     return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
@@ -363,7 +361,7 @@ def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
 
 def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
     if isinstance(error, KeyboardInterrupt):
-        return Finding("stopped", "error", "the user stopped it first", cause="Ctrl-C or SIGTERM", fix="seatrial run …")
+        return Finding("stopped", "info", "Stopped by Ctrl-C or SIGTERM before the start", fix="seatrial run …")
     kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
     return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 

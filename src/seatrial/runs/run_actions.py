@@ -14,7 +14,7 @@ from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
 from seatrial.runs.leases import backend_of, handle_of, leases, state_of
 from seatrial.runs.run import SEAL, Run, Summary, not_covered, seal_changes, seal_of
-from seatrial.runs.status import finalise
+from seatrial.runs.status import finalise, line_of
 from seatrial.runs.store import RunStore
 from seatrial.runs.watch import request_stop
 from seatrial.system.host import Host
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pruned:
-    """Counts the removed runs and their bytes."""
+    """Counts the removed runs and their bytes; ``which``: ID and target of each."""
 
     runs: int
     bytes: int
+    which: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,11 @@ def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:
                 ended.append(run)
     doomed = ended[: max(0, len(ended) - keep)]
     size_bytes = sum(tree_bytes(folder) for run in doomed for folder in (run.folder, run.place))
+    which = tuple(f"{run.id}  {line_of(run, host).target}" for run in doomed)
     if not dry_run:
         for run in doomed:
             remove(store, run, host)
-    return Pruned(len(doomed), size_bytes)
+    return Pruned(len(doomed), size_bytes, which)
 
 
 def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:

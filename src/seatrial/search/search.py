@@ -191,13 +191,7 @@ class Search:
 
 
 def open_search(
-    definition: Definition,
-    job: Job,
-    host: Host,
-    note: Note,
-    *,
-    budget_s: float | None = None,
-    parallel: int | None = 1,
+    definition: Definition, job: Job, host: Host, note: Note, *, budget_s: float | None = None, parallel: int | None = 1
 ) -> Search:
     """Return the search of a command line. Raises UsageError if the target takes no such setting."""
     require_optuna()

@@ -201,7 +201,7 @@ def _why_version(chosen: Candidate, constraints: Constraints) -> str:
         late = released(chosen.wheel.framework, version) > constraints.as_of
         return f"the {'oldest that fits' if late else 'newest'} as of {constraints.as_of}"
     if len(constraints.specifier):
-        return f"{constraints.source} asks for {constraints.specifier}; this is the best match for this machine"
+        return f"{constraints.source} asks for {constraints.specifier}; this is the best match"
     if version == constraints.prefer:
         return "the version that seatrial is tested with"
     if constraints.prefer:

@@ -49,10 +49,10 @@ class Ranks:
         """Return True on the rank that prints and writes files."""
         return self.rank == 0
 
-    @property
-    def words(self) -> str:
-        """Return ``1 rank``, ``4 ranks``."""
-        return "1 rank" if self.world == 1 else f"{self.world} ranks"
+    def batch_words(self, examples: int) -> str:
+        """Return ``batch 64``, or ``batch 64 on each of 4 ranks, 256 together``."""
+        together = f" on each of {self.world} ranks, {examples * self.world} together" if self.world > 1 else ""
+        return f"batch {examples}{together}"
 
     def any(self, flag: bool) -> bool:
         """Return True if the flag is set on any rank. Every rank must call it."""

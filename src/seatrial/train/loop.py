@@ -21,7 +21,7 @@ from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.engine import choose_engine
 from seatrial.train.errors import CheckpointError, InputError
 from seatrial.train.memory import cap
-from seatrial.train.options import RUN_DIR_VARIABLE
+from seatrial.train.options import RUN_DIR_VARIABLE, in_run
 from seatrial.train.precision import Precision, choose_precision
 from seatrial.train.progress import EpochProgress, TrainingOutcome, print_first, read_losses, report_end
 from seatrial.train.saving import rng
@@ -227,7 +227,9 @@ class _Training:
         step.source.start(self.epoch, self.first_step)
         self._engine = choose_engine(settings.engine, step, self.note, settings.epochs)
         folder = settings.checkpoints
-        self.kept = f"saved in {folder}" if folder else "nothing is saved, no folder was named"
+        inside = folder == in_run("checkpoints")  # a path that only the container has
+        kept = "saved; seatrial run --resume last continues" if inside else f"saved in {folder}"
+        self.kept = kept if folder else "nothing is saved, no folder was named"
         self._writer: CheckpointWriter | None = None
         if folder and step.ranks.first:
             self._writer = CheckpointWriter(folder, settings.keep, training=training)

@@ -137,10 +137,7 @@ def _is_python(debian_package: str) -> bool:
 
 
 def split(
-    found: Requirements,
-    locked: Locked | None = None,
-    builds: Iterable[SourceBuild] = (),
-    pages: Iterable[str] = (),
+    found: Requirements, locked: Locked | None = None, builds: Iterable[SourceBuild] = (), pages: Iterable[str] = ()
 ) -> Layers:
     """Return the layers of these requirements; without a lock, the framework and all that the project lists.
 

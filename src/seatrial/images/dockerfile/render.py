@@ -281,10 +281,7 @@ def _slim(contents: ImageContents, folder: str, install: str) -> list[str]:
     else:
         again += " $wanted"
     if "--unused" in contents.slimming.arguments and FRAMEWORK in contents.layers.folders:
-        commands += [
-            f"wanted=$({slimmer} --wanted)",
-            f'{{ [ -z "$wanted" ] || {again}; }}',
-        ]
+        commands += [f"wanted=$({slimmer} --wanted)", f'{{ [ -z "$wanted" ] || {again}; }}']
     if not contents.slimming.packages:
         return commands
     last = "" if folder == list(contents.layers.folders)[-1] else " --keep-metadata"

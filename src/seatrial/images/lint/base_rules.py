@@ -264,6 +264,13 @@ def other_python(file: Dockerfile) -> Iterator[Remark]:
             yield remark(command.line, "other-python at the start", at=at, **facts)
 
 
+def deprecated_launcher(file: Dockerfile) -> Iterator[Remark]:
+    """Find CMD and ENTRYPOINT with torch.distributed.launch."""
+    for each in (each for each in file.instructions if each.name in ("CMD", "ENTRYPOINT")):
+        if "torch.distributed.launch" in each.raw:
+            yield remark(each.line, "deprecated-launcher")
+
+
 def _fills_default(command: Command, pythons: _Pythons) -> bool:
     """Record a command in ``pythons``; return True for the distribution's pip where another Python was added.
 
@@ -301,4 +308,5 @@ RULES = (
     cpu_torch,
     cpu_tensorflow_or_jax,
     other_python,
+    deprecated_launcher,
 )

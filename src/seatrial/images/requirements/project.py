@@ -339,7 +339,7 @@ def _from_files(
             continue
         reason, found, page = f"{source} lists them", None, None
         if name.endswith(".txt"):
-            reason, found = f"{source} exists", read_list(file, project)
+            found = read_list(file, project)
             reason += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
         elif name.endswith((".yml", ".yaml")):
             found = read_environment(file)

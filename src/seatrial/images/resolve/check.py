@@ -71,13 +71,7 @@ Choose = Callable[[Mapping[str, str], Needs], tuple[Base, Resolved]]
 
 
 def resolve_packages(
-    resolver: UvResolver | None,
-    job: Job,
-    needs: Needs,
-    barred: Mapping[str, str],
-    choose: Choose,
-    *,
-    own_base: bool,
+    resolver: UvResolver | None, job: Job, needs: Needs, barred: Mapping[str, str], choose: Choose, *, own_base: bool
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose a Python that has wheels of all packages, else the one where pip builds the fewest.
 
@@ -467,6 +461,6 @@ class _PackageChoice:
         place = framework_place(resolved.requirements)
         framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
         if framework or locked.rest:
-            reason = "no hash is known on this machine: pip resolves them in the build"
+            reason = "no hash is known here: pip chooses the files in the build"
             choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
         return Checked(answer, locked, tuple(choices))

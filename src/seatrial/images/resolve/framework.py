@@ -172,7 +172,8 @@ def _resolve_one(
     found = found.replaced(place, chosen)
     found = _with_numpy(found, stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
-    choices[0] = choices[0].changed(value=chosen, reason=f"{reason}; {choices[0].reason}")
+    why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
+    choices[0] = choices[0].changed(value=chosen, reason=reason if chosen == line else why)
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
     elif index:

@@ -108,13 +108,17 @@ class ParserWords:
                 yield f"{self._parsed} rejects {flag}: unknown option; {have}"
         if self._parsers > 1 or not typed.isdisjoint(("-h", "--help")):  # the parser in use is unknown
             return
+        missing: list[tuple[str, str]] = []
         for node, place in dict.fromkeys(self._options.values()):
             flags = [flag for flag, known in self._options.items() if known[0] is node]
             given = any(flag.startswith(each) for each in typed for flag in flags)
             short = {flag[1] for flag in flags if len(flag) == 2}  # -vd and -dVALUE give -d; the launcher the rank
             given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
             if place and is_constant(keywords(node).get("required"), True) and not given:
-                yield f"{place} requires {flags[-1]}, which is not given"
+                missing.append((place, flags[-1]))
+        if missing:
+            names = ", ".join(name for _, name in missing)
+            yield f"{missing[0][0]} requires {names}, which {'are' if missing[1:] else 'is'} not given"
 
 
 def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:

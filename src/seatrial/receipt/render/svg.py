@@ -28,11 +28,7 @@ _X_LABELS = {"line": "report", "rate": "requests/s"}
 
 
 def draw(
-    plot: Plot,
-    window: tuple[float, float] | None = None,
-    *,
-    styles: Sequence[str] | None = None,
-    width: int = WIDTH,
+    plot: Plot, window: tuple[float, float] | None = None, *, styles: Sequence[str] | None = None, width: int = WIDTH
 ) -> str:
     """Return one ``<svg>``.
 

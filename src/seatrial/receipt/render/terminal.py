@@ -74,14 +74,15 @@ def _verdict(receipt: Receipt, width: int) -> Iterator[Text]:
         if section.brief:
             yield from _section(section.title, blocks, width)
     yield from _warnings(receipt, width)
-    shown = [finding for finding in receipt.findings if finding.severity != "info"]
+    shown = [finding for finding in receipt.shown_findings if finding.severity != "info"]
     for finding in shown[:_MOST_FINDINGS]:
         yield from _finding(finding, width)
     if len(shown) > _MOST_FINDINGS:
         yield Text(f"    … and {len(shown) - _MOST_FINDINGS} more findings are in the receipt")
     for criterion in receipt.criteria:
         both_sides = criterion.measured is not None and criterion.expected is not None
-        if criterion.weight == "fail" and receipt.outcome.id == "unmet" and both_sides:  # the last line has them
+        in_headline = both_sides if receipt.outcome.id == "unmet" else criterion.id == "in-time"
+        if criterion.weight == "fail" and in_headline:
             continue
         if criterion.weight in ("fail", "warning") or (criterion.asked and criterion.passed):
             yield from _criterion(criterion, width)

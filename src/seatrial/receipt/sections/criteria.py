@@ -127,7 +127,7 @@ def _in_time(run: RunEvidence) -> Judgement:
         return Judgement("fail", "the target never ran", expected, None)
     measured = format_seconds(wall_s)
     if run.cause.id not in ("finished", "gpu-not-used"):
-        return Judgement("fail", f"it did not finish: it ended after {measured}", expected, measured)
+        return Judgement("fail", f"it ended after {measured}, unfinished", expected, measured)
     return Judgement(("pass" if wall_s <= limit else "fail"), f"finished in {measured}", expected, measured)
 
 

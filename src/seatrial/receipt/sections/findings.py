@@ -41,7 +41,7 @@ class FindingsSection(Section):
         return [*found, *(finding for look in looks if (finding := look(run)))]
 
     def blocks(self, receipt: Receipt) -> list[Block]:
-        return [Notices(receipt.findings)] if receipt.findings else []
+        return [Notices(receipt.shown_findings)] if receipt.findings else []
 
 
 class WhyItFailed(Section):

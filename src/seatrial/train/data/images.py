@@ -129,12 +129,10 @@ def training_images(
     data: ImageSet, normalise: Normalisation, batch: int, ranks: Ranks, seed: int, augment: Augment | None = None
 ) -> ResidentImages | StreamedBatches:
     """Keep the set on the device if it takes at most half of the free memory, else stream it; print which."""
-    free = free_bytes(ranks.device)
-    resident = data.size_bytes <= free * RESIDENT_SHARE
+    resident = data.size_bytes <= free_bytes(ranks.device) * RESIDENT_SHARE
     if ranks.first:
         how = "kept on" if resident else "streamed to"
-        sizes = f"{data.size_bytes / 2**20:,.0f} MiB, {free / 2**20:,.0f} MiB free"
-        print(f"data: {len(data)} images {how} {ranks.device} ({sizes})", flush=True)
+        print(f"data: {len(data)} images {how} {ranks.device} ({data.size_bytes / 2**20:,.0f} MiB)", flush=True)
     return (ResidentImages if resident else stream_images)(data, normalise, batch, ranks, seed, augment)
 
 
