@@ -13,7 +13,7 @@ from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal
 from seatrial.job.reading.values import Evaluation, is_flag
 
 _MOST_SINKS, _LONGEST = 300, 60
@@ -40,32 +40,8 @@ _BOOSTERS = {
     "catboost": ("CatBoost", 'task_type="GPU"'),
 }
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
-#: Packages that move models and batches to the GPU by themselves, and others that can use one.
-_MOVERS = {
-    *("transformers", "accelerate", "lightning", "pytorch_lightning", "fastai", "ignite", "composer", "keras"),
-    *("tensorflow", "jax", "ultralytics", "deepspeed", "trl", "sentence_transformers"),
-}
-_LIBRARIES = {
-    *(*_MOVERS, *_BOOSTERS, "torch", "cupy", "numba", "cudf", "cuml", "mxnet", "paddle", "pycuda", "warp", "flax"),
-    *("timm", "torchvision", "diffusers"),
-}
-#: Packages that move nothing to a device.
-_PLAIN = {
-    *(
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "numpy",
-        "scipy",
-        "pandas",
-        "sklearn",
-        "matplotlib",
-        "seaborn",
-        "PIL",
-        "cv2",
-    ),
-    *("tqdm", "yaml", "tensorboard", "tensorboardX", "wandb", "click", "requests", "rich", "einops", "skimage", "h5py"),
-}
+#: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
+_MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
