@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -136,18 +136,15 @@ def _is_inside(value: Any, path: Keys, file: ComposeFile) -> bool:
     )
 
 
-def _is_own_namespace(value: Any, path: Keys, file: ComposeFile) -> bool:
-    return value in _OWN_NAMESPACES or str(value).startswith("service:")
-
-
-def _is_own_name(value: Any, path: Keys, file: ComposeFile) -> bool:
-    """Return True for the name that Compose gives a volume or network: no other project has it."""
-    return bool(value == f"{file.name}_{path[1]}")
-
-
 _OWN_NAMESPACES = ("none", "bridge", "default", "private", "shareable")
 _DEVICE = {"source", "target", "permissions"}
-_DECIDES = {"gpu": _is_gpu, "inside": _is_inside, "own namespace": _is_own_namespace, "own name": _is_own_name}
+#: Name in inside.toml → the function of a value, its keys and the file that decides.
+_DECIDES: dict[str, Callable[[Any, Keys, ComposeFile], bool]] = {
+    "gpu": _is_gpu,
+    "inside": _is_inside,
+    "own namespace": lambda value, path, file: value in _OWN_NAMESPACES or str(value).startswith("service:"),
+    "own name": lambda value, path, file: bool(value == f"{file.name}_{path[1]}"),  # which Compose gives it
+}
 
 
 def _rules(table: Mapping[str, Any]) -> Inside:

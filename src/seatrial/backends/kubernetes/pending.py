@@ -214,10 +214,6 @@ def _selector(message: str, around: Surroundings) -> Facts:
     return Facts((wanted or message) + have)
 
 
-def _message(message: str, around: Surroundings) -> Facts:
-    return Facts(message)
-
-
 #: Entry of the catalogue → the facts that it needs.
 _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-insufficient-gpus": _gpus,
@@ -225,7 +221,7 @@ _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-gpu-taint": _taint,
     "k8s-taint": _taint,
     "k8s-node-selector": _selector,
-    **dict.fromkeys(("k8s-claims", "k8s-config-missing", "k8s-evicted"), _message),
+    **dict.fromkeys(("k8s-claims", "k8s-config-missing", "k8s-evicted"), lambda message, around: Facts(message)),
 }
 
 _ABOUT_THE_IMAGE = (
