@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
-from seatrial.job.reading.modules import is_file, locate_module
+from seatrial.job.reading.modules import folders_of, is_file, locate_module
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -48,31 +48,16 @@ RUNNERS = {
 _PYTHON_VARIABLES = {"-W": "PYTHONWARNINGS"}
 PYTHON_SWITCHES = ("-u", "-B", "-s", *_PYTHON_VARIABLES)
 
-_MAX_LOOKED_AT = 2000
+_MOST_SCRIPTS = 2000
 #: Letters of a file that names or has a command.
 _MOST_TEXT = 1_000_000
 
 
 def scripts(folder: Path) -> Iterator[str]:
     """Yield Python files up to three folders deep, as paths relative to ``folder``; stop early in huge trees."""
-    pending = [(folder, 0)]
-    looked_at = 0
-    while pending:
-        current, depth = pending.pop(0)
-        try:
-            entries = sorted(current.iterdir())
-        except OSError:  # a folder that may not be read has nothing to suggest
-            continue
-        for entry in entries:
-            looked_at += 1
-            if looked_at > _MAX_LOOKED_AT:
-                return
-            if entry.name.startswith((".", "__")):
-                continue
-            if entry.suffix == ".py" and entry.is_file():
-                yield str(entry.relative_to(folder))
-            elif depth < 2 and entry.is_dir() and not entry.is_symlink() and not is_foreign(entry):
-                pending.append((entry, depth + 1))
+    own = (path for each in folders_of(folder, deepest=2, skip=is_foreign) for path in sorted(each.glob("*.py")))
+    plain = (path for path in own if not path.name.startswith((".", "__")) and path.is_file())
+    yield from (str(path.relative_to(folder)) for path in itertools.islice(plain, _MOST_SCRIPTS))
 
 
 def likely_scripts(project: Path) -> list[str]:
