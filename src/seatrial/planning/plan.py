@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
@@ -44,15 +44,6 @@ def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts
     return parts(job, site, script)
 
 
-@dataclass(frozen=True)
-class Notes:
-    """Choices before and after those of planning, and warnings after them."""
-
-    first: tuple[Choice, ...] = ()
-    last: tuple[Choice, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
 def with_defaults(job: Job, traits: Traits) -> Job:
     """Return the job with ./models as the models folder of a recipe that saves or opens a model there."""
     changes = server_changes(job, traits) if job.serve is not None else env_flag_changes(job)
@@ -76,19 +67,11 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
         raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
 
 
-def make_plan(
-    job: Job,
-    site: Site,
-    script: ScriptFacts,
-    *,
-    interactive: bool = False,
-    notes: Notes = Notes(),
-) -> Plan:
+def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = False) -> Plan:
     """Resolve a job that has its defaults.
 
     Args:
         interactive: an interactive shell in place of the target.
-        notes: choices and warnings from outside of planning.
 
     Raises SeatrialError: something named in the job does not exist or cannot be done on this backend.
     """
@@ -128,8 +111,8 @@ def make_plan(
         python=parts.python,
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive, **more),
-        choices=(*notes.first, *chosen, *own, *notes.last),
-        warnings=(*script.misfits, *unused, *missing, *warned, *notes.warnings),
+        choices=(*chosen, *own),
+        warnings=(*script.misfits, *unused, *missing, *warned),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )

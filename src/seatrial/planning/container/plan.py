@@ -180,7 +180,7 @@ def _mounts(
         *agent_mounts(site),
         # Writable: the agent deletes each secret once it has read it.
         *([Mount(source=site.secrets_folder, target=CONTAINER_SECRETS)] if site.secrets_folder else []),
-        *([site.resumed.mount] if site.resumed and site.resumed.mount else []),
+        *([site.resumed] if site.resumed else []),
         *injection.mounts,
     ]
     state = site.host.state_folder
