@@ -58,32 +58,27 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         project: the folder that the container gets anyway.
         without_container: whether the backend of a name runs the target as the user's own process.
     """
-    root = Path(os.path.realpath(project))
-    kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
-    here = Ask(words="runs on this machine without a container, as your user")
-    found = [
-        *([here] if without_container(table.get("backend", "auto")) else []),
-        *_mounts(table, root),
-        *_files(table, root),
-        *(
-            Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in LOGINS)}")
-            for name in table.get("secrets", [])
-        ),
-        *(Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", [])),
-        *_networks(table),
-        *_alerts(watch),
-        *notify_asks(Notify(**table.get("notify", {}))),
-        *_cluster(kubernetes),
-    ]
-    if table.get("with_names"):
-        found.append(Ask(words="writes your user and host names into receipts"))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(_asks(table, Path(os.path.realpath(project)), without_container)))
 
 
-def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
+def _asks(table: Mapping[str, Any], root: Path, without_container: Callable[[str], bool]) -> Iterator[Ask]:
+    if without_container(table.get("backend", "auto")):
+        yield Ask(words="runs on this machine without a container, as your user")
     folders = [(folder, f"/{key}") for key in ("data", "models") if (folder := table.get(key))]
     for mount, target in [*folders, *((mount, mount.target) for mount in table.get("mounts", ()))]:
         yield from mounted(mount.source, root, target, mount.read_only)
+    yield from _files(table, root)
+    for name in table.get("secrets", ()):
+        yield Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in LOGINS)}")
+    for device in table.get("devices", ()):
+        yield Ask(words=f"gives the target the device {plain(device)}")
+    yield from _networks(table)
+    if command := table.get("watch", {}).get("command"):
+        yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
+    yield from notify_asks(Notify(**table.get("notify", {})))
+    yield from _cluster(table.get("kubernetes", {}))
+    if table.get("with_names"):
+        yield Ask(words="writes your user and host names into receipts")
 
 
 def mounted(source: Path, root: Path, target: str, read_only: bool, of: str = "") -> Iterator[Ask]:
@@ -122,11 +117,6 @@ def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
     if table.get("image", {}).get("build_network") == "host":
         what = "builds the image on this machine's network: every port listening here is reachable"
         yield Ask(words=what, builds=True)
-
-
-def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
-    if command := watch.get("command"):
-        yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
 
 
 def notify_asks(notify: Notify) -> Iterator[Ask]:
