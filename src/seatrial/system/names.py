@@ -38,6 +38,9 @@ _SECRET_LENGTH, _NAME_LENGTH = 6, 3
 #: Folders whose members are called as users are.
 _HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt", "nfs", "srv", "work")
 
+#: A home, ``/home/me`` or ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody.
+_HOME = re.compile(r"/(root|.*/.*)", re.DOTALL)
+
 #: Prefixes whose value is a user: ``owner=alice``, or a key of JSON.
 _OWNERS = ("login", "owner", "user", "username")
 
@@ -120,7 +123,7 @@ def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = 
     return Names(
         users=tuple(dict.fromkeys(filter(None, users))),
         hosts=tuple(dict.fromkeys(name for host in (here, *hosts) for name in (host, host.partition(".")[0]) if name)),
-        homes=tuple(dict.fromkeys(home.rstrip("/") for home in homes if _is_home(home))),
+        homes=tuple(dict.fromkeys(filter(_HOME.fullmatch, (home.rstrip("/") for home in homes)))),
         secrets=tuple(dict.fromkeys(_secret_values(host, frozenset(secrets)))),
     )
 
@@ -145,11 +148,6 @@ def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
         if name in named or guessed:
             yield value
     yield from filter(None, map(host.secret, named))  # a login that no variable has
-
-
-def _is_home(path: str) -> bool:
-    """Accept ``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody."""
-    return path.startswith("/") and (path.rstrip("/").count("/") >= 2 or path.rstrip("/") == "/root")
 
 
 def _secret(value: str) -> re.Pattern[str]:

@@ -74,7 +74,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
-        yield from _of_a_variable(node)
+        if (name := literal(node.slice)) in _RANK_VARIABLES and last_name(node.value) == "environ":
+            # Reading it needs someone to set it, unless the script does.
+            yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
         if is_constant(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
@@ -193,13 +195,6 @@ def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
         first = next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
         text = literal(first) or ""
         yield text if first is value else text[: text.rfind("/") + 1]
-
-
-def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
-    """Yield the sign of ``os.environ["RANK"]``: reading it needs someone to set it, unless the script does."""
-    name = literal(node.slice)
-    if name in _RANK_VARIABLES and last_name(node.value) == "environ":
-        yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
 
 
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
