@@ -23,18 +23,6 @@ from seatrial.system.host import Host
 from seatrial.system.project_files import filled_in, is_there, own_table, read_bytes
 from seatrial.system.text import from_here
 
-#: Key → its meaning, where neither the key nor its value shows that.
-_MEANINGS = {
-    "privileged": ": root on this machine",
-    "pid": ": sees and ends every process there",
-    "network_mode": ": reaches every port listening there",
-    "network": ": reaches every port listening there",
-    "ssh": ": the build may log in as you",
-    "name": ": another project may have it too",
-    "environment": ": your variable of that name",
-    "tags": ": another project's image may have the name",
-}
-
 #: Characters of a value that a line shows; the answer is remembered for the whole value.
 _MOST_SHOWN = 120
 
@@ -55,7 +43,7 @@ def compose_asks(file: ComposeFile) -> tuple[Ask, ...]:
     A file that another one extends or includes counts as part of it.
     """
     found = [Ask(words=f"reads {plain(name)} for a container") for name in file.outside]
-    found += [*_variables(file), *_beyond(file.config, _rules(own_table(_INSIDE)), (), file)]
+    found += [*_variables(file), *_beyond(file.config, _rules(own_table(_INSIDE)["file"]), (), file)]
     for name, service in file.services.items():
         for each in service.volumes:
             if each.kind == "bind":
@@ -116,7 +104,7 @@ def _beyond(value: Mapping[str, Any], inside: Inside, where: Keys, file: Compose
             elif not (each in (None, False, "", {}) or (rule(each, path, file) if callable(rule) else each in rule)):
                 text = json.dumps(each, sort_keys=True)
                 short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-                words = f"sets {plain('.'.join(path))} to {plain(short)}{_MEANINGS.get(key, '')}"
+                words = f"sets {plain('.'.join(path))} to {plain(short)}{own_table(_INSIDE)['means'].get(key, '')}"
                 yield Ask(words=words, apart=digest_text(text))
 
 

@@ -17,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.job.tables import Notify, program_of
 from seatrial.job.value import Value
 from seatrial.system.host import LOGINS
-from seatrial.system.project_files import read_bytes
+from seatrial.system.project_files import own_table, read_bytes
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
@@ -133,25 +133,12 @@ def hidden(ask: Ask) -> Ask:
     return ask.changed(words=f"{what}: {plain(program_of(command))}", apart=digest_text(command))
 
 
-#: Keys that reach what others on a cluster use, and the effect of each.
-_ON_CLUSTER = {
-    "context": "runs on the cluster of your kubeconfig's context {}",
-    "namespace": "runs in the cluster's namespace {}",
-    "registry": "pushes its image to {} with your login",
-    "service_account": "runs with the rights of the cluster's service account {}",
-    "image_pull_secrets": "uses the cluster's secret {} to pull the image",
-    "priority_class": "has the cluster's priority {}, for which other pods may be evicted",
-    "runtime_class": "runs in the cluster's container runtime {}",
-    "tolerations": "runs on nodes reserved for others by the taint {}",
-}
-
-
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
     for key in ("data", "models"):
         if (volume := table.get(key)) is not None and volume.lasting:
             what = f"{volume.value} of the cluster's nodes" if volume.kind == "hostpath" else f"{volume} of the cluster"
             yield Ask(words=f"mounts {plain(what)} at /{key}")
-    for key, words in _ON_CLUSTER.items():
+    for key, words in own_table(Path(__file__).with_suffix(".toml")).items():
         value = table.get(key)
         for each in [value] if isinstance(value, str) else value or ():
             yield Ask(words=words.format(plain(str(each))))

@@ -96,7 +96,10 @@ class Names:
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
         """Build patterns with what replaces them, in this order: a secret may hold a name, and a home ends in one."""
-        made = [(_secret(value), REDACTED) for value in _longest_first(self.secrets)]
+        made = []
+        for value in _longest_first(self.secrets):  # a short one, or a number, only as a word by itself
+            alone = len(value) < _SECRET_LENGTH or value.isdigit()
+            made.append((_word(value) if alone else re.compile(re.escape(value)), REDACTED))
         made.append((SECRET_TEXT, REDACTED))
         made += [(_URL_USER, USER)] if self.users else []
         made += [(_path(home), "~") for home in _longest_first(self.homes)]
@@ -148,11 +151,6 @@ def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
         if name in named or guessed:
             yield value
     yield from filter(None, map(host.secret, named))  # a login that no variable has
-
-
-def _secret(value: str) -> re.Pattern[str]:
-    """Build the pattern of a secret anywhere; of a short one, or a number, as a word by itself."""
-    return _word(value) if len(value) < _SECRET_LENGTH or value.isdigit() else re.compile(re.escape(value))
 
 
 def _path(folder: str) -> re.Pattern[str]:

@@ -181,7 +181,10 @@ class Devices(Evaluation):
 
     def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
         moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
-        if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or self._names_gpu():
+        of_gpus = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]  # no option's may choose one
+        flags = self.constants.options.values()
+        may_choose = any(not any(is_flag(word.partition("=")[0], each) for each in flags) for word in of_gpus)
+        if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or may_choose:
             return
         known = all(sink.devices is not None for sink in moves) and not self.is_open
         sources = (module.source for path, _ in self.units if (module := self.module_at(path)))
@@ -206,12 +209,6 @@ class Devices(Evaluation):
 
     def _is_on(self, name: str) -> bool:
         return self.of_option(name) == frozenset([True])
-
-    def _names_gpu(self) -> bool:
-        """Return whether an argument that belongs to no known option names a GPU: it may choose it."""
-        words = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]
-        options = self.constants.options.values()
-        return any(not any(is_flag(word.partition("=")[0], each) for each in options) for word in words)
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1

@@ -217,8 +217,10 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     first = getattr(node.args[0], "value", None) if node.args else None
     if called in SETS["prompts"] or (called == "open" and first in ("/dev/stdin", 0) and first is not False):
         yield "input", called
-    if last in _NEEDS_RANKS and not _names_ranks(node):
-        yield "needs-ranks", last
+    if last in _NEEDS_RANKS:  # unless who takes part is named; an init_method other than env:// may do so, too
+        said = next((each for each in node.keywords if each.arg in {*_SAYS_RANKS, "init_method"}), None)
+        if said is None or (said.arg == "init_method" and literal(said.value) == "env://"):
+            yield "needs-ranks", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))
     if last == "add_argument" and "store_true" in _constants([each.value for each in node.keywords]):
@@ -249,13 +251,6 @@ def _spreads(device_map: ast.expr) -> bool | None:
     if isinstance(device_map, ast.Constant):
         return device_map.value in ("auto", "balanced", "balanced_low_0", "sequential")
     return False if isinstance(device_map, ast.Dict) else None
-
-
-def _names_ranks(call: ast.Call) -> bool:
-    """Return True if its arguments name who takes part; an ``init_method`` other than env:// may do so, too."""
-    telling = (each for each in call.keywords if each.arg in {*_SAYS_RANKS, "init_method"})
-    first = next(telling, None)
-    return first is not None and (first.arg != "init_method" or literal(first.value) != "env://")
 
 
 def started_files(node: ast.AST) -> list[str]:
