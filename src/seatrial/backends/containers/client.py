@@ -24,7 +24,7 @@ from seatrial.errors import (
     ImageError,
     SeatrialError,
 )
-from seatrial.findings.catalogue import AT_PULL, AT_START, Known, entries, mid_sentence
+from seatrial.findings.catalogue import AT_PULL, AT_START, entries, mid_sentence
 from seatrial.findings.match import first_in
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
@@ -121,16 +121,11 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     if match is None:
         return None
     finding = match.known.finding(values={**match.values, "engine": engine, "Engine": engine.capitalize(), **values})
-    error = _error_type(match.known)
+    error = ERRORS.get(match.known.id) or (GpuContractError if match.known in entries(GPU_LAYERS) else EngineError)
+    error = ImageError if match.known in entries(("registry",)) else error
     if issubclass(error, EngineUnavailableError):
         return error(finding.message, cause=finding.cause, run=finding.fix, finding=finding.id)
     return error(finding.message, cause=finding.cause, run=finding.fix)
-
-
-def _error_type(known: Known) -> type[SeatrialError]:
-    if known in entries(("registry",)):
-        return ImageError
-    return ERRORS.get(known.id) or (GpuContractError if known in entries(GPU_LAYERS) else EngineError)
 
 
 #: Options of a client that choose the engine themselves: no other may be added.

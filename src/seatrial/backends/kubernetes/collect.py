@@ -33,13 +33,6 @@ from seatrial.job.in_container import EXIT_POD_STOPPED
 _LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
 
 
-def _in_namespace(fix: str | None, namespace: str) -> str | None:
-    """Add the run's namespace to a command; kubectl looks into ``default`` by itself, as a rule."""
-    if fix is None or namespace == "default" or "--all-namespaces" in fix:
-        return fix
-    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
-
-
 class PodProgress:
     """Reports what happens to pods.
 
@@ -122,7 +115,8 @@ class PodProgress:
         return around
 
     def _report(self, finding: Finding) -> None:
-        finding.fix = _in_namespace(finding.fix, self._namespace)
+        if finding.fix and self._namespace != "default" and "--all-namespaces" not in finding.fix:
+            finding.fix = _LOOKS.sub(f"kubectl -n {self._namespace} ", finding.fix)
         self._echo(in_one_line(finding.message, finding.cause, finding.fix))
         self._record(finding.event())
 
