@@ -26,7 +26,7 @@ from seatrial.system.host import Host
 
 def load_job(project: Path, flags: dict[str, Any], **keys: Any) -> Job:
     """job.loading.load_job with the backends that there are."""
-    return loading.load_job(project, flags, without_container=lambda name: not table.isolates(name), **keys)
+    return loading.load_job(project, flags, without_container=table.runs_here, **keys)
 
 
 def untold() -> contextlib.AbstractContextManager[Callable[[str], None]]:

@@ -16,7 +16,7 @@ from seatrial.job.plan import Choice, Gpu, Plan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning.host import HostFacts
 from seatrial.planning.plan import make_plan, with_defaults
-from seatrial.planning.site import ClusterSite, Resumed, Site
+from seatrial.planning.site import ClusterSite, Site
 from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.nvml import Inventory
 
@@ -67,7 +67,6 @@ def a_site(
     *,
     gpus: int = 0,
     cluster: ClusterFacts = MODERN,
-    resumed: Resumed | None = None,
 ) -> Site:
     """A place of this backend's kind, with so many of its GPUs given to the run."""
     place = project / ".seatrial" / "runs" / RUN_ID
@@ -88,7 +87,6 @@ def a_site(
         host=a_host(folder, chosen),
         agent_archive=folder / "state" / "agent.pyz",
         secrets_folder=folder / "secrets",
-        resumed=resumed,
         selection=None if backend == "k8s" else Selection(chosen, ()),
         cluster=ClusterSite(cluster, Choice(what="cluster", value="a fake", reason="")) if backend == "k8s" else None,
     )

@@ -178,7 +178,12 @@ def start(
     Raises SeatrialError: it did not start.
     """
     job, host = _job(target, args, project, options), Host()
-    _require_consent(job, host, trust=trust)
+    if job.asks and not trust and not TrustStore(host).allows(job.project, [ask.remembered for ask in job.asks]):
+        raise TrustError(
+            "This project needs permissions that were not granted yet",
+            cause="\n    ".join(["it requests:", *(ask.words for ask in job.asks)]),
+            run="seatrial.run(…, trust=True)",
+        )
     echo = progress or (lambda line: None)
     prepared = launch.prepare(job, host, building=lambda: nullcontext(echo), notifies=True)
     try:
@@ -227,20 +232,8 @@ def _job(target: str | None, args: Sequence[str], project: Path | str | None, op
     if target is not None:
         flags["target"] = str(target)
     flags = {key: str(value) if isinstance(value, Path) else value for key, value in flags.items()}
-    runs_here = lambda name: not table.isolates(name)  # noqa: E731
     folder = project_root(Path()) if project is None else Path(project).absolute()
-    return load_job(folder, flags, recipes=RECIPES, without_container=runs_here)
-
-
-def _require_consent(job: Job, host: Host, *, trust: bool) -> None:
-    """Raise TrustError if a request of the project's file was not allowed, now or before on the command line."""
-    if not job.asks or trust or TrustStore(host).allows(job.project, [ask.remembered for ask in job.asks]):
-        return
-    raise TrustError(
-        "This project needs permissions that were not granted yet",
-        cause="\n    ".join(["it requests:", *(ask.words for ask in job.asks)]),
-        run="seatrial.run(…, trust=True)",
-    )
+    return load_job(folder, flags, recipes=RECIPES, without_container=table.runs_here)
 
 
 @dataclass(frozen=True)

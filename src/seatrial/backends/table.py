@@ -62,10 +62,10 @@ def traits(name: str) -> Traits | None:
     return BACKENDS[name](Host({})).traits if name in BACKENDS else None
 
 
-def isolates(name: str) -> bool:
-    """Return whether a backend runs the target apart from this machine's files; True for ``auto`` and unknown names."""
+def runs_here(name: str) -> bool:
+    """Return whether a backend runs the target as the user's own process; False for ``auto`` and unknown names."""
     known = traits(name)
-    return known is None or known.isolates
+    return known is not None and not known.isolates
 
 
 def is_elsewhere(name: str) -> bool:

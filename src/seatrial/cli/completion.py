@@ -10,25 +10,16 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
+from seatrial.job.flags import read_table
+
 #: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
 RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
 
 #: Metavar → its values. A value that begins with ":" leaves files or folders to the shell.
-VALUES: dict[str, tuple[str, ...]] = {
-    "BACKEND": ("auto", "docker", "podman", "local", "k8s"),
-    "ENGINE": ("auto", "docker", "podman", "local", "k8s"),
-    "LEVEL": ("auto", "none", "files", "unused", "arch"),
-    "KIND": ("job", "jobset", "pytorchjob", "trainjob"),
-    "FORMAT": ("onnx", "pt2", "safetensors"),
-    "MACHINE": ("h100", "h200", "a100", "l4", "t4"),
-    "STATUS": ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown"),
-    "COLUMN": ("gpu", "cpu", "memory", "name"),
-    "SHELL": ("bash", "zsh", "fish"),
-    "DIR": (":folders",),
-    "FOLDER": (":folders",),
-    **dict.fromkeys(
-        ("FILE", "[FILE]", "DOCKERFILE", "PATH", "SRC:DST", "SRC:DST[:ro]", "[SCRIPT|NAME]", "TEXT…"), (":files",)
-    ),
+VALUES = {
+    metavar: tuple(values.split())
+    for metavars, values in read_table("values.json").items()
+    for metavar in metavars.split()
 }
 
 _DRIVER = Path("/proc/driver/nvidia")

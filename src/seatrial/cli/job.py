@@ -117,8 +117,7 @@ def _own_job(file: Path, project: Path, flags: Mapping[str, Any], more: Collecti
 
 
 def _load(project: Path, flags: Mapping[str, Any], leave_out: Collection[str] = ()) -> Job:
-    runs_here = lambda name: not table.isolates(name)  # noqa: E731
-    return load_job(project, flags, recipes=RECIPES, without_container=runs_here, leave_out=leave_out)
+    return load_job(project, flags, recipes=RECIPES, without_container=table.runs_here, leave_out=leave_out)
 
 
 def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:

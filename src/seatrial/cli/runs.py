@@ -309,16 +309,12 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project
     if not page.is_file():
         raise UsageError(f"The page of run {run.id} is missing: {page}", run=f"seatrial runs show {run.id}")
-    if only_print or not _has_browser() or not webbrowser.open(page.absolute().as_uri()):
+    screens = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME")  # one in the terminal would take it over
+    has_browser = any(map(os.environ.get, screens)) or sys.platform == "darwin"
+    if only_print or not has_browser or not webbrowser.open(page.absolute().as_uri()):
         print(page.absolute())
         if not only_print:
             serve = f"cd {as_typed(page.parent)} && python3 -m http.server --bind 127.0.0.1 8000"
             there = f"http://127.0.0.1:8000/{page.name}, from elsewhere through ssh -L 8000:127.0.0.1:8000"
             print(f"no browser here; copy it, or: {serve}   # then open {there}", file=sys.stderr)
     return EXIT_DONE
-
-
-def _has_browser() -> bool:
-    """Return whether a browser has a screen: one in the terminal would take it over."""
-    named = any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"))
-    return named or sys.platform == "darwin"

@@ -210,7 +210,7 @@ def _job(project: Path, target: str | None = None) -> Job:
         project,
         {"image": {"ready": "compose", **({"target": target} if target else {})}},
         recipes=RECIPES,
-        without_container=lambda name: not table.isolates(name),
+        without_container=table.runs_here,
     ).without_notify
     kept = {key: getattr(job, key) for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s")}
     return Job(project=job.project, target=Target(kind="image", value=""), **kept)

@@ -151,7 +151,11 @@ class ComposeFile:
             and self.services[writer].is_task
             and not reader.watches
             and not self.lines.has("services", name, "depends_on", writer, "condition")
-            and _hands_over(self.services[writer], reader)
+            and any(
+                volume.shared and not volume.read_only and volume.kind == other.kind and _same(volume, other)
+                for volume in self.services[writer].volumes
+                for other in reader.volumes
+            )
         )
 
     @cached_property
@@ -178,15 +182,6 @@ class ComposeFile:
                 seen.add(name)
                 pending += self.needs.get(name, ())
         return seen
-
-
-def _hands_over(writer: Service, reader: Service) -> bool:
-    """Return True if the reader mounts a volume or folder that the writer can write."""
-    return any(
-        volume.shared and not volume.read_only and volume.kind == other.kind and _same(volume, other)
-        for volume in writer.volumes
-        for other in reader.volumes
-    )
 
 
 def _same(one: ServiceMount, other: ServiceMount) -> bool:

@@ -20,26 +20,16 @@ from seatrial.errors import GpuRequestError
 from seatrial.job.asks import Ask, digest_text, mounted, outside, plain
 from seatrial.planning.container.plan import GPU_DEVICE
 from seatrial.system.host import Host
-from seatrial.system.project_files import filled_in, is_there, read_bytes
+from seatrial.system.project_files import filled_in, is_there, own_table, read_bytes
 from seatrial.system.text import from_here
-
-#: Key → its meaning, where neither the key nor its value shows that.
-_MEANINGS = {
-    "privileged": ": root on this machine",
-    "pid": ": sees and ends every process there",
-    "network_mode": ": reaches every port listening there",
-    "network": ": reaches every port listening there",
-    "ssh": ": the build may log in as you",
-    "name": ": another project may have it too",
-    "environment": ": your variable of that name",
-    "tags": ": another project's image may have the name",
-}
 
 #: Characters of a value that a line shows; the answer is remembered for the whole value.
 _MOST_SHOWN = 120
 
 #: Variables that steer Compose itself, and none of which a container gets.
 _STEERING = ("COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME", "COMPOSE_ENV_FILES", "COMPOSE_DISABLE_ENV_FILE")
+
+_INSIDE, _WARNINGS = (Path(__file__).with_name(f"{name}.toml") for name in ("inside", "warnings"))
 
 #: The keys to a value, outermost first.
 Keys = tuple[str, ...]
@@ -53,7 +43,7 @@ def compose_asks(file: ComposeFile) -> tuple[Ask, ...]:
     A file that another one extends or includes counts as part of it.
     """
     found = [Ask(words=f"reads {plain(name)} for a container") for name in file.outside]
-    found += [*_variables(file), *_beyond(file.config, _INSIDE, (), file)]
+    found += [*_variables(file), *_beyond(file.config, _rules(own_table(_INSIDE)["file"]), (), file)]
     for name, service in file.services.items():
         for each in service.volumes:
             if each.kind == "bind":
@@ -114,7 +104,7 @@ def _beyond(value: Mapping[str, Any], inside: Inside, where: Keys, file: Compose
             elif not (each in (None, False, "", {}) or (rule(each, path, file) if callable(rule) else each in rule)):
                 text = json.dumps(each, sort_keys=True)
                 short = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
-                words = f"sets {plain('.'.join(path))} to {plain(short)}{_MEANINGS.get(key, '')}"
+                words = f"sets {plain('.'.join(path))} to {plain(short)}{own_table(_INSIDE)['means'].get(key, '')}"
                 yield Ask(words=words, apart=digest_text(text))
 
 
@@ -134,70 +124,23 @@ def _is_inside(value: Any, path: Keys, file: ComposeFile) -> bool:
     )
 
 
-def _is_own_namespace(value: Any, path: Keys, file: ComposeFile) -> bool:
-    return value in _OWN_NAMESPACES or str(value).startswith("service:")
-
-
-def _is_own_name(value: Any, path: Keys, file: ComposeFile) -> bool:
-    """Return True for the name that Compose gives a volume or network: no other project has it."""
-    return bool(value == f"{file.name}_{path[1]}")
-
-
-def _names(words: str) -> dict[str, Any]:
-    """Return the rules of keys of which any value stays inside."""
-    return dict.fromkeys(words.split(), True)
-
-
 _OWN_NAMESPACES = ("none", "bridge", "default", "private", "shareable")
 _DEVICE = {"source", "target", "permissions"}
-_RESOURCES = {**_names("cpus memory pids"), "devices": _is_gpu}
-_MOUNT = {
-    **_names("source target read_only consistency tmpfs"),
-    "type": ("bind", "volume", "tmpfs"),
-    "bind": _names("create_host_path recursive"),
-    "volume": _names("nocopy subpath"),
+#: Name in inside.toml → the function of a value, its keys and the file that decides.
+_DECIDES: dict[str, Callable[[Any, Keys, ComposeFile], bool]] = {
+    "gpu": _is_gpu,
+    "inside": _is_inside,
+    "own namespace": lambda value, path, file: value in _OWN_NAMESPACES or str(value).startswith("service:"),
+    "own name": lambda value, path, file: bool(value == f"{file.name}_{path[1]}"),  # which Compose gives it
 }
-_BUILD = {
-    **_names("args dockerfile_inline no_cache platforms provenance pull sbom secrets shm_size target ulimits"),
-    "context": _is_inside,
-    "dockerfile": _is_inside,
-    "additional_contexts": {"*": _is_inside},
-    "network": ("default", "none"),
-}
-_DEPLOY = {
-    **_names("mode endpoint_mode replicas placement restart_policy rollback_config update_config"),
-    "resources": {"limits": _RESOURCES, "reservations": _RESOURCES},
-}
-_SERVICE = {
-    **_names(
-        "attach blkio_config cap_drop command configs container_name cpu_count cpu_percent cpu_period cpu_quota "
-        "cpu_shares cpus cpuset depends_on develop domainname entrypoint env_file environment expose group_add "
-        "healthcheck hostname image init labels links mem_limit mem_reservation mem_swappiness memswap_limit "
-        "pids_limit platform ports profiles pull_policy pull_refresh_after read_only restart scale secrets shm_size "
-        "stdin_open stop_grace_period stop_signal tmpfs tty ulimits user working_dir"
-    ),
-    **dict.fromkeys(("ipc", "network_mode", "pid", "volumes_from"), _is_own_namespace),
-    "build": _BUILD,
-    "deploy": _DEPLOY,
-    "devices": _is_gpu,
-    "gpus": _is_gpu,
-    "logging": {"driver": ("json-file", "local", "none", "journald"), "options": _names("max-size max-file")},
-    "networks": {"*": _names("aliases ipv4_address ipv6_address priority gw_priority")},
-    "runtime": ("nvidia", "runc", "crun"),
-    "security_opt": ("no-new-privileges:true", "no-new-privileges"),
-    "volumes": _MOUNT,
-}
-_VOLUME = {"labels": True, "name": _is_own_name, "driver": ("local", "bridge", "default")}
-_FILE = {"*": {**_names("name content"), "file": _is_inside}}
-#: Keys that reach nothing outside the folder and the containers. Any other key, also of a later Compose, gets a line.
-_INSIDE: Inside = {
-    **_names("name version"),
-    "services": {"*": _SERVICE},
-    "volumes": {"*": _VOLUME},
-    "networks": {"*": {**_VOLUME, **_names("internal attachable enable_ipv4 enable_ipv6")}},
-    "secrets": _FILE,
-    "configs": _FILE,
-}
+
+
+def _rules(table: Mapping[str, Any]) -> Inside:
+    """Return the rules in a table of inside.toml."""
+    named = {key: rule for key, rule in table.items() if key != "any"}
+    rules = {key: _rules(rule) if isinstance(rule, dict) else rule for key, rule in named.items()}
+    found = {key: _DECIDES[rule] if isinstance(rule, str) else rule for key, rule in rules.items()}
+    return {**dict.fromkeys(table.get("any", "").split(), True), **found}
 
 
 #: DataLoader workers in a script's text, or in a command's words.
@@ -208,6 +151,8 @@ _WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](
 _TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
 
 _MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
+
+_OF_SWARM = (*RESERVED[:-1], "generic_resources")
 
 #: Service → the GPUs that it requests.
 Asks = Mapping[str, GpuAsk]
@@ -234,14 +179,21 @@ class ComposeWarning:
 
 def warning(place: Place, key: str, /, **values: object) -> ComposeWarning:
     """Make the warning that warnings.toml has under ``key``: its ID, and more words where a rule words several."""
-    texts = filled_in(Path(__file__).with_name("warnings.toml"), key, values)
+    texts = filled_in(_WARNINGS, key, values)
     return ComposeWarning(place, key.partition(" ")[0], **texts)
 
 
 def check_compose(file: ComposeFile) -> list[ComposeWarning]:
     """Return every warning, in the order of lines."""
-    asks = _asks(file)
-    found = [each for rule in RULES for each in rule(file, asks)]
+    asks: dict[str, GpuAsk] = {}
+    for name, service in file.services.items():
+        with suppress(GpuRequestError):  # raised when it is planned
+            if (ask := file.gpu_ask(service)) is not None:
+                asks[name] = ask
+    found = [*_reserved_twice(file, asks), *_one_volume(file, asks)]
+    for name, service in file.services.items():
+        found += _of_service(file, name, service, on_gpu=name in asks)
+        found += _of_request(file, name, service, asks[name]) if name in asks else ()
     return sorted(dict.fromkeys(found), key=lambda each: (str(each.place.file), each.place.line, each.id))
 
 
@@ -255,15 +207,6 @@ def short_form(file: ComposeFile) -> ComposeWarning | None:
     writer, reader = file.short_waits[0]
     waits = ", ".join(f"{each} waits until {task} has ended well" for task, each in file.short_waits)
     return warning(file.place(reader, "depends_on", writer), "short-depends-on", waits=waits, writer=writer)
-
-
-def _asks(file: ComposeFile) -> Asks:
-    found: dict[str, GpuAsk] = {}
-    for name, service in file.services.items():
-        with suppress(GpuRequestError):  # raised when it is planned
-            if (ask := file.gpu_ask(service)) is not None:
-                found[name] = ask
-    return found
 
 
 def _reserved_twice(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
@@ -291,80 +234,42 @@ def _one_volume(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
             yield warning(file.place(other, "volumes"), "one-volume", one=one, other=other, both=both)
 
 
-def _no_compute(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    for name, ask in asks.items():
-        if ask.compute_added:
-            yield warning(
-                file.place(name, *ask.path, "0", "capabilities") if ask.ways[0] == "deploy" else file.place(name),
-                "no-compute",
-                name=name,
-            )
+def _of_request(file: ComposeFile, name: str, service: Service, ask: GpuAsk) -> Iterator[ComposeWarning]:
+    """Find a request without CUDA, one that all replicas share, and a CUDA_VISIBLE_DEVICES that hides its GPUs."""
+    if ask.compute_added:
+        key = (*ask.path, "0", "capabilities") if ask.ways[0] == "deploy" else ()
+        yield warning(file.place(name, *key), "no-compute", name=name)
+    listed = [each.strip() for each in service.environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    count = ask.request.count or len(ask.request.devices)  # which a container counts from 0 again
+    hides = count and listed[0].isdigit() and any(each.isdigit() and int(each) >= count for each in listed)
+    if hides and ask.ways[0] != "runtime":
+        inside = "one GPU is 0" if count == 1 else f"{count} GPUs are 0 to {count - 1}"
+        words = {"name": name, "listed": ",".join(listed), "inside": inside}
+        yield warning(file.place(name, "environment", "CUDA_VISIBLE_DEVICES"), "counted-from-outside", **words)
+    if service.replicas > 1:
+        key = ("scale",) if "scale" in service.config else ("deploy", "replicas")
+        how = {"replicas": service.replicas, "request": ask.request, "setting": key[-1]}
+        yield warning(file.place(name, *key), "replicas-share", name=name, **how)
+    if ask.ways[0] == "environment":
+        yield warning(file.place(name, *ask.path), "variable-alone", name=name)
 
 
-def _counted_from_outside(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    """Find a CUDA_VISIBLE_DEVICES that hides reserved GPUs, which a container counts from 0 again."""
-    for name, ask in asks.items():
-        if ask.ways[0] == "runtime":
-            continue
-        listed = [each.strip() for each in file.services[name].environment.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-        count = ask.request.count or len(ask.request.devices)
-        if not count or not listed[0].isdigit():
-            continue
-        if any(each.isdigit() and int(each) >= count for each in listed):
-            inside = "one GPU is 0" if count == 1 else f"{count} GPUs are 0 to {count - 1}"
-            yield warning(
-                file.place(name, "environment", "CUDA_VISIBLE_DEVICES"),
-                "counted-from-outside",
-                name=name,
-                listed=",".join(listed),
-                inside=inside,
-            )
-
-
-def _replicas_share(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    for name, ask in asks.items():
-        if file.services[name].replicas > 1:
-            key = ("scale",) if "scale" in file.services[name].config else ("deploy", "replicas")
-            yield warning(
-                file.place(name, *key),
-                "replicas-share",
-                name=name,
-                replicas=file.services[name].replicas,
-                request=ask.request,
-                setting=key[-1],
-            )
-
-
-def _no_context(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    for name, service in file.services.items():
-        if service.context and service.context.is_absolute() and not service.context.exists():
-            yield warning(file.place(name, "build"), "no-context", name=name, folder=from_here(service.context))
-
-
-def _no_gpu_comes(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    """Find requests that give no GPU, or one that is not NVIDIA's."""
-    swarm = (*RESERVED[:-1], "generic_resources")
-    for name, service in file.services.items():
-        if (path := foreign_ask(service)) is not None:
-            yield warning(file.place(name, *path), "not-nvidia", name=name)
-        if file.lines.has("services", name, *swarm):
-            yield warning(file.place(name, *swarm), "for-swarm", name=name)
-        if name in asks and asks[name].ways[0] == "environment":
-            yield warning(file.place(name, *asks[name].path), "variable-alone", name=name)
-
-
-def _small_shared_memory(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    """Find DataLoader workers whose batches pass through an engine's 64 MB of /dev/shm, to end in "Bus error"."""
-    for name, service in file.services.items():
-        if service.config.get("shm_size") or service.config.get("ipc") or _mounts_shm(service):
-            continue
-        if (why := _workers(service, name in asks)) is not None:
-            yield warning(file.place(name), "shm-size", name=name, why=why)
-
-
-def _mounts_shm(service: Service) -> bool:
+def _of_service(file: ComposeFile, name: str, service: Service, *, on_gpu: bool) -> Iterator[ComposeWarning]:
+    """Find a build without its folder, requests that give no GPU of NVIDIA's, and DataLoader workers whose batches pass
+    through an engine's 64 MB of /dev/shm, to end in "Bus error".
+    """
+    if service.context and service.context.is_absolute() and not service.context.exists():
+        yield warning(file.place(name, "build"), "no-context", name=name, folder=from_here(service.context))
+    if (path := foreign_ask(service)) is not None:
+        yield warning(file.place(name, *path), "not-nvidia", name=name)
+    if file.lines.has("services", name, *_OF_SWARM):
+        yield warning(file.place(name, *_OF_SWARM), "for-swarm", name=name)
     tmpfs = [str(each).partition(":")[0] for each in service.config.get("tmpfs") or ()]
-    return "/dev/shm" in tmpfs or any(volume.target == "/dev/shm" for volume in service.volumes)
+    sized = service.config.get("shm_size") or service.config.get("ipc") or "/dev/shm" in tmpfs
+    if sized or any(volume.target == "/dev/shm" for volume in service.volumes):
+        return
+    if (why := _workers(service, on_gpu)) is not None:
+        yield warning(file.place(name), "shm-size", name=name, why=why)
 
 
 def _workers(service: Service, on_gpu: bool) -> str | None:
@@ -382,9 +287,3 @@ def _workers(service: Service, on_gpu: bool) -> str | None:
                 line = text.count(b"\n", 0, match_in.start()) + 1
                 return f"{path.name}:{line}"
     return None
-
-
-RULES: tuple[Callable[[ComposeFile, Asks], Iterator[ComposeWarning]], ...] = (
-    _reserved_twice, _one_volume, _no_compute, _counted_from_outside, _replicas_share, _no_context, _no_gpu_comes,
-    _small_shared_memory,
-)  # fmt: skip

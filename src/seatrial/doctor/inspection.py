@@ -84,7 +84,7 @@ class Inspection:
     @cached_property
     def is_process(self) -> bool:
         """Return True without a container: a plain process of this host."""
-        return not table.isolates(self._host.on)
+        return table.runs_here(self._host.on)
 
     @cached_property
     def inspected(self) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.job.tables import Notify, program_of
 from seatrial.job.value import Value
 from seatrial.system.host import LOGINS
-from seatrial.system.project_files import read_bytes
+from seatrial.system.project_files import own_table, read_bytes
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
 _OWN_NETWORKS = ("none", "bridge", "default", "private", "slirp4netns", "pasta")
@@ -58,32 +58,27 @@ def project_asks(table: Mapping[str, Any], project: Path, without_container: Cal
         project: the folder that the container gets anyway.
         without_container: whether the backend of a name runs the target as the user's own process.
     """
-    root = Path(os.path.realpath(project))
-    kubernetes, watch = table.get("kubernetes", {}), table.get("watch", {})
-    here = Ask(words="runs on this machine without a container, as your user")
-    found = [
-        *([here] if without_container(table.get("backend", "auto")) else []),
-        *_mounts(table, root),
-        *_files(table, root),
-        *(
-            Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in LOGINS)}")
-            for name in table.get("secrets", [])
-        ),
-        *(Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", [])),
-        *_networks(table),
-        *_alerts(watch),
-        *notify_asks(Notify(**table.get("notify", {}))),
-        *_cluster(kubernetes),
-    ]
-    if table.get("with_names"):
-        found.append(Ask(words="writes your user and host names into receipts"))
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(_asks(table, Path(os.path.realpath(project)), without_container)))
 
 
-def _mounts(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
+def _asks(table: Mapping[str, Any], root: Path, without_container: Callable[[str], bool]) -> Iterator[Ask]:
+    if without_container(table.get("backend", "auto")):
+        yield Ask(words="runs on this machine without a container, as your user")
     folders = [(folder, f"/{key}") for key in ("data", "models") if (folder := table.get(key))]
     for mount, target in [*folders, *((mount, mount.target) for mount in table.get("mounts", ()))]:
         yield from mounted(mount.source, root, target, mount.read_only)
+    yield from _files(table, root)
+    for name in table.get("secrets", ()):
+        yield Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in LOGINS)}")
+    for device in table.get("devices", ()):
+        yield Ask(words=f"gives the target the device {plain(device)}")
+    yield from _networks(table)
+    if command := table.get("watch", {}).get("command"):
+        yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
+    yield from notify_asks(Notify(**table.get("notify", {})))
+    yield from _cluster(table.get("kubernetes", {}))
+    if table.get("with_names"):
+        yield Ask(words="writes your user and host names into receipts")
 
 
 def mounted(source: Path, root: Path, target: str, read_only: bool, of: str = "") -> Iterator[Ask]:
@@ -124,11 +119,6 @@ def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
         yield Ask(words=what, builds=True)
 
 
-def _alerts(watch: Mapping[str, Any]) -> Iterator[Ask]:
-    if command := watch.get("command"):
-        yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
-
-
 def notify_asks(notify: Notify) -> Iterator[Ask]:
     """Yield a permission for each command of ``[notify]``."""
     for command in notify.command:
@@ -143,25 +133,12 @@ def hidden(ask: Ask) -> Ask:
     return ask.changed(words=f"{what}: {plain(program_of(command))}", apart=digest_text(command))
 
 
-#: Keys that reach what others on a cluster use, and the effect of each.
-_ON_CLUSTER = {
-    "context": "runs on the cluster of your kubeconfig's context {}",
-    "namespace": "runs in the cluster's namespace {}",
-    "registry": "pushes its image to {} with your login",
-    "service_account": "runs with the rights of the cluster's service account {}",
-    "image_pull_secrets": "uses the cluster's secret {} to pull the image",
-    "priority_class": "has the cluster's priority {}, for which other pods may be evicted",
-    "runtime_class": "runs in the cluster's container runtime {}",
-    "tolerations": "runs on nodes reserved for others by the taint {}",
-}
-
-
 def _cluster(table: Mapping[str, Any]) -> Iterator[Ask]:
     for key in ("data", "models"):
         if (volume := table.get(key)) is not None and volume.lasting:
             what = f"{volume.value} of the cluster's nodes" if volume.kind == "hostpath" else f"{volume} of the cluster"
             yield Ask(words=f"mounts {plain(what)} at /{key}")
-    for key, words in _ON_CLUSTER.items():
+    for key, words in own_table(Path(__file__).with_suffix(".toml")).items():
         value = table.get(key)
         for each in [value] if isinstance(value, str) else value or ():
             yield Ask(words=words.format(plain(str(each))))

@@ -119,7 +119,11 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
             f"GPU request {text!r}: to request every GPU, use the word all", run="seatrial run --gpus all …"
         )
     if single is not None and key in ("", "count") and _INTEGER.fullmatch(single):
-        return _parse_count(single)
+        if int(single) == 0:
+            raise GpuRequestError(
+                "0 is ambiguous. First GPU: device=0. CPU: none", run="seatrial run --gpus device=0 …"
+            )
+        return GpuRequest("count", count=int(single))
     if single is not None and key in ("", "device") and (match := _PROFILE.fullmatch(single)):
         return GpuRequest("count", count=1, profile="+".join(filter(None, match.groups())))
     if single is not None and not key and _SHARE.fullmatch(single) and float(single) > 0:
@@ -127,12 +131,6 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
     if key == "count":
         raise _unreadable(text, "count must be a single whole number")
     return GpuRequest("devices", devices=_parse_devices(values, text))
-
-
-def _parse_count(number: str) -> GpuRequest:
-    if int(number) == 0:
-        raise GpuRequestError("0 is ambiguous. First GPU: device=0. CPU: none", run="seatrial run --gpus device=0 …")
-    return GpuRequest("count", count=int(number))
 
 
 def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:

@@ -71,7 +71,12 @@ def select(
         chosen, reason = _auto(gpus, leased, load, multi_gpu_evidence)
     if request.capabilities:
         reason += f"; driver capabilities {','.join(request.capabilities)}"
-    _refuse_several_slices(chosen)
+    if len(chosen) > 1 and (slices := [gpu for gpu in chosen if gpu.mig]):
+        raise GpuRequestError(
+            f"{_listing(chosen)}: CUDA gives a process one MIG slice and no other GPU",
+            cause="a process cannot compute on several MIG slices",
+            run=f"seatrial run --gpus device={slices[0].mig} …",
+        )
     chosen = sorted(chosen, key=_pci_order)
     choices = [Choice(what="gpus", value=", ".join(map(_label, chosen)), reason=reason)]
     choices += [
@@ -203,13 +208,3 @@ def _auto(
     if evidence and len(whole_idle) > 1:
         return whole_idle, f"--gpus auto: every idle GPU, since the script uses several ({evidence})"
     return free[:1], f"--gpus auto: the least busy of {len(free)} that no run holds"
-
-
-def _refuse_several_slices(chosen: Sequence[Gpu]) -> None:
-    slices = [gpu for gpu in chosen if gpu.mig]
-    if slices and len(chosen) > 1:
-        raise GpuRequestError(
-            f"{_listing(chosen)}: CUDA gives a process one MIG slice and no other GPU",
-            cause="a process cannot compute on several MIG slices",
-            run=f"seatrial run --gpus device={slices[0].mig} …",
-        )

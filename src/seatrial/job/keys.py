@@ -300,15 +300,6 @@ def _mount(value: Any, base: Path) -> Mount:
     return mount.changed(source=_path(mount.source, base))
 
 
-def _kept_mount(value: Any) -> Any:
-    """Parse a mount in the text that plan.json keeps; return anything else as it is."""
-    return Mount.parse(value) if isinstance(value, str) else value
-
-
-def _folder_or_url(value: Any, base: Path) -> str:
-    return value if isinstance(value, str) and "://" in value else str(_path(value, base))
-
-
 def _variables(value: Any) -> Any:
     """Turn numbers into text; leave true and false to be refused, since nobody agrees how a shell spells them."""
     if not isinstance(value, dict):
@@ -350,11 +341,20 @@ PathLike = Annotated[Path, _located(_path), Schema(TEXT)]
 Data = Annotated[DataMount, _located(_folder(read_only=True)), Schema(text("./data", "./data:rw"))]
 Models = Annotated[DataMount, _located(_folder(read_only=False)), Schema(text("./models"))]
 MountText = Annotated[
-    Mount, BeforeValidator(_kept_mount), _located(_mount), _AS_TEXT, Schema(text("./cache:/cache:rw"))
+    Mount,
+    BeforeValidator(lambda value: Mount.parse(value) if isinstance(value, str) else value),  # of plan.json
+    _located(_mount),
+    _AS_TEXT,
+    Schema(text("./cache:/cache:rw")),
 ]
 #: Written to plan.json without a login.
 _IN_PUBLIC = PlainSerializer(without_login, when_used="json")
-FolderOrUrl = Annotated[str, _located(_folder_or_url), _IN_PUBLIC, Schema(TEXT)]
+FolderOrUrl = Annotated[
+    str,
+    _located(lambda value, base: value if isinstance(value, str) and "://" in value else str(_path(value, base))),
+    _IN_PUBLIC,
+    Schema(TEXT),
+]
 Index = Annotated[str, _checked(matching(_INDEX, "a URL such as https://host/simple")), _IN_PUBLIC, Schema(TEXT)]
 Port = Annotated[str, Typed(engine_grammar.read_port, text("8080:80", "127.0.0.1:8888:8888"))]
 Name = Annotated[str, Matched(NAME, "letters, digits, . _ -, at most 63")]

@@ -205,7 +205,6 @@ class EngineAddress(Value):
     Attributes:
         endpoint: where the client reaches it: a URL of Docker's or Podman's service or of a cluster's API server, the
             storage folder of a Podman without a service, the name of the machine of a process.
-        id: what it calls itself: at the same endpoint, another engine has another.
         id: its own name for itself: at the same endpoint, another engine has another.
     """
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
-from seatrial.job.reading.modules import is_file, locate_module
+from seatrial.job.reading.modules import folders_of, is_file, locate_module
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -33,42 +33,8 @@ _SHELL_LINE = re.compile(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 _PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
-#: Options of torchrun, accelerate and deepspeed, without dashes: numbers of processes on a machine, and of machines.
-#: Sources: docs.pytorch.org/docs/stable/elastic/run.html, huggingface.co/docs/accelerate/package_reference/cli,
-#: deepspeed.ai/getting-started.
-_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus")
-_DEVICES = ("gpu_ids", "include")
-_MACHINES = ("nnodes", "num_machines", "num_nodes")
-#: Options for where one machine's ranks meet and write; seatrial sets these itself.
-_MEETING = (
-    *("master_addr", "master_port", "main_process_ip", "main_process_port", "node_rank", "machine_rank"),
-    *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "log_dir", "redirects", "tee"),
-)
 #: Stands for the number of GPUs in a script's command.
 GPUS = "\1"
-_SWITCHES = ("standalone", "use_env", "multi_gpu")
-#: Options of accelerate, and keys of its configuration, that it sets as variables; those of FSDP in capitals.
-#: Source: accelerate/utils/launch.py.
-_VARIABLES = {
-    "mixed_precision": "ACCELERATE_MIXED_PRECISION",
-    "gradient_accumulation_steps": "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-    "gradient_clipping": "ACCELERATE_GRADIENT_CLIPPING",
-    "zero_stage": "ACCELERATE_DEEPSPEED_ZERO_STAGE",
-    "offload_optimizer_device": "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE",
-    "offload_param_device": "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE",
-    "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
-    "zero3_save_16bit_model": "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL",
-    "deepspeed_config_file": "ACCELERATE_DEEPSPEED_CONFIG_FILE",
-    "fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
-    "fsdp_backward_prefetch_policy": "FSDP_BACKWARD_PREFETCH",
-}
-#: Kind of training in accelerate's configuration → the variable that chooses it.
-_KINDS = {"NO": None, "MULTI_GPU": None, "DEEPSPEED": "ACCELERATE_USE_DEEPSPEED", "FSDP": "ACCELERATE_USE_FSDP"}
-#: Keys of accelerate's configuration that have no effect on one machine with NVIDIA's GPUs.
-_ACCELERATE_IDLE = (
-    *("compute_environment", "debug", "distributed_type", "main_training_function", "same_network", "use_cpu"),
-    *("deepspeed_multinode_launcher", "enable_cpu_affinity", "downcast_bf16", "main_process_ip", "ipex_config"),
-)
 
 #: Programs that run a command in the project's environment → their options that a value follows.
 #: Sources: docs.astral.sh/uv/reference/cli, python-poetry.org/docs/cli, docs.conda.io.
@@ -82,31 +48,16 @@ RUNNERS = {
 _PYTHON_VARIABLES = {"-W": "PYTHONWARNINGS"}
 PYTHON_SWITCHES = ("-u", "-B", "-s", *_PYTHON_VARIABLES)
 
-_MAX_LOOKED_AT = 2000
+_MOST_SCRIPTS = 2000
 #: Letters of a file that names or has a command.
 _MOST_TEXT = 1_000_000
 
 
 def scripts(folder: Path) -> Iterator[str]:
     """Yield Python files up to three folders deep, as paths relative to ``folder``; stop early in huge trees."""
-    pending = [(folder, 0)]
-    looked_at = 0
-    while pending:
-        current, depth = pending.pop(0)
-        try:
-            entries = sorted(current.iterdir())
-        except OSError:  # a folder that may not be read has nothing to suggest
-            continue
-        for entry in entries:
-            looked_at += 1
-            if looked_at > _MAX_LOOKED_AT:
-                return
-            if entry.name.startswith((".", "__")):
-                continue
-            if entry.suffix == ".py" and entry.is_file():
-                yield str(entry.relative_to(folder))
-            elif depth < 2 and entry.is_dir() and not entry.is_symlink() and not is_foreign(entry):
-                pending.append((entry, depth + 1))
+    own = (path for each in folders_of(folder, deepest=2, skip=is_foreign) for path in sorted(each.glob("*.py")))
+    plain = (path for path in own if not path.name.startswith((".", "__")) and path.is_file())
+    yield from (str(path.relative_to(folder)) for path in itertools.islice(plain, _MOST_SCRIPTS))
 
 
 def likely_scripts(project: Path) -> list[str]:
@@ -319,31 +270,41 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
     return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:]))
 
 
+def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[str]]:
+    """Return option → role, key → variable, kind of training → variable, and keys without effect: launchers.toml."""
+    from seatrial.system.project_files import own_table  # only a launcher's command needs it
+
+    table = own_table(Path(__file__).with_name("launchers.toml"))
+    roles = {name: role for role, names in table["roles"].items() for name in names.split()}
+    return roles, table["variables"], table["kinds"], table["idle"]["names"].split()
+
+
 def _launched(program: str, rest: list[str], here: Path) -> list[str]:
     """Return seatrial's options for a launcher's; remove its name and its options from ``rest``."""
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
     is_accelerate = program.startswith("accelerate")
+    roles, variables, *_ = _launchers()
     del rest[: 2 if program == "accelerate" else 1]
     count, options = "", list[str]()
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
         typed, sign, value = rest.pop(0).partition("=")
         name = typed.lstrip("-").replace("-", "_")
-        if name in _SWITCHES:
+        if (role := roles.get(name)) == "switch":
             continue
         value = value if sign or not rest else rest.pop(0)
-        if name in _PROCESSES and value not in ("gpu", "auto", GPUS):
+        if role == "processes" and value not in ("gpu", "auto", GPUS):
             count = value
-        elif name in _DEVICES and value != "all":
+        elif role == "devices" and value != "all":
             count = count or str(value.count(",") + 1)
         elif is_accelerate and name == "config_file":
             configured, options = _configured(value, here)
             count = count or configured
-        elif name in _VARIABLES:
-            options += ["--env", f"{_VARIABLES[name]}={value}"]
-        elif name in _MACHINES and value not in ("1", "1:1"):
+        elif name in variables:
+            options += ["--env", f"{variables[name]}={value}"]
+        elif role == "machines" and value not in ("1", "1:1"):
             raise UnreadCommand(f"{typed} {value}: each machine has its own seatrial; see --nodes")
-        elif name not in (*_PROCESSES, *_DEVICES, *_MACHINES, *_MEETING):
+        elif role is None:
             raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks with torchrun")
     if count and not count.isdecimal():
         raise UnreadCommand(f"{count!r} is not a number of processes")
@@ -353,32 +314,26 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
-    from seatrial.system.project_files import (
-        parse_yaml,  # only a configuration file needs it
-        read_text,  # a configuration file alone needs them
-    )
+    from seatrial.system.project_files import parse_yaml, read_text  # only a configuration file needs them
 
     try:
         table = parse_yaml(read_text(here / name, inside=None), name)
     except ConfigError as error:
         raise UnreadCommand(f"--config_file {str(error).replace(str(here / name), name)}") from None
     table = table if isinstance(table, dict) else {}
+    roles, known, kinds, idle = _launchers()
     kind = str(table.get("distributed_type") or "NO").upper()  # YAML reads a bare NO as false
-    if kind not in _KINDS:
+    if kind not in kinds:
         raise UnreadCommand(f"{name}: distributed_type {kind} has no counterpart")
     if str(table.get("num_machines", 1)) != "1":
         raise UnreadCommand(f"{name}: num_machines: each machine has its own seatrial; see --nodes")
-    variables = {_KINDS[kind] or "": "true"}
+    variables = {kinds[kind]: "true"}
     for part in (table, table.get("deepspeed_config"), table.get("fsdp_config")):
         for key, value in ((str(key), value) for key, value in part.items()) if isinstance(part, dict) else ():
-            if (
-                isinstance(value, dict | list)
-                or value is None
-                or key in (*_PROCESSES, *_DEVICES, *_MACHINES, *_MEETING)
-            ):
+            if isinstance(value, dict | list | None) or roles.get(key, "switch") != "switch":
                 continue
-            own = _VARIABLES.get(key) or (key.upper() if key.startswith("fsdp_") else "")
-            if not own and key not in _ACCELERATE_IDLE and not key.startswith(("tpu_", "dynamo_")):
+            own = known.get(key) or (key.upper() if key.startswith("fsdp_") else "")
+            if not own and key not in idle and not key.startswith(("tpu_", "dynamo_")):
                 raise UnreadCommand(f"{name}: {key} has no counterpart")
             text = value if isinstance(value, str) else str(value).lower()  # accelerate writes true and none so
             variables[own] = "no" if key == "mixed_precision" and value is False else text

@@ -251,7 +251,13 @@ def _script(word: str, project: Path, start: Path) -> str:
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        raise _notebook(word)
+        convert, script = converted(word)
+        raise TargetError(
+            f"{word} is a notebook, not a script",
+            run=f"{convert} && seatrial run {shlex.quote(script)}",
+            instead=(word, [script]),
+            first=convert,
+        )
     if found := _of_another_file(path):
         kind, run = found
         refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
@@ -274,16 +280,6 @@ def manifest_refused(word: str) -> TargetError:
     """Return the error for a Kubernetes manifest given to run, plan or up."""
     message = f"{word} is a Kubernetes manifest, which run takes with --file"
     return TargetError(message, run=f"seatrial run -f {shlex.quote(word)}")
-
-
-def _notebook(word: str) -> TargetError:
-    convert, script = converted(word)
-    return TargetError(
-        f"{word} is a notebook, not a script",
-        run=f"{convert} && seatrial run {shlex.quote(script)}",
-        instead=(word, [script]),
-        first=convert,
-    )
 
 
 def _of_another_file(path: Path) -> tuple[str, str | None] | None:

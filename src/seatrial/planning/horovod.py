@@ -13,18 +13,7 @@ from seatrial.job.plan import Choice
 from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.planning.process import missing_in
 from seatrial.planning.site import Parts
-
-_TENSORFLOW = "build the model under tf.distribute.MirroredStrategy().scope(), which uses all GPUs of one process"
-
-#: Part of Horovod → its replacement. ``seatrial.compat.horovod`` refuses the same parts when a script uses them.
-REFUSED = {
-    "horovod.tensorflow": _TENSORFLOW,
-    "horovod.keras": _TENSORFLOW,
-    "horovod.mxnet": "MXNet's project has ended: train in an image that has both",
-    "horovod.spark": "train with horovod.torch from files that Spark has written",
-    "horovod.ray": "seatrial starts the ranks: call the training function itself",
-    "horovod.torch.elastic": "save checkpoints, and let lost ranks start again with --restarts 3",
-}
+from seatrial.system.project_files import own_table
 
 _WHY_NOT = "its last release, 0.28.1 of 2023, has no wheels and does not build against current torch"
 
@@ -90,7 +79,8 @@ def _where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
 
 def _refused(needed: str) -> tuple[str, str] | None:
     """Return the part that nothing stands in for, with what to do instead; None for one with a stand-in."""
-    return next((each for each in REFUSED.items() if f"{needed}.".startswith(f"{each[0]}.")), None)
+    refused = own_table(Path(__file__).with_suffix(".toml")).items()
+    return next((each for each in refused if f"{needed}.".startswith(f"{each[0]}.")), None)
 
 
 def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:

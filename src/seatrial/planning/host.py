@@ -73,13 +73,11 @@ class AnotherMachine:
     """Holds the request for the described machine's GPUs.
 
     Attributes:
-        described: ``the target h100``.
         count: how many GPUs are planned for, at least 1.
         flag: for ``docker run --gpus``: ``1``, ``all``, ``"device=0,2"``.
         devices: by index or UUID; () where any will do.
     """
 
-    described: str
     count: int
     flag: str
     devices: tuple[str, ...]
@@ -105,9 +103,7 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
     }.get(request.kind, f"--gpus {request}, of {target.described}")
     value = ", ".join(request.devices) if request.devices else "all" if request.kind == "all" else str(count)
     flag = f'"device={",".join(request.devices)}"' if request.devices else value
-    return AnotherMachine(
-        target.described, count, flag, request.devices, Choice(what="gpus", value=value, reason=reason)
-    )
+    return AnotherMachine(count, flag, request.devices, Choice(what="gpus", value=value, reason=reason))
 
 
 def refuse_without_gpu(job: Job, host: HostFacts) -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal
 
 from seatrial.backends import table
@@ -20,31 +21,15 @@ from seatrial.planning.site import Meeting
 from seatrial.recipe_names import module_of
 from seatrial.system import command
 from seatrial.system.host import Host
+from seatrial.system.project_files import own_table
 
 Launcher = Literal["torchrun", "none"]
 
 #: Ranks that failed or were lost start again this often, where they go on from checkpoints.
 RESTARTS = 3
 
-
-#: Framework → the refusal of several nodes, if nothing shows how its scripts join, and the fix.
-_HOW_TO_JOIN = {
-    "torch": (
-        "no sign that the script joins a process group",
-        "a distributed script calls init_process_group",
-        "seatrial run … --launcher torchrun   # if it does join one",
-    ),
-    "tensorflow": (
-        "no sign that the script joins several workers (tf.distribute)",
-        "a distributed script makes a tf.distribute.MultiWorkerMirroredStrategy",
-        "seatrial run … --launcher none   # if it does join the others",
-    ),
-    "jax": (
-        "no sign that the script joins several processes (jax.distributed)",
-        "a distributed script calls jax.distributed.initialize()",
-        "seatrial run … --launcher none   # if it does join the others",
-    ),
-}
+#: Framework → why several nodes are refused if nothing shows how its scripts join, how they do, and the fix.
+_JOIN = Path(__file__).with_name("join.toml")
 
 
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
@@ -60,11 +45,11 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     """
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
-        _, cause, run = _HOW_TO_JOIN[script.framework or "torch"]
+        join = own_table(_JOIN)[script.framework or "torch"]
         raise UsageError(
             f"{job.target.value or 'The image'} would run on {job.nodes} nodes independently: {reason}",
-            cause=f"Each node would train the same model separately; {cause}",
-            run=run,
+            cause=f"Each node would train the same model separately; {join['how']}",
+            run=join["run"],
         )
     if gives_rank(job, script, chosen):
         reason += f"; each rank is given {script.rank_option}"
@@ -88,7 +73,7 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
         return "torchrun", f"{job.target.value} runs one rank per GPU"
     if script.torchrun_evidence and not script.one_process_evidence:
         return "none", f"one process: the script also runs without torchrun ({script.torchrun_evidence})"
-    return "none", script.one_process_evidence or _HOW_TO_JOIN[script.framework or "torch"][0]
+    return "none", script.one_process_evidence or own_table(_JOIN)[script.framework or "torch"]["sign"]
 
 
 def _value(chosen: Launcher, nodes: int, gpus: int) -> str:

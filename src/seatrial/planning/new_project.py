@@ -17,7 +17,7 @@ from seatrial.images.base import needed_flavour
 from seatrial.images.plan import image_needs
 from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.job.startable import is_foreign, what_is_here
+from seatrial.job.startable import scripts, what_is_here
 from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
 from seatrial.system.text import as_typed
@@ -103,10 +103,8 @@ def find_script(project: Path) -> str:
 
 def _inner_scripts(project: Path) -> list[str]:
     """Return scripts up to two folders down that are named as ones that train are; the nearest first."""
-    folders = [folder for folder in project.glob("*/") if not is_foreign(folder)]
-    folders += [inside for folder in folders for inside in folder.glob("*/") if not is_foreign(inside)]
-    found = [path.relative_to(project) for folder in folders for path in folder.glob("*train*.py")]
-    plain = [path for path in found if not any(part.startswith((".", "_", "test")) for part in path.parts)]
+    inner = [path for path in map(Path, scripts(project)) if path.parts[1:] and "train" in path.name]
+    plain = [path for path in inner if not any(part.startswith(("_", "test")) for part in path.parts)]
     plain.sort(key=lambda path: (path.name != "train.py", len(path.parts), path))
     return [path.as_posix() for path in plain]
 

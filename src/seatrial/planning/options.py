@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from seatrial.backends.base import Traits
@@ -16,6 +17,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.job.tables import CONTAINER_PORT, Serving
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.limits import LIMITED_FRAMEWORKS
+from seatrial.system.project_files import own_table
 
 #: Share of a GPU's memory that frameworks can use: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
 _USABLE = 0.95
@@ -66,18 +68,9 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
     return limit
 
 
-#: Variable → the recipes' flag.
-RECIPE_FLAGS = {
-    "EPOCHS": "--epochs",
-    "BATCH_SIZE": "--batch",
-    "LEARNING_RATE": "--learning-rate",
-    "LR": "--learning-rate",
-    "MIXED_PRECISION": "--precision",
-    "SEED": "--seed",
-}
-
-#: Values of MIXED_PRECISION → the recipes' names. "no" and similar ones are Accelerate's.
-PRECISIONS = {"true": "bf16", "1": "bf16", "yes": "bf16", "false": "fp32", "0": "fp32", "no": "fp32"}
+#: Variable → the recipes' flag; value of MIXED_PRECISION → the recipes' name.
+_RECIPES: Mapping[str, dict[str, str]] = own_table(Path(__file__).with_name("recipes.toml"))
+RECIPE_FLAGS, PRECISIONS = _RECIPES["flags"], _RECIPES["precisions"]
 
 
 def flags_of_env(env: Mapping[str, str], args: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
@@ -27,7 +27,7 @@ from seatrial.planning.host import HostFacts, git_commit
 from seatrial.planning.launcher import Launcher, choose_launcher, restarts, with_rank
 from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse_options, server_changes
 from seatrial.planning.secrets import without_secrets
-from seatrial.planning.site import Parts, Places, Site
+from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 
 
@@ -42,15 +42,6 @@ def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts
     else:
         from seatrial.planning.container.parts import container_parts as parts
     return parts(job, site, script)
-
-
-@dataclass(frozen=True)
-class Notes:
-    """Choices before and after those of planning, and warnings after them."""
-
-    first: tuple[Choice, ...] = ()
-    last: tuple[Choice, ...] = ()
-    warnings: tuple[str, ...] = ()
 
 
 def with_defaults(job: Job, traits: Traits) -> Job:
@@ -76,19 +67,11 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
         raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
 
 
-def make_plan(
-    job: Job,
-    site: Site,
-    script: ScriptFacts,
-    *,
-    interactive: bool = False,
-    notes: Notes = Notes(),
-) -> Plan:
+def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = False) -> Plan:
     """Resolve a job that has its defaults.
 
     Args:
         interactive: an interactive shell in place of the target.
-        notes: choices and warnings from outside of planning.
 
     Raises SeatrialError: something named in the job does not exist or cannot be done on this backend.
     """
@@ -101,7 +84,12 @@ def make_plan(
     horovod = horovod_parts(job, script, parts)
     script = script if horovod.starts_ranks else script.without_horovod
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
-    _refuse_unnamed_workers(job, script, parts, launcher)
+    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
+        raise UsageError(
+            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
+            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
+            run="seatrial run … --kind job",
+        )
     streams = choose_streams(site, script, parts, launcher)
     changes, tuned = _changes(job, parts, interactive=interactive)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}
@@ -128,8 +116,8 @@ def make_plan(
         python=parts.python,
         venv=parts.venv,
         agent=_agent(job, site, script, parts, "none" if interactive else launcher, interactive=interactive, **more),
-        choices=(*notes.first, *chosen, *own, *notes.last),
-        warnings=(*script.misfits, *unused, *missing, *warned, *notes.warnings),
+        choices=(*chosen, *own),
+        warnings=(*script.misfits, *unused, *missing, *warned),
         git_commit=git_commit(job.project),
         driver_version=site.host.inventory.driver_version if site.selection and not site.another else None,
     )
@@ -154,15 +142,6 @@ def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, tra
     return ()
 
 
-def _refuse_unnamed_workers(job: Job, script: ScriptFacts, parts: Parts, launcher: Launcher) -> None:
-    if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
-        raise UsageError(
-            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
-            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
-            run="seatrial run … --kind job",
-        )
-
-
 def _memory_choices(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Choice]:
     """Yield the GPU memory limit, and the variables of script, job and image that are mistaken for one."""
     if (limit := gpu_memory_limit(job, script, parts.gpus.gpus)) is not None:
@@ -181,7 +160,7 @@ def _agent(
 ) -> AgentPlan:
     """Return the agent's plan; ``more``: further fields of it."""
     gpus, meeting = parts.gpus, parts.meeting
-    under_torchrun = launcher == "torchrun"
+    under_torchrun, root = launcher == "torchrun", parts.places.scripts.rstrip("/") or parts.places.project
     return AgentPlan(
         run_id=site.run_id,
         argv=("bash",) if interactive else with_rank(parts.argv, job, script, launcher),
@@ -193,7 +172,8 @@ def _agent(
         processes=max(1, gpus.count) if under_torchrun else 1,
         **{**vars(meeting), "workers": meeting.workers if launcher == "none" else ()},
         restarts=restarts(job, keeps_checkpoints=parts.keeps_checkpoints) if under_torchrun else 0,
-        python_path=_python_path(script, parts.places),
+        # As after ``pip install -e .``.
+        python_path=tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
         secrets=job.secrets,
         secrets_dir=parts.secrets_dir,
@@ -252,12 +232,6 @@ def _measured_on(job: Job, parts: Parts) -> str | None:
     if tune.gpu is not None and (tune.gpu != gpu_models(gpus.gpus) or (gpus.count and not gpus.gpus)):
         return "the CPU" if tune.gpu == gpu_models(()) else tune.gpu
     return None
-
-
-def _python_path(script: ScriptFacts, places: Places) -> tuple[str, ...]:
-    """Return the folders that the project's own packages are imported from, as after ``pip install -e .``"""
-    root = places.scripts.rstrip("/") or places.project
-    return tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots)
 
 
 def _check(job: Job, script: ScriptFacts, gpus: int) -> Check:

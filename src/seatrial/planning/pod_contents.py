@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -360,7 +360,7 @@ def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Ta
     """
     nodes = _eligible(facts, node_selector)
     kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
-    machine = this_machine(_oldest(_driver(node) for node in nodes), kinds)
+    machine = this_machine(min(filter(None, map(_driver, nodes)), key=Version, default=None), kinds)
     return TargetMachine(machine.driver, machine.gpus, "the cluster")
 
 
@@ -390,7 +390,3 @@ def _capability(node: Node) -> str | None:
 def _driver(node: Node) -> str | None:
     parts = [node.labels.get(name, "") for name in _DRIVER_PARTS]
     return node.labels.get(_DRIVER) or ".".join(filter(None, parts)) or None
-
-
-def _oldest(drivers: Iterable[str | None]) -> str | None:
-    return min((driver for driver in drivers if driver), key=Version, default=None)

@@ -67,6 +67,10 @@ _MODELS_END = "Models are stored in the pod and deleted with it: --models pvc:NA
 #: Told to scripts that can go on from their own run's checkpoints, since a pod that comes back runs the same command.
 GO_ON_VARIABLE = "SEATRIAL_GO_ON"
 
+#: For a store of the ranks' own: in torchrun's, a later node waits for an unwritten address. Seen with torch 2.13:
+#: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
+_OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
 
 def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     """Plan the pods of a run. Raises SeatrialError: a request cannot be met on this cluster."""
@@ -111,7 +115,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             **tracker_env,
             **target_env,
             **({"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}),
-            **_elastic(cluster.min_nodes),
+            **({_OWN_STORE: "1"} if cluster.min_nodes is not None else {}),
             **ray_env(script.ray_evidence, shm_bytes, env),
         },
         image=image,
@@ -352,14 +356,6 @@ def _env(job: Job, places: Places, host: Host) -> dict[str, str]:
     ours = {"NCCL_DEBUG": "WARN"} if job.nodes > 1 else {}
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, host).items()}
     return without_secrets({**ours, **places.env(), **from_files, **job.env}, job)
-
-
-def _elastic(min_nodes: int | None) -> dict[str, str]:
-    """Return the variable for a store of the ranks' own: in torchrun's, a later node waits for an unwritten address.
-
-    Seen with torch 2.13: next_rendezvous of dynamic_rendezvous.py writes it in the first round only.
-    """
-    return {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if min_nodes is not None else {}
 
 
 def _shm(job: Job, gpus: int) -> tuple[int, Choice]:

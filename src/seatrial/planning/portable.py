@@ -223,7 +223,7 @@ USER {_USER}
 
 def devcontainer(plan: Plan) -> dict[str, Any]:
     """Build the devcontainer.json of a plan with a container."""
-    job, container = plan.job, plan.container
+    job, container, gpus = plan.job, plan.container, plan.job.gpus.kind
     assert container is not None
     build: dict[str, Any] = {"dockerfile": "Dockerfile", "context": "."}
     if job.image.build_network != "default":
@@ -241,7 +241,8 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
         },
         "secrets": {name: {"description": "A variable that seatrial.toml passes on."} for name in job.secrets},
         "initializeCommand": ["mkdir", "-p", str(models)] if (models := _below(plan, "models")) else [],
-        "hostRequirements": _requirements(plan),
+        # Optional: a GPU is used where there is one.
+        "hostRequirements": {} if gpus == "none" else {"gpu": "optional" if gpus == "auto" else True},
         "remoteUser": _USER,
         "customizations": {
             "vscode": {
@@ -277,12 +278,6 @@ def write_devcontainer(plan: Plan) -> list[str]:
     except OSError as error:
         raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
     return sorted(files)
-
-
-def _requirements(plan: Plan) -> dict[str, Any]:
-    """Return the requirements on the machine. ``optional``: a GPU is used where there is one."""
-    kind = plan.job.gpus.kind
-    return {} if kind == "none" else {"gpu": "optional" if kind == "auto" else True}
 
 
 def _mount(plan: Plan, key: str) -> str | None:

@@ -160,7 +160,7 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     _refuse_unwritable(script)
     gpus = selected(site)
     python = choose_python(job, script, site.host, cpu_only=not gpus)
-    places = local_places(job, site.outputs, site.resumed.checkpoints if site.resumed else None)
+    places = local_places(job, site.outputs, site.resumed.source / "checkpoints" if site.resumed else None)
     argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, site.host).items()}
     own = without_secrets({**from_files, **job.env}, job)

@@ -35,19 +35,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """The run to go on from.
-
-    Attributes:
-        checkpoints: its folder of them; None where they lie on a cluster's volume.
-        mount: what shows them in a container; None likewise.
-    """
-
-    checkpoints: Path | None = None
-    mount: Mount | None = None
-
-
-@dataclass(frozen=True)
 class ServiceSite:
     """A container that somebody else makes (a service of a Compose file), to which only what is ours is added.
 
@@ -83,6 +70,7 @@ class Site:
         record: the run's (runs/run.py). outputs: the folder in the project that the target writes.
         project_cache: where this project's downloads and compiled kernels persist.
         agent_archive: where no target can write. copying: copies what runs it in a container.
+        resumed: what shows the checkpoints of the run to go on from; None also where a cluster's volume has them.
         secrets_folder: where the run's secrets are handed over, or None when it has none.
         selection: this machine's GPUs that answer the request (leased, when the plan is about to be launched); None
             where a scheduler picks them.
@@ -104,7 +92,7 @@ class Site:
     agent_archive: Path
     copying: Future[Interpreter | None] | None = None
     secrets_folder: Path | None = None
-    resumed: Resumed | None = None
+    resumed: Mount | None = None
     selection: Selection | None = None
     another: AnotherMachine | None = None
     cluster: ClusterSite | None = None

@@ -174,12 +174,13 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
             cause="; ".join((*verification.wrong[1:], *((finding.cause or "",) if finding else ()))) or None,
             run=(finding.fix if finding else None) or "seatrial plan …   # what was resolved, and why",
         )
+    base = store.image(image.base or "")  # BuildKit keeps a pulled base to itself
     built = Built(
         plan,
         result,
         verification,
         image_bytes_of(plan, store, host),
-        _base_bytes(plan, store, host),
+        image_bytes(store, base, "python3", host) if base is not None else None,
         contents=measure_contents(image, store=store, machine=machine) if explain else {},
         compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
     )
@@ -194,13 +195,6 @@ def _machine(plan: Plan, host: Host) -> TargetMachine | None:
     if plan.job.image.target is not None:
         return parse_target(plan.job.image.target)
     return read_host(host).machine(plan.gpus) if plan.gpus else None
-
-
-def _base_bytes(plan: Plan, store: ImageStore, host: Host) -> int | None:
-    assert plan.image is not None
-    base = store.image(plan.image.base or "")
-    # BuildKit keeps a pulled base to itself.
-    return image_bytes(store, base, "python3", host) if base is not None else None
 
 
 def _compressed(tag: str, store: ImageStore) -> int:

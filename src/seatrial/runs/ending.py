@@ -80,7 +80,7 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
             run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
         ) from error
     run.show_receipt()
-    notify.begin(run.folder, notify.ended_run(run, receipt), host)
+    notify.begin(run, receipt, host)
     return receipt
 
 

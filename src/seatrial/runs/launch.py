@@ -23,7 +23,7 @@ from seatrial.job.reading.keras_names import with_keras_backend
 from seatrial.job.script import ScriptFacts, source_facts, why_useless
 from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
-from seatrial.planning.plan import Notes, make_plan, select_gpus, with_defaults
+from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
 from seatrial.runs.jobs import refuse_taken_port, warnings_of
 from seatrial.runs.leases import default_folder, give_back, leases, record_start
@@ -334,7 +334,7 @@ def _plan(
     site = replace(
         run_site(run, job.project, ground.backend, ground.engine, ground.host),
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
-        resumed=resumed(earlier, on_a_volume=on_a_cluster) if earlier else None,
+        resumed=resumed(earlier) if earlier and not on_a_cluster else None,
         selection=selection,
         another=another,
         cluster=cluster,
@@ -344,10 +344,11 @@ def _plan(
     why_notify = "notified when the run has ended; the run does not wait"
     notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []
     anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
-    notes = Notes(
-        first=(ground.why_backend,), last=(*tracking, *notify), warnings=(*anew, *untracked, *warnings_of(job))
+    plan = make_plan(job, site, ground.script, interactive=interactive)
+    return plan.changed(
+        choices=(ground.why_backend, *plan.choices, *tracking, *notify),
+        warnings=(*plan.warnings, *anew, *untracked, *warnings_of(job)),
     )
-    return make_plan(job, site, ground.script, interactive=interactive, notes=notes)
 
 
 def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:

@@ -135,7 +135,9 @@ def _floats(step: Mapping[str, Any]) -> dict[str, float]:
     return {
         key: float(value)
         for key, value in step.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30 and _is_a_name(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+        # a name that a terminal, a page and Prometheus can show; those that begin with an underscore are ours
+        if key.isprintable() and key.strip() != "" and len(key) <= _MAX_NAME and key[0] != "_"
     }
 
 
@@ -144,11 +146,6 @@ def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
     position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
     others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]
     return {**position, **{key: numbers[key] for key in others}}
-
-
-def _is_a_name(key: str) -> bool:
-    """Return whether a terminal, a page and Prometheus can show it. Names that begin with an underscore are ours."""
-    return key.isprintable() and key.strip() != "" and len(key) <= _MAX_NAME and key[0] != "_"
 
 
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,49 +34,45 @@ _MOST_NOTES = 100
 COMMAND_TIMEOUT_S = 600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    """The message, without paths, addresses, and names of people or machines.
-
-    Attributes:
-        outcome: as the receipt has it.
-        exit_code: of the command; None if it was killed.
-        text: the sentence for people. receipt: for a command, which is run on this machine.
-    """
-
-    id: str
-    name: str | None
-    target: str
-    outcome: str
-    level: str
-    exit_code: int | None
-    headline: str
-    seconds: float | None
-    text: str
-    receipt: Path
-
-    @property
-    def message(self) -> dict[str, Any]:
-        """Return the JSON that a command gets. ``text`` and ``content`` are the keys that chat services show."""
-        keys = {key: value for key, value in asdict(self).items() if key != "receipt"}
-        return {**keys, "kind": "run", "run": self.id, "content": self.text}
-
-
 def keep_request(folder: Path, project: Path, notify: Notify) -> None:
     """Write the request into the record of a run. Raises DiskError."""
     Folder(folder).write(REQUEST, {"project": str(project), "notify": notify.model_dump(mode="json")})
 
 
-def begin(folder: Path, ended: Ended, host: Host) -> None:
+def begin(run: Run, receipt: Receipt, host: Host) -> None:
     """Start the commands and return at once. Never raises: nothing fails for this."""
-    records = Folder(folder)
     try:
-        if records.has(REQUEST):
-            records.write(MESSAGE, {"message": ended.message, "receipt": str(ended.receipt)})
-            argv = command.own_program("runs", "notify", str(folder))
-            command.spawn_detached(argv, output=folder / "notify.log", env=host.env, cwd=folder)
+        if run.records.has(REQUEST):
+            receipt_path = str(run.folder / JSON_NAME)  # for a command, which is run on this machine
+            run.records.write(MESSAGE, {"message": _message(run, receipt), "receipt": receipt_path})
+            argv = command.own_program("runs", "notify", str(run.folder))
+            command.spawn_detached(argv, output=run.folder / "notify.log", env=host.env, cwd=run.folder)
     except (OSError, SeatrialError) as error:
-        _note(folder, f"no notification was sent: {getattr(error, 'strerror', None) or error}")
+        _note(run.folder, f"no notification was sent: {getattr(error, 'strerror', None) or error}")
+
+
+def _message(run: Run, receipt: Receipt) -> dict[str, Any]:
+    """Return the JSON that a command gets, from a receipt, which is scrubbed; ``exit_code``: None if it was killed.
+
+    ``text`` and ``content``, the sentence for people, are the keys that chat services show.
+    """
+    outcome, name, target = receipt.outcome, run_name(run), receipt.header.target
+    failed = "failed: " if outcome.id == "failed" else ""
+    text = f"seatrial: {f'{name} ({target})' if name else target}: {failed}{outcome.brief}"
+    return {
+        "kind": "run",
+        "id": run.id,
+        "run": run.id,
+        "name": name,
+        "target": target,
+        "outcome": outcome.id,
+        "level": outcome.level,
+        "exit_code": receipt.exit_code,
+        "headline": outcome.brief,
+        "seconds": receipt.measurements.wall_s,
+        "text": text,
+        "content": text,
+    }
 
 
 def deliver(folder: Path, host: Host) -> None:
@@ -107,24 +102,6 @@ def _run(line: str, message: Mapping[str, Any], project: Path, env: Mapping[str,
     except (OSError, SeatrialError) as error:
         return f"it failed: {error}"
     return "done" if ended.exit_code == 0 else f"it exited with {ended.exit_code}: {ended.last_line()[:200]}"
-
-
-def ended_run(run: Run, receipt: Receipt) -> Ended:
-    """Make the message of a run from its receipt, which is scrubbed."""
-    outcome, name = receipt.outcome, run_name(run)
-    title = f"{name} ({receipt.header.target})" if name else receipt.header.target
-    return Ended(
-        id=run.id,
-        name=name,
-        target=receipt.header.target,
-        outcome=outcome.id,
-        level=outcome.level,
-        exit_code=receipt.exit_code,
-        headline=outcome.brief,
-        seconds=receipt.measurements.wall_s,
-        text=f"seatrial: {title}: {'failed: ' if outcome.id == 'failed' else ''}{outcome.brief}",
-        receipt=run.folder / JSON_NAME,
-    )
 
 
 def _note(folder: Path, line: str) -> None:

@@ -9,7 +9,6 @@ from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.images.recipes import recipe
 from seatrial.job.in_container import CONTAINER_RESUME
 from seatrial.job.plan import Mount
-from seatrial.planning.site import Resumed
 from seatrial.runs.run import PLACE_FOLDER, Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
@@ -32,22 +31,17 @@ def _trains(run: Run) -> bool:
         return False
 
 
-def resumed(run: Run, *, on_a_volume: bool) -> Resumed:
-    """Return the run as planning needs it, with the folder of its checkpoints made if it is missing.
+def resumed(run: Run) -> Mount:
+    """Return the mount of an earlier run's checkpoints, whose folder is made if it is missing.
 
     What is mounted is the folder above them, which no container can replace: should a target that still runs turn its
     checkpoints into a link, it leads to nothing but the new container's own files.
 
-    Args:
-        on_a_volume: its checkpoints lie on a cluster's volume, and not here.
-
     Raises UntrustedPathError when that folder, or one above it in the project, is a link: the target of that run could
     have put one there.
     """
-    if on_a_volume:
-        return Resumed()
     with _checkpoints(run, make=True):
-        return Resumed(run.checkpoints, Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True))
+        return Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True)
 
 
 def has_checkpoint(run: Run) -> bool:

@@ -38,6 +38,9 @@ _SECRET_LENGTH, _NAME_LENGTH = 6, 3
 #: Folders whose members are called as users are.
 _HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt", "nfs", "srv", "work")
 
+#: A home, ``/home/me`` or ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody.
+_HOME = re.compile(r"/(root|.*/.*)", re.DOTALL)
+
 #: Prefixes whose value is a user: ``owner=alice``, or a key of JSON.
 _OWNERS = ("login", "owner", "user", "username")
 
@@ -93,7 +96,10 @@ class Names:
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], str]]:
         """Build patterns with what replaces them, in this order: a secret may hold a name, and a home ends in one."""
-        made = [(_secret(value), REDACTED) for value in _longest_first(self.secrets)]
+        made = []
+        for value in _longest_first(self.secrets):  # a short one, or a number, only as a word by itself
+            alone = len(value) < _SECRET_LENGTH or value.isdigit()
+            made.append((_word(value) if alone else re.compile(re.escape(value)), REDACTED))
         made.append((SECRET_TEXT, REDACTED))
         made += [(_URL_USER, USER)] if self.users else []
         made += [(_path(home), "~") for home in _longest_first(self.homes)]
@@ -120,7 +126,7 @@ def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = 
     return Names(
         users=tuple(dict.fromkeys(filter(None, users))),
         hosts=tuple(dict.fromkeys(name for host in (here, *hosts) for name in (host, host.partition(".")[0]) if name)),
-        homes=tuple(dict.fromkeys(home.rstrip("/") for home in homes if _is_home(home))),
+        homes=tuple(dict.fromkeys(filter(_HOME.fullmatch, (home.rstrip("/") for home in homes)))),
         secrets=tuple(dict.fromkeys(_secret_values(host, frozenset(secrets)))),
     )
 
@@ -145,16 +151,6 @@ def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
         if name in named or guessed:
             yield value
     yield from filter(None, map(host.secret, named))  # a login that no variable has
-
-
-def _is_home(path: str) -> bool:
-    """Accept ``/home/me`` and ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody."""
-    return path.startswith("/") and (path.rstrip("/").count("/") >= 2 or path.rstrip("/") == "/root")
-
-
-def _secret(value: str) -> re.Pattern[str]:
-    """Build the pattern of a secret anywhere; of a short one, or a number, as a word by itself."""
-    return _word(value) if len(value) < _SECRET_LENGTH or value.isdigit() else re.compile(re.escape(value))
 
 
 def _path(folder: str) -> re.Pattern[str]:

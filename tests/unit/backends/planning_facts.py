@@ -12,7 +12,7 @@ from seatrial.job.gpus import Selection
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Gpu, ImagePlan, Mount
 from seatrial.planning.container.plan import ContainerParts, plan_container
-from seatrial.planning.site import Resumed, Site
+from seatrial.planning.site import Site
 from seatrial.probe.driver_files import DriverFiles
 
 UUIDS = ("GPU-de421f49-0f0c-4a5b-8c6d-112233445566", "GPU-7a9c0e1d-2b3c-4d5e-8f60-a1b2c3d4e5f6")
@@ -88,7 +88,7 @@ def container(
         host=host,
         agent_archive=STATE / "agent" / "agent.pyz",
         secrets_folder=secrets_folder,
-        resumed=Resumed(mount=resumed) if resumed else None,
+        resumed=resumed,
         selection=Selection(gpus, ()),
     )
     built = ImagePlan(tag="seatrial/mnist:0123456789ab", build=True)

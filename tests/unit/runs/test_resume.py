@@ -30,10 +30,9 @@ def secrets(tmp_path: Path) -> Path:
 
 
 def test_its_outputs_are_mounted_and_its_checkpoints_found_in_them(run: Run) -> None:
-    found = resumed(run, on_a_volume=False)
-    assert found.mount is not None
-    assert (found.mount.source, found.mount.target, found.mount.read_only) == (run.outputs, "/seatrial/resume", True)
-    assert found.checkpoints == run.outputs / "checkpoints"
+    found = resumed(run)
+    assert (found.source, found.target, found.read_only) == (run.outputs, "/seatrial/resume", True)
+    assert run.checkpoints == run.outputs / "checkpoints"
     assert not has_checkpoint(run)
     (run.checkpoints / "step-1.pt").touch()
     assert has_checkpoint(run)
@@ -59,6 +58,6 @@ def test_a_link_at_any_level_is_not_handed_over(run: Run, secrets: Path, level: 
     shutil.rmtree(path)
     path.symlink_to(secrets)
     with pytest.raises(UntrustedPathError, match="is a symlink"):
-        resumed(run, on_a_volume=False)
+        resumed(run)
     assert not has_checkpoint(run)
     assert [file.name for file in secrets.iterdir()] == ["id_rsa"]

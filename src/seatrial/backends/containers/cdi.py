@@ -209,7 +209,9 @@ def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> s
             cause="; ".join(missing),
             run="seatrial doctor --host-only",
         )
-    devices = _wsl_devices(driver) if driver.wsl else list(_gpu_devices(driver, gpus, root))
+    control = [{"path": node.path} for node in driver.control]  # on WSL 2 one node, which stands for all GPUs
+    every = [{"name": "all", "containerEdits": {"deviceNodes": control}}]
+    devices: list[dict[str, Any]] = every if driver.wsl else list(_gpu_devices(driver, gpus, root))
     if not devices:
         raise GpuContractError("No GPU to write a CDI spec for", run="seatrial doctor --host-only")
     spec = {
@@ -248,11 +250,6 @@ def _gpu_devices(driver: DriverFiles, gpus: Sequence[GpuFact], root: str) -> Ite
             yield {"name": name, "containerEdits": {"deviceNodes": [{"path": path} for path in nodes]}}
     if every:
         yield {"name": "all", "containerEdits": {"deviceNodes": [{"path": path} for path in every]}}
-
-
-def _wsl_devices(driver: DriverFiles) -> list[dict[str, Any]]:
-    """Return the device of WSL 2, where one node stands for all GPUs."""
-    return [{"name": "all", "containerEdits": {"deviceNodes": [{"path": node.path} for node in driver.control]}}]
 
 
 def _libraries(driver: DriverFiles) -> Iterator[dict[str, Any]]:

@@ -13,50 +13,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from seatrial import errors
 from seatrial.backends.base import State, Status, confirm, this_machine, time_ns
 from seatrial.errors import (
     CommandError,
     CommandTimeoutError,
-    DiskError,
     EngineError,
     EngineUnavailableError,
     GpuContractError,
     ImageError,
-    NameInUseError,
     SeatrialError,
-    UsageError,
 )
-from seatrial.findings.catalogue import AT_PULL, AT_START, Known, entries, mid_sentence
+from seatrial.findings.catalogue import AT_PULL, AT_START, entries, mid_sentence
 from seatrial.findings.match import first_in
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
+from seatrial.system.project_files import own_table
 
 #: Layers whose failures keep a GPU out of a container, apart from those in ERRORS.
 GPU_LAYERS = ("host", "engine")
 
-#: Entries of those layers that are about the engine itself.
-_OF_THE_ENGINE = (
-    "capabilities-forbidden", "cgroup-limit", "cgroup-not-delegated", "cgroup-not-mounted", "containerd-down",
-    "crun-kernel", "daemon-json-conflict", "daemon-json-invalid", "docker-not-installed", "docker-service-failed",
-    "engine-missing", "engine-part-missing", "mount-not-propagated", "namespaces-forbidden",
-    "network-bridge-missing", "network-pair-failed", "newuidmap-missing", "no-login-session", "podman-down",
-    "podman-ebpf-forbidden", "podman-fuse-not-loaded", "podman-network", "podman-registries",
-    "podman-remote-login", "podman-storage-driver", "rootless-storage", "runtime-not-allowed", "selinux-storage",
-    "toolkit-apt-sources",
-)  # fmt: skip
-
 #: Entry of the catalogue → the error it is.
 ERRORS: dict[str, type[SeatrialError]] = {
-    **dict.fromkeys(("engine-permission", "engine-down", "docker-context-missing"), EngineUnavailableError),
-    **dict.fromkeys(("docker-is-podman", "docker-client-too-new", "rootless-no-subids"), EngineUnavailableError),
-    **dict.fromkeys(_OF_THE_ENGINE, EngineError),
-    **dict.fromkeys(("device-not-there", "limit-out-of-range", "podman-ports-of-the-pod"), UsageError),
-    **dict.fromkeys(("privileged-port", "mount-not-there", "network-not-there"), UsageError),
-    "container-name-in-use": NameInUseError,
-    **dict.fromkeys(("image-without-python", "program-not-there", "image-not-there"), ImageError),
-    **dict.fromkeys(("disk-full", "read-only-root"), DiskError),
+    name: getattr(errors, error)
+    for error, names in own_table(Path(__file__).with_name("errors.toml")).items()
+    for name in names.split()
 }
 
 #: The variable of each engine's client for the engine's address.
@@ -138,16 +121,11 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     if match is None:
         return None
     finding = match.known.finding(values={**match.values, "engine": engine, "Engine": engine.capitalize(), **values})
-    error = _error_type(match.known)
+    error = ERRORS.get(match.known.id) or (GpuContractError if match.known in entries(GPU_LAYERS) else EngineError)
+    error = ImageError if match.known in entries(("registry",)) else error
     if issubclass(error, EngineUnavailableError):
         return error(finding.message, cause=finding.cause, run=finding.fix, finding=finding.id)
     return error(finding.message, cause=finding.cause, run=finding.fix)
-
-
-def _error_type(known: Known) -> type[SeatrialError]:
-    if known in entries(("registry",)):
-        return ImageError
-    return ERRORS.get(known.id) or (GpuContractError if known in entries(GPU_LAYERS) else EngineError)
 
 
 #: Options of a client that choose the engine themselves: no other may be added.

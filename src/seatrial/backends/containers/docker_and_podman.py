@@ -65,6 +65,7 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
     snap = str(info.get("DockerRootDir", "")).startswith("/var/snap/") or os.path.realpath(client).startswith("/snap/")
     kinds = {"Desktop": desktop, "from the snap": snap, "(rootless)": "name=rootless" in options}
     spec_dirs = tuple(info.get("CDISpecDirs") or ())
+    found = tuple(each["ID"] for each in info.get("DiscoveredDevices") or [] if each.get("Source") == "cdi")
     return EngineFacts(
         "docker",
         available=True,
@@ -73,7 +74,7 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
         rootless="name=rootless" in options,
         runtimes=tuple(sorted(info.get("Runtimes") or {})),
         cdi_spec_dirs=spec_dirs,
-        cdi_devices=_cdi_devices(info, spec_dirs),
+        cdi_devices=found if "DiscoveredDevices" in info else read_specs(map(Path, spec_dirs)).names,
         nvidia_hook=hook and not desktop,
         selinux="name=selinux" in options,
         cpu_limits=bool(info.get("CpuCfsQuota")),
@@ -83,14 +84,6 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
         desktop=desktop,
         snap=snap,
     )
-
-
-def _cdi_devices(info: dict[str, Any], spec_dirs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the devices that the engine has discovered, else those in the folders that it reads."""
-    if "DiscoveredDevices" in info:
-        devices = info["DiscoveredDevices"] or []
-        return tuple(device["ID"] for device in devices if device.get("Source") == "cdi")
-    return read_specs(Path(folder) for folder in spec_dirs).names
 
 
 #: Facts of every Podman. Source: podman-run(1).

@@ -207,7 +207,8 @@ class ContainerEngine(ABC):
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
-        if not _has_ended(ended.stderr):
+        has_ended = is_unknown(ended.stderr, "container") or "is not running" in ended.stderr
+        if not has_ended and "can only kill running" not in ended.stderr:
             _require_success(self.name, ended)
 
     @contextlib.contextmanager
@@ -253,10 +254,6 @@ def _agent_has_started(plan: Plan) -> bool:
 def _require_success(engine: str, ended: command.Completed) -> None:
     if ended.exit_code != 0:
         raise start_error(engine, ended.argv, ended.exit_code, ended.stderr)
-
-
-def _has_ended(stderr: str) -> bool:
-    return is_unknown(stderr, "container") or "is not running" in stderr or "can only kill running" in stderr
 
 
 def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:

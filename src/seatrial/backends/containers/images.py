@@ -137,11 +137,6 @@ def _disk_bytes(client: EngineClient) -> float:
     return sum(_bytes(size) for kind, size in rows if kind == "Images")
 
 
-def _unique_bytes(client: EngineClient) -> dict[str, float]:
-    """Return image → bytes that no other image has."""
-    return {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in _disk_use(client, "Images")}
-
-
 def _disk_use(client: EngineClient, part: str) -> list[dict[str, str]]:
     """Return the entries of one part of the engine's disk use; [] from Podman, which prints them as a table."""
     if not client.dialect.buildkit:
@@ -287,7 +282,8 @@ class ImageStore:
         client = self._client
         doomed, unused = unused_images(own_images(client), repository), own_steps(client)
         idle, known = [step for step in unused if step.idle_s >= idle_s], {step.id for step in unused}
-        unique = _unique_bytes(client) if doomed else {}
+        used = _disk_use(client, "Images") if doomed else []
+        unique = {each["ID"].removeprefix("sha256:"): _bytes(each["UniqueSize"]) for each in used}  # of one image alone
         if dry_run:
             size = sum(unique.get(image.id, 0.0) for image in doomed) + sum(step.size_bytes for step in idle)
             return Freed(len(doomed), len(idle), round(size))

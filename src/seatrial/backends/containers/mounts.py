@@ -13,6 +13,7 @@ from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_MODELS, CONTAINE
 from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.system import nofollow
 from seatrial.system.files import write_atomically
+from seatrial.system.project_files import own_table
 from seatrial.system.records import Folder
 from seatrial.system.text import as_typed, from_here
 
@@ -144,19 +145,6 @@ def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[Non
 
 CACHE = f"{CONTAINER_HOME}/.cache"
 
-#: Variables that send each tool's downloads and compiled kernels to the persistent cache. Most are there by default
-#: under HOME/.cache; named all the same, since base images set some of them to folders of their own.
-CACHE_VARIABLES = {
-    "XDG_CACHE_HOME": CACHE,
-    "PIP_CACHE_DIR": f"{CACHE}/pip",
-    "HF_HOME": f"{CACHE}/huggingface",
-    "TORCH_HOME": f"{CACHE}/torch",
-    "TRITON_CACHE_DIR": f"{CACHE}/triton",
-    "TORCHINDUCTOR_CACHE_DIR": f"{CACHE}/torchinductor",
-    "MPLCONFIGDIR": f"{CACHE}/matplotlib",
-    "CUDA_CACHE_PATH": f"{CACHE}/nv/ComputeCache",
-}
-
 #: Targets of mounts whose folders on the host are made.
 _MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
 
@@ -166,7 +154,8 @@ GROUP = "/etc/group"
 
 def home_env(user_name: str) -> dict[str, str]:
     """Return HOME, the user's name as getpass reads it, and the caches."""
-    return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **CACHE_VARIABLES}
+    caches = {name: f"{CACHE}{folder}" for name, folder in own_table(Path(__file__).with_name("caches.toml")).items()}
+    return {"HOME": CONTAINER_HOME, "USER": user_name, "LOGNAME": user_name, **caches}
 
 
 def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:

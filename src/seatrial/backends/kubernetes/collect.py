@@ -20,7 +20,7 @@ from typing import Any
 from seatrial import frames
 from seatrial.backends.base import Echo, time_ns
 from seatrial.backends.kubernetes.client import Cluster
-from seatrial.backends.kubernetes.pending import Surroundings, explain, explain_workload, gpu_holders, is_of_run
+from seatrial.backends.kubernetes.pending import STEPS, Surroundings, explain, explain_workload, gpu_holders, is_of_run
 from seatrial.backends.kubernetes.pod import selector
 from seatrial.backends.kubernetes.survey import Pod, read_node, read_pod
 from seatrial.backends.log_sink import Cursor, Sink, Turn
@@ -29,23 +29,8 @@ from seatrial.events import Event, HostPod, Note
 from seatrial.findings.finding import Finding, in_one_line
 from seatrial.job.in_container import EXIT_POD_STOPPED
 
-#: Events by which a pod's progress is seen. Source: kubernetes pkg/kubelet/events/event.go.
-_STEPS = {
-    "Scheduled": "is scheduled",
-    "Pulling": "is pulling its image",
-    "Pulled": "pulled its image",
-    "Preempted": "was preempted",
-}
-
 #: Commands of the catalogue that read a namespace; nodes and similar objects have none.
 _LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
-
-
-def _in_namespace(fix: str | None, namespace: str) -> str | None:
-    """Add the run's namespace to a command; kubectl looks into ``default`` by itself, as a rule."""
-    if fix is None or namespace == "default" or "--all-namespaces" in fix:
-        return fix
-    return _LOOKS.sub(f"kubectl -n {namespace} ", fix)
 
 
 class PodProgress:
@@ -93,8 +78,8 @@ class PodProgress:
     async def event(self, pod: Pod, item: Mapping[str, Any]) -> None:
         """Report an event of the cluster about a pod."""
         reason, message = item.get("reason", ""), item.get("message", "")
-        if reason in _STEPS and not pod.started:
-            self._once(f"{pod.name} {_STEPS[reason]}")
+        if reason in STEPS and not pod.started:
+            self._once(f"{pod.name} {STEPS[reason]}")
         elif item.get("type") == "Warning" and not pod.started:
             await self._trouble(pod, reason, message)
 
@@ -130,7 +115,8 @@ class PodProgress:
         return around
 
     def _report(self, finding: Finding) -> None:
-        finding.fix = _in_namespace(finding.fix, self._namespace)
+        if finding.fix and self._namespace != "default" and "--all-namespaces" not in finding.fix:
+            finding.fix = _LOOKS.sub(f"kubectl -n {self._namespace} ", finding.fix)
         self._echo(in_one_line(finding.message, finding.cause, finding.fix))
         self._record(finding.event())
 

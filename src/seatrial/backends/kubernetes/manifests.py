@@ -1,6 +1,6 @@
 """Manifests of a run: the four kinds of workload, the Service, and their YAML.
 
-To add a kind: a function and a row of KINDS.
+To add a kind: a function and a table of kinds.toml.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from seatrial.job.cluster import ClusterPlan, Kind
 from seatrial.job.in_container import EXIT_POD_STOPPED, RUN_LABEL
 from seatrial.job.own_workload import own_container_of, replicas
 from seatrial.job.plan import Plan
+from seatrial.system.project_files import own_table
 
 #: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -216,14 +217,7 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
 
 @dataclass(frozen=True)
 class Workload:
-    """A kind of workload.
-
-    Attributes:
-        api_version, api_kind, plural: of the object in the API.
-        host: the name at which a node is reached. names_all: every node has one, not only the first.
-        rank_variable: the variable by which a pod learns which node of the run it is.
-        install: its operator, for ``kubectl apply --server-side``; None if every cluster has the kind.
-    """
+    """A kind of workload, as kinds.toml describes it, and what renders it."""
 
     api_version: str
     api_kind: str
@@ -235,39 +229,15 @@ class Workload:
     install: str | None = None
 
 
-#: Sources of the names: kubernetes.io/docs/tasks/job/indexed-parallel-processing-static; kubeflow/trainer v1.9
-#: pkg/common/util and pkg/controller.v1/pytorch/envvar.go, v2.3 pkg/runtime/framework/plugins/jobset, whose pods are
-#: those of a JobSet; kubernetes-sigs/jobset v0.12.0 api/jobset/v1alpha2 (enableDNSHostnames).
+_RENDER: dict[Kind, Callable[[ClusterPlan], list[Manifest]]] = {
+    "job": _job,
+    "jobset": _jobset,
+    "pytorchjob": _pytorchjob,
+    "trainjob": _trainjob,
+}
 KINDS: dict[Kind, Workload] = {
-    "job": Workload("batch/v1", "Job", "jobs", "{name}-{node}.{name}", "JOB_COMPLETION_INDEX", _job),
-    "jobset": Workload(
-        "jobset.x-k8s.io/v1alpha2",
-        "JobSet",
-        "jobsets",
-        "{name}-node-0-{node}.{name}",
-        "JOB_COMPLETION_INDEX",
-        _jobset,
-        install="-f https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
-    ),
-    "pytorchjob": Workload(
-        "kubeflow.org/v1",
-        "PyTorchJob",
-        "pytorchjobs",
-        "{name}-master-0",
-        "RANK",
-        _pytorchjob,
-        names_all=False,
-        install='-k "github.com/kubeflow/trainer/manifests/overlays/standalone?ref=v1.9.4"',
-    ),
-    "trainjob": Workload(
-        "trainer.kubeflow.org/v1alpha1",
-        "TrainJob",
-        "trainjobs",
-        "{name}-node-0-{node}.{name}",
-        "JOB_COMPLETION_INDEX",
-        _trainjob,
-        install='-k "https://github.com/kubeflow/trainer.git/manifests/overlays/manager?ref=v2.3.0"',
-    ),
+    kind: Workload(**own_table(Path(__file__).with_name("kinds.toml"))[kind], render=render)
+    for kind, render in _RENDER.items()
 }
 
 

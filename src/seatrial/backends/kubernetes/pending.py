@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from seatrial.backends.kubernetes.manifests import KINDS as WORKLOADS
@@ -13,6 +14,7 @@ from seatrial.backends.kubernetes.survey import OURS, Node, Pod, newest, own_con
 from seatrial.findings.catalogue import by_id, mid_sentence
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import Match, first_in
+from seatrial.system.project_files import own_table
 
 Object = Mapping[str, Any]
 
@@ -214,10 +216,6 @@ def _selector(message: str, around: Surroundings) -> Facts:
     return Facts((wanted or message) + have)
 
 
-def _message(message: str, around: Surroundings) -> Facts:
-    return Facts(message)
-
-
 #: Entry of the catalogue → the facts that it needs.
 _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-insufficient-gpus": _gpus,
@@ -225,17 +223,8 @@ _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
     "k8s-gpu-taint": _taint,
     "k8s-taint": _taint,
     "k8s-node-selector": _selector,
-    **dict.fromkeys(("k8s-claims", "k8s-config-missing", "k8s-evicted"), _message),
+    **dict.fromkeys(("k8s-claims", "k8s-config-missing", "k8s-evicted"), lambda message, around: Facts(message)),
 }
-
-_ABOUT_THE_IMAGE = (
-    "k8s-image-not-there",
-    "k8s-image-pull",
-    "k8s-image-denied",
-    "k8s-image-unknown",
-    "k8s-registry-unreachable",
-    "k8s-node-disk-full",
-)
 
 #: Kinds that make pods, or hold them back, as Kueue's Workload does.
 KINDS = (*(row.api_kind for row in WORKLOADS.values()), "Workload")
@@ -245,13 +234,8 @@ KINDS = (*(row.api_kind for row in WORKLOADS.values()), "Workload")
 #: kubernetes-sigs/jobset pkg/constants.
 _HELD = ("Suspended", *(f"{kind}Suspended" for kind in KINDS), "SuspendedJobs", "Pending", "Inadmissible")
 
-#: Entry of the catalogue → its word in `runs ls`, where that is not the entry's own name.
-_WAITS_FOR = {
-    "k8s-limits-required": "limits", "k8s-pod-security": "Pod Security", "k8s-pods-refused": "pods are refused",
-    "k8s-insufficient-gpus": "GPUs", "k8s-insufficient-resources": "capacity", "k8s-claims": "GPUs",
-    "k8s-gpu-taint": "untainted node", "k8s-taint": "untainted node", "k8s-claim-missing": "volume",
-    "k8s-runtime-class": "RuntimeClass",
-}  # fmt: skip
+_TABLES = own_table(Path(__file__).with_name("events.toml"))
+STEPS, _ABOUT_THE_IMAGE = _TABLES["steps"], _TABLES["about-the-image"]["ids"].split()
 _EXITED = re.compile(r"exited with code (\d{1,3})$")
 
 
@@ -330,4 +314,4 @@ def _text(event: Object) -> str:
 
 
 def _word(match: Match) -> str:
-    return _WAITS_FOR.get(match.known.id, match.known.id.replace("k8s-", "").replace("-", " "))
+    return str(_TABLES["waits-for"].get(match.known.id, match.known.id.replace("k8s-", "").replace("-", " ")))

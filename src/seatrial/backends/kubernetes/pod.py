@@ -50,7 +50,14 @@ def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": cluster.grace_s,
-        "securityContext": pod_security(cluster),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": cluster.uid,
+            "runAsGroup": cluster.uid,
+            "fsGroup": cluster.uid,  # makes volumes writable for a user who is not root
+            "fsGroupChangePolicy": "OnRootMismatch",  # a recursive chown of millions of files takes hours
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [
             {
                 "name": container,
@@ -60,7 +67,11 @@ def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
                 "workingDir": cluster.workdir,
                 "env": _environment(cluster),
                 "resources": _resources(cluster),
-                "securityContext": container_security(cluster),
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "readOnlyRootFilesystem": cluster.read_only_root,
+                },
                 "volumeMounts": mounts,
             }
         ],
@@ -112,36 +123,13 @@ def _resources(cluster: ClusterPlan) -> Manifest:
     }
 
 
-def pod_security(cluster: ClusterPlan) -> Manifest:
-    """Return the pod's security context; fsGroup makes volumes writable for a user who is not root."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": cluster.uid,
-        "runAsGroup": cluster.uid,
-        "fsGroup": cluster.uid,
-        "fsGroupChangePolicy": "OnRootMismatch",  # a recursive chown of a data set of millions of files takes hours
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def container_security(cluster: ClusterPlan) -> Manifest:
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": cluster.read_only_root,
-    }
-
-
 def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
     """Return the job's tolerations and, for a pod with GPUs, one of the taint that GPU pools carry."""
-    wanted = []
-    for toleration in cluster.tolerations:
-        entry: Manifest = {"key": toleration.key, "operator": "Exists" if toleration.value is None else "Equal"}
-        if toleration.value is not None:
-            entry["value"] = toleration.value
-        if toleration.effect is not None:
-            entry["effect"] = toleration.effect
-        wanted.append(entry)
+    wanted: list[Manifest] = []
+    for each in cluster.tolerations:
+        further = {"value": each.value, "effect": each.effect}
+        entry = {"key": each.key, "operator": "Exists" if each.value is None else "Equal"}
+        wanted.append(entry | {key: value for key, value in further.items() if value is not None})
     if cluster.gpus and not any(toleration.key == GPU_TAINT for toleration in cluster.tolerations):
         wanted.append({"key": GPU_TAINT, "operator": "Exists", "effect": "NoSchedule"})
     return wanted

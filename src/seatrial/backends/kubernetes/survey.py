@@ -217,6 +217,9 @@ def read_pod(item: Object) -> Pod:
     blocking, failed = _init_containers(status)
     first = blocking or container
     waiting = first.get("state", {}).get("waiting")
+    policy = spec.get("restartPolicy", "Always")  # by which the kubelet starts an ended container again, or not
+    over = ended and (policy == "Never" or (policy == "OnFailure" and code == 0))
+    others = [one for one in status.get("containerStatuses") or () if one is not container] if over else []
     unschedulable = (one for one in status.get("conditions") or [] if one.get("reason") == "Unschedulable")
     return Pod(
         name=meta["name"],
@@ -236,7 +239,7 @@ def read_pod(item: Object) -> Pod:
         container=container.get("name") or own_container(item, spec.get("containers")).get("name"),
         waiting_image=first.get("image") if waiting else None,
         waiting_on=blocking.get("name") if blocking else None,
-        outlived_by=_running_sidecars(status, container) if ended and _stays_ended(spec, code) else (),
+        outlived_by=tuple(str(one.get("name")) for one in others if "running" in one.get("state", {})),
         last_words=ended.get("message") if ended.get("reason") in NEVER_RAN else None,
         unschedulable=next((one.get("message") or "no node fits" for one in unschedulable), None),
         unreachable=_is_unreachable(status),
@@ -257,18 +260,6 @@ def _init_containers(status: Object) -> tuple[Object | None, str | None]:
         if failed is None and (code := state.get("terminated", {}).get("exitCode")):
             failed = f"init container {one.get('name')} ended with exit code {code}"
     return blocking, failed
-
-
-def _stays_ended(spec: Object, code: int | None) -> bool:
-    """Return whether the kubelet does not start a container again that ended so."""
-    policy = spec.get("restartPolicy", "Always")
-    return policy == "Never" or (policy == "OnFailure" and code == 0)
-
-
-def _running_sidecars(status: Object, own: Object) -> tuple[str, ...]:
-    """Return the names of other containers that still run: a pod does not end before them."""
-    entries = status.get("containerStatuses") or []
-    return tuple(str(one.get("name")) for one in entries if one is not own and "running" in one.get("state", {}))
 
 
 def _is_unreachable(status: Object) -> bool:

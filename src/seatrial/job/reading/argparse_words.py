@@ -7,22 +7,16 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from seatrial.job.reading.signs import RANK_OPTIONS, dotted, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import RANK_OPTIONS, SETS, dotted, is_constant, keywords, last_name, literal
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 _MOST_NAMED = 5
-#: Modules with parsers that read words differently or add options.
-_OTHER_PARSERS = {"absl", "click", "configargparse", "docopt", "fire", "gflags", "gooey", "hydra", "jsonargparse"}
-_OTHER_PARSERS |= {"simple_parsing", "tap", "typer", "tyro"}
 #: What may be done with a parser, and with a part of one: all else may add options.
 _ADDS = "add_(argument(_group)?|mutually_exclusive_group|parser|subparsers)"
 _METHODS = re.compile(f"{_ADDS}|error|parse_args|set_defaults")
 _MAKES = re.compile(rf"(.*\.)?({_ADDS}|\w*ArgumentParser)")
 #: Keywords of a parser, and kinds of options, by which words are taken in a way that is not judged here.
-_UNUSUAL = {"conflict_handler", "exit_on_error", "fromfile_prefix_chars", "prefix_chars", None}
-_UNUSUAL |= {"...", "A...", "version"}
-#: Names that, in any use but a call of them, may change options or words unseen.
-_CALLED = {"ArgumentParser", "add_argument", "argv", "exec", "parse_args"}
+_UNUSUAL = {*SETS["unusual"], None}
 
 
 class ParserWords:
@@ -80,7 +74,7 @@ class ParserWords:
         if isinstance(node, (ast.Name, ast.Attribute)):
             name = node.id if isinstance(node, ast.Name) else node.attr
             if (loads or name == "argv") and id(node) not in self._known:
-                self._open |= name in _CALLED
+                self._open |= name in SETS["called"]
                 self._used.add(name)
         elif loads and isinstance(node, (ast.Expr, ast.Return, ast.Subscript)):
             self._known.add(id(node.value))
@@ -95,7 +89,7 @@ class ParserWords:
 
     def misfits(self, modules: Sequence[str]) -> Iterator[str]:
         """Yield a warning for each word that argparse rejects. Args: modules: names that the script imports."""
-        others = not _OTHER_PARSERS.isdisjoint(name.partition(".")[0] for name in modules)
+        others = not SETS["parsers"].isdisjoint(name.partition(".")[0] for name in modules)
         if self._open or self._parsed is None or not self._parsers or others or self._used & self._parts:
             return
         own = [each for each in self._options if each.startswith("--")]

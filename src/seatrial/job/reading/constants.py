@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import PLACEHOLDER, dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -22,16 +22,6 @@ ANY = "*"
 _DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
-
-#: Usual names of the object with the options' values, if nothing shows that it comes from parse_args.
-_NAMESPACES = {"args", "opt", "opts", "options", "FLAGS", "flags", "parsed"}
-
-_WRAPPERS = {"Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "normpath", "realpath", "expanduser"}
-_WRAPPERS |= {"to_absolute_path"}
-#: Calls that return the working directory; calls that make a dictionary from another one or from keywords.
-_HERE = {"getcwd", "cwd", "get_original_cwd"}
-_TABLES = {"dict", "copy", "deepcopy", "EasyDict", "edict", "SimpleNamespace", "Namespace", "Munch", "create"}
-_SAME = {"resolve", "absolute", "expanduser", "as_posix", "rstrip", "strip"}
 
 
 class Text(NamedTuple):
@@ -147,17 +137,17 @@ class Constants:
     def _text_of_call(self, node: ast.Call, unit: Unit, depth: int) -> Text | None:
         name = dotted(node.func)
         last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
-        if last in _HERE:
+        if last in SETS["working-directory"]:
             return Text(".", True)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
-        if name.endswith(("path.join", "osp.join")) or name == "join" or last in _WRAPPERS:
+        if name.endswith(("path.join", "osp.join")) or name == "join" or last in SETS["of-paths"]:
             return _joined("/", arguments) if arguments and arguments[0] else None
         if last == "dirname" and arguments and arguments[0]:
             return _above(arguments[0])
         if not isinstance(node.func, ast.Attribute):
             return None
         receiver = self.text(node.func.value, unit, depth + 1)
-        if receiver is None or last in _SAME:
+        if receiver is None or last in SETS["same-path"]:
             return receiver
         if last == "joinpath":
             return _joined("/", [receiver, *arguments])
@@ -177,7 +167,7 @@ class Constants:
         if key in self.options and module is not None:
             owner = dotted(node.value)
             made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
-            parsed = owner in _NAMESPACES or "parse_args" in module.types.get(owner, "")
+            parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
             if isinstance(node, ast.Attribute) or any("parse_args" in ast.dump(each) for each in made):
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
@@ -268,7 +258,7 @@ class Constants:
         """Return the dictionary that an expression stands for, written as ``{…}`` or ``dict(…)``, and its unit."""
         if isinstance(node, ast.Dict):
             return node, unit
-        if isinstance(node, ast.Call) and last_name(node.func) in _TABLES:
+        if isinstance(node, ast.Call) and last_name(node.func) in SETS["mappings"]:
             if node.keywords and not node.args:
                 keys: list[ast.expr | None] = [ast.Constant(each.arg) for each in node.keywords]
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit

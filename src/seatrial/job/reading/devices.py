@@ -13,7 +13,7 @@ from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal
 from seatrial.job.reading.values import Evaluation, is_flag
 
 _MOST_SINKS, _LONGEST = 300, 60
@@ -40,32 +40,8 @@ _BOOSTERS = {
     "catboost": ("CatBoost", 'task_type="GPU"'),
 }
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
-#: Packages that move models and batches to the GPU by themselves, and others that can use one.
-_MOVERS = {
-    *("transformers", "accelerate", "lightning", "pytorch_lightning", "fastai", "ignite", "composer", "keras"),
-    *("tensorflow", "jax", "ultralytics", "deepspeed", "trl", "sentence_transformers"),
-}
-_LIBRARIES = {
-    *(*_MOVERS, *_BOOSTERS, "torch", "cupy", "numba", "cudf", "cuml", "mxnet", "paddle", "pycuda", "warp", "flax"),
-    *("timm", "torchvision", "diffusers"),
-}
-#: Packages that move nothing to a device.
-_PLAIN = {
-    *(
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "numpy",
-        "scipy",
-        "pandas",
-        "sklearn",
-        "matplotlib",
-        "seaborn",
-        "PIL",
-        "cv2",
-    ),
-    *("tqdm", "yaml", "tensorboard", "tensorboardX", "wandb", "click", "requests", "rich", "einops", "skimage", "h5py"),
-}
+#: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
+_MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
@@ -205,7 +181,10 @@ class Devices(Evaluation):
 
     def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
         moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
-        if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or self._names_gpu():
+        of_gpus = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]  # no option's may choose one
+        flags = self.constants.options.values()
+        may_choose = any(not any(is_flag(word.partition("=")[0], each) for each in flags) for word in of_gpus)
+        if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or may_choose:
             return
         known = all(sink.devices is not None for sink in moves) and not self.is_open
         sources = (module.source for path, _ in self.units if (module := self.module_at(path)))
@@ -230,12 +209,6 @@ class Devices(Evaluation):
 
     def _is_on(self, name: str) -> bool:
         return self.of_option(name) == frozenset([True])
-
-    def _names_gpu(self) -> bool:
-        """Return whether an argument that belongs to no known option names a GPU: it may choose it."""
-        words = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]
-        options = self.constants.options.values()
-        return any(not any(is_flag(word.partition("=")[0], each) for each in options) for word in words)
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1

@@ -7,53 +7,16 @@ import re
 from collections.abc import Iterator
 
 from seatrial.job.reading.flow import fails
-from seatrial.job.reading.signs import dotted, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import SETS, TABLES, dotted, is_constant, keywords, last_name, literal
 
-#: Last name of a call → index of the path among its arguments (None: the first that is an absolute path) and the
-#: keywords that it may come by.
-_FILES: dict[str, tuple[int | None, tuple[str, ...]]] = {
-    **dict.fromkeys(
-        ("save", "dump", "export", "save_file"), (None, ("f", "path", "filepath", "filename", "fp", "file"))
-    ),
-    **dict.fromkeys(("savez", "savez_compressed", "savetxt"), (0, ("file", "fname"))),
-    **dict.fromkeys(("savefig", "imsave", "imwrite", "write_image", "write_html"), (0, ("fname", "file", "filename"))),
-    **dict.fromkeys(
-        ("to_csv", "to_parquet", "to_json", "to_pickle", "to_feather", "to_excel", "to_hdf"),
-        (0, ("path_or_buf", "path")),
-    ),
-    **dict.fromkeys(
-        ("save_weights", "save_checkpoint", "save_state", "save_vocabulary"), (None, ("filepath", "path", "filename"))
-    ),
-    **dict.fromkeys(("copy", "copy2", "copyfile", "move"), (1, ("dst",))),
-    "FileHandler": (0, ("filename",)),
-    "ModelCheckpoint": (0, ("filepath",)),
+#: Last name of a call that writes → index of the path among its arguments, the keywords that it may come by, and
+#: whether it is a folder.
+_WRITERS: dict[str, tuple[int | None, list[str], bool]] = {
+    name: (row.get("index"), row["by"].split(), "folder" in row)
+    for row in TABLES["writers"]
+    for name in row["names"].split()
 }
-_FOLDERS: dict[str, tuple[int | None, tuple[str, ...]]] = {
-    **dict.fromkeys(("makedirs", "mkdir"), (0, ("name", "path"))),
-    **dict.fromkeys(
-        ("save_pretrained", "save_model", "save_to_disk"), (None, ("save_directory", "output_dir", "path"))
-    ),
-    **dict.fromkeys(("SummaryWriter", "FileWriter", "create_file_writer", "TensorBoard"), (0, ("log_dir", "logdir"))),
-    "copytree": (1, ("dst",)),
-}
-#: Calls that fail without the folder of their file; the writers of files among _FILES that others define, too, do not.
-NEED_FOLDERS = {
-    *("torch.save", "np.save", "numpy.save", "joblib.dump", "FileHandler", "write_text", "write_bytes", "touch"),
-    *("savez", "savez_compressed", "savetxt", "savefig", "imsave", "imwrite", "to_csv", "to_parquet", "to_json"),
-    *("to_pickle", "to_feather", "to_excel", "to_hdf"),
-}
-#: Calls that read a file or list a folder, by last or full name; keywords of the path, else the first argument.
-_READERS = {
-    *(f"read_{kind}" for kind in ("csv", "table", "excel", "parquet", "json", "pickle", "feather", "hdf")),
-    *("np.load", "numpy.load", "torch.load", "joblib.load", "np.memmap", "np.fromfile", "librosa.load", "loadtxt"),
-    *("torchaudio.load", "loadmat", "load_file", "genfromtxt", "imread", "load_from_disk", "listdir", "scandir"),
-    *("os.walk", "merge_from_file", "flow_from_directory", "image_dataset_from_directory", "glob.glob", "glob.iglob"),
-    *("glob", "iglob", "load_weights", "load_model", "from_pretrained", "ImageFolder", "DatasetFolder"),
-}
-_PATHS = {
-    *("filepath_or_buffer", "io", "path", "path_or_buf", "file", "f", "filename", "fname", "dataset_path", "root"),
-    *("directory", "pathname", "filepath", "pretrained_model_name_or_path", "cfg_filename", "annFile"),
-}
+OPENERS, NEED_FOLDERS = SETS["openers"], SETS["need-folders"]
 #: torchvision's datasets, and their keywords. Source: docs.pytorch.org/vision/stable/datasets.html.
 _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
@@ -63,18 +26,6 @@ ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
-#: Calls whose second argument, or keyword ``mode``, gives the mode that their first is opened in.
-#: Below: methods that open their receiver.
-OPENERS = {"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open", "h5py.File", "zipfile.ZipFile"}
-OPENERS |= {
-    "fsspec.open",
-    "tarfile.open",
-    "ZipFile",
-    "tf.io.gfile.GFile",
-    "Image.open",
-    "PIL.Image.open",
-    "jsonlines.open",
-}
 _WRITES = frozenset("wax+")
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
@@ -82,10 +33,8 @@ ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 BY_FSSPEC = re.compile(r"(pandas|fsspec|dask|xarray|datasets)\.")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
-#: Keywords of settings that trainers write to; they choose when.
-_SETTINGS = {"output_dir", "log_dir", "logging_dir", "save_dir", "dirpath", "default_root_dir", "checkpoint_dir"}
 #: Last names of calls, and keywords, that may make something.
-MAKING = {*_FILES, *_FOLDERS, *_OF_PATHS, *_SETTINGS, "download"}
+MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
 
 
 def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
@@ -102,13 +51,12 @@ def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
         if last != "open" or _opens_to_write(node.args[0] if node.args else given.get("mode")):
             yield receiver, last == "mkdir", True
         return
-    index, names = _FILES.get(last) or _FOLDERS.get(last) or (0, ())
-    folder = last in _FOLDERS
-    if last in _FILES or folder:
+    if last in _WRITERS:
+        index, names, folder = _WRITERS[last]
         positional = node.args if index is None else node.args[index : index + 1]
         yield from ((each, folder, True) for each in positional if not isinstance(each, ast.Starred))
         yield from ((given[each], folder, True) for each in names if each in given)
-    yield from ((value, True, False) for key, value in given.items() if key in _SETTINGS)
+    yield from ((value, True, False) for key, value in given.items() if key in SETS["settings"])
     if not is_constant(given.get("download", ast.Constant(False)), False):
         yield from ((each, True, False) for each in (*node.args[:1], given.get("root")) if each)
 
@@ -119,12 +67,12 @@ def read_paths(node: ast.Call) -> Iterator[ast.expr]:
     given = keywords(node)
     if name in OPENERS:
         yield from node.args[: not _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode"))]
-    elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in _READERS:
+    elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in SETS["readers"]:
         yield node.func.value
-    elif not _READERS.isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
+    elif not SETS["readers"].isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
         downloads = not is_constant(given.get("download", ast.Constant(False)), False)
         if not downloads and not _opens_to_write(given.get("mode")):
-            yield from (*node.args[:1], *(value for key, value in given.items() if key in _PATHS))
+            yield from (*node.args[:1], *(value for key, value in given.items() if key in SETS["paths"]))
 
 
 def checked_paths(node: ast.Call) -> list[ast.expr]:

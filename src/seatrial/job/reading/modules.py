@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -137,16 +137,16 @@ def is_empty(folder: Path) -> bool:
         return False
 
 
-def folders_of(project: Path, *, deepest: int = _DEEPEST) -> list[Path]:
-    """Return the project's folders, outer ones first, hidden ones aside."""
-    return list(islice(_folders(project, deepest), _MOST_FOLDERS))
-
-
-def _folders(project: Path, deepest: int) -> Iterator[Path]:
-    level = [project]
-    for _ in range(deepest + 1):
-        yield from level
-        level = [inside for folder in level for inside in _inside(folder)]
+def folders_of(
+    project: Path, *, deepest: int = _DEEPEST, skip: Callable[[Path], bool] = lambda folder: False
+) -> list[Path]:
+    """Return the project's folders, outer ones first, hidden ones aside. Args: skip: whether to leave a folder out."""
+    found = level = [project]
+    for _ in range(deepest):
+        below = (each for folder in level for each in _inside(folder) if not skip(each))
+        level = [*islice(below, _MOST_FOLDERS - len(found))]
+        found = [*found, *level]
+    return found
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -224,6 +224,9 @@ class ProjectReader:
         imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
+        others = (each for each in self.modules.known() if each is not module)
+        texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
+        starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
         return replace(
             self.reading,
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
@@ -243,7 +246,7 @@ class ProjectReader:
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
             least_python=self.least_python,
             relative=self.relative,
-            idle=not self.calls and module is not None and self._is_idle(module),
+            idle=not self.calls and not starts,
         )
 
     def _take_own_words(self) -> Iterator[str]:
@@ -255,12 +258,6 @@ class ProjectReader:
         self.devices.is_fixed = True
         if typed := next((each for each in self.words_typed if each.startswith("-")), None):
             yield f"{self.parsed[own]} parses a list in the code, not the command line: {typed} has no effect"
-
-    def _is_idle(self, script: Module) -> bool:
-        """Return whether the script and its imports only have definitions."""
-        others = (each for each in self.modules.known() if each is not script)
-        texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
-        return only_defines(script.flow.body("")) and not any(map(STARTS.search, texts))
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""

@@ -5,50 +5,23 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from seatrial.job.reading.modules import lost
+from seatrial.system.project_files import own_table
 
-#: Trainers that take a rank each under torchrun, and are named so that only their import distinguishes them.
-#: Sources: huggingface.co/docs/transformers/perf_train_gpu_many, docs.pytorch.org/ignite/distributed.html.
-_TRAINERS = (
-    *("transformers.Trainer", "transformers.Seq2SeqTrainer", "sentence_transformers.SentenceTransformerTrainer"),
-    "ignite.distributed.Parallel",
+TABLES = own_table(Path(__file__).with_name("names.toml"))
+SETS = {key: frozenset(names.split()) for key, names in TABLES["sets"].items()}
+#: Calls, dotted names, and names with those below them → their sign; names that a package removed → their names in the
+#: tables of removed APIs.
+_CALLS, _NAMES, _BELOW, _ONCE = (
+    {name: sign for sign, names in TABLES[table].items() for name in names.split()}
+    for table in ("calls", "names", "below", "once")
 )
-#: Wrappers of a model for several ranks: imported by another name, they do not show in the call.
-_WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel"}
-#: Calls, by their last name or by all of it, → their sign. One process per GPU under torchrun: docs.pytorch.org/docs/
-#: stable/elastic/run.html; init_distributed_device is timm's; a Lightning Trainer is none: it starts its own ranks.
-#: One process for all GPUs: tensorflow.org/guide/distributed_training; keras.io/guides/distribution, whose DataParallel
-#: is named as torch's. Workers: a process for each machine, which finds the others by the environment.
-_CALLS = {
-    **dict.fromkeys(("init_process_group", "init_device_mesh", "Accelerator", "init_distributed_device"), "torchrun"),
-    **dict.fromkeys(("DistributedDataParallel", "FullyShardedDataParallel", "FSDP", "fully_shard"), "torchrun"),
-    **dict.fromkeys(("deepspeed.initialize", "deepspeed.init_distributed"), "torchrun"),
-    **dict.fromkeys(("DataParallel", "MirroredStrategy", "CentralStorageStrategy", "ModelParallel"), "one-process"),
-    **dict.fromkeys(("MultiWorkerMirroredStrategy", "jax.distributed.initialize"), "workers"),
-    "add_subparsers": "subcommands",
-}
 #: Signs of a script that starts its own ranks: under torchrun each rank would start a whole world again.
 _SPAWNS = {"spawn", "start_processes", "Process"}
 #: torch-ignite's, under its usual name: they take torchrun's ranks, or start ``nproc_per_node`` of their own.
 _IGNITE = {"idist.Parallel", "idist.initialize", "idist.spawn"}
-
-#: One process for all GPUs of a machine. Source: docs.jax.dev/en/latest/sharded-computation.html.
-_SHARDED = ("jax.sharding", "jax.experimental.shard_map", "jax.experimental.mesh_utils")
-_SHARDS = ("jax.pmap", "jax.shard_map", "jax.make_mesh")
-
-#: Dotted name, as an import or an attribute has it → its sign; of the second, names below it as well.
-_NAMES = {
-    "torch.compile": "torch-compile",
-    "huggingface_hub.login": "hub-token",
-    "sys.stdin": "input",
-    **dict.fromkeys(_TRAINERS, "torchrun"),
-    **dict.fromkeys(_SHARDS, "one-process"),
-}
-_BELOW = {
-    **dict.fromkeys(("triton", "torch.utils.cpp_extension", "pyximport"), "compiler"),
-    **dict.fromkeys(_SHARDED, "one-process"),
-}
 
 #: Variables that torchrun, and nothing else, sets in each rank's environment. Source:
 #: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
@@ -66,43 +39,17 @@ _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 #: Arguments that take their place; None: ``**arguments``.
 _SAYS_RANKS = {"rank", "world_size", "store", None}
 
-#: Names that TensorFlow 2 has under tf.compat.v1 alone. Source: tensorflow.org/guide/migrate.
-_TENSORFLOW_1 = {
-    *("placeholder", "Session", "InteractiveSession", "global_variables_initializer", "get_variable", "ConfigProto"),
-    *("Summary", "GraphKeys", "set_random_seed", "random_normal", "truncated_normal", "logging", "gfile"),
-    *("summary.FileWriter", "summary.merge_all", "train.AdamOptimizer", "train.GradientDescentOptimizer"),
-    *("variable_scope", "reset_default_graph", "app", "flags", "contrib", "layers", "trainable_variables"),
-}
-
-#: Names that TensorFlow 2 added: code with one of them has branches for both, or is TensorFlow 2.
-_TENSORFLOW_2 = {"function", "GradientTape", "config", "keras", "compat"}
-
 #: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
 _LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
 
-#: Functions, and methods of data frames, that load packages without an import. Sources: "Install" of docs.xarray.dev
-#: and pandas.pydata.org; metrics of evaluate and datasets load those that the first argument names.
+#: Functions that load packages without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org; metrics
+#: of evaluate and datasets load those that the first argument names.
 _LOADING = re.compile(
     r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger"
 )
-_OF_FRAMES = {"to_excel", "to_parquet", "to_feather", "to_orc", "to_hdf", "to_markdown", "to_latex", "to_xml"}
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
-_UNTIL_NUMPY_2 = (
-    *("float_", "complex_", "string_", "unicode_", "bool8", "float96", "math", "Inf", "Infinity", "NaN", "NINF"),
-    *("PINF", "product", "cumproduct", "alltrue", "sometrue", "round_", "asfarray", "msort", "find_common_type"),
-    "cast",
-)
-#: Names that a package removed → their names in the tables of removed APIs.
-#: Sources: numpy.org/doc/stable/release/1.24.0-notes.html, "Expired deprecations", where np.bool is back in 2.0;
-#: numpy.org/doc/stable/numpy_2_0_migration_guide.html; github.com/pytorch/text/releases, 0.9.0 and 0.12.0.
-_ONCE = {
-    **{f"numpy.{name}": "numpy.int" for name in ("int", "float", "object", "complex")},
-    **{f"numpy.{name}": "numpy.2" for name in _UNTIL_NUMPY_2},
-    **dict.fromkeys(("torchtext.data.Field", "torchtext.data.BucketIterator"), "torchtext.data.Field"),
-    **{f"scipy.misc.{name}": "scipy.misc.…" for name in ("imread", "imresize", "imsave", "toimage")},
-}
 #: Packages by their usual names, where no import in the module shows what a name is.
 _USUAL = {"np": "numpy", "pd": "pandas", "xr": "xarray", "tf": "tensorflow"}
 #: Prefix of a sign for a name that has a row in the tables, and of all names of Keras.
@@ -111,21 +58,10 @@ NAMED = "named:"
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
 
-#: Calls that read standard input, or prompt on a terminal.
-_ASKS = {"input", "raw_input", "getpass.getpass", "fileinput.input", "click.prompt", "click.confirm", "typer.prompt"}
-_ASKS |= {"typer.confirm", "questionary.text", "questionary.select", "questionary.confirm", "Prompt.ask", "Confirm.ask"}
-_ASKS |= {"IntPrompt.ask", "breakpoint", "pdb.set_trace", "code.interact", "getpass"}
-
 #: Most parts read of a dotted name.
 MOST_PARTS = 20
 
-#: Methods and arguments that Lightning 2.0 removed. Source: lightning.ai/docs/pytorch/2.0.0/upgrade/from_1_9.html.
-LIGHTNING_1 = {"training_epoch_end", "validation_epoch_end", "test_epoch_end"}
-_TRAINER_OF_1 = {
-    *("gpus", "auto_select_gpus", "progress_bar_refresh_rate", "weights_summary", "checkpoint_callback", "amp_backend"),
-    *("resume_from_checkpoint", "replace_sampler_ddp", "auto_lr_find", "auto_scale_batch_size", "track_grad_norm"),
-    *("terminate_on_nan", "flush_logs_every_n_steps", "multiple_trainloader_mode", "distributed_backend"),
-}
+LIGHTNING_1, _TRAINER_OF_1 = SETS["lightning-1"], SETS["trainer-1"]
 #: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
@@ -138,7 +74,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
-        yield from _of_a_variable(node)
+        if (name := literal(node.slice)) in _RANK_VARIABLES and last_name(node.value) == "environ":
+            # Reading it needs someone to set it, unless the script does.
+            yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
         if is_constant(node.slice, 0) and _LOSS.search(name := dotted(node.value)):
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
@@ -147,7 +85,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if _LOADING.fullmatch(full):
             words = [literal(node.args[0]) or "" if node.args else "", ""]
             yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
-        if (last := last_name(node.func)) in _OF_FRAMES:
+        if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
         yield from ((f"{NAMED}{each}", f"{called}({each.rpartition('.')[2]}=)") for each in names_of if lost(each))
@@ -163,9 +101,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "horovod-elastic", name
         elif full in _ONCE or lost(name):
             yield f"{NAMED}{_ONCE.get(full, name)}", name
-        elif library in ("tf", "tensorflow") and not _TENSORFLOW_1.isdisjoint((inner, inner.partition(".")[0])):
+        elif library in ("tf", "tensorflow") and not SETS["tensorflow-1"].isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
-        elif library in ("tf", "tensorflow") and inner.partition(".")[0] in _TENSORFLOW_2:
+        elif library in ("tf", "tensorflow") and inner.partition(".")[0] in SETS["tensorflow-2"]:
             yield "tensorflow-2", name
         else:
             yield from _of_a_name(name)
@@ -173,7 +111,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for module in modules_of(node):
             yield from _of_a_name(module)
         for alias in node.names:
-            if alias.asname and alias.name in _WRAPPERS:
+            if alias.asname and alias.name in SETS["wrappers"]:
                 yield "torchrun", alias.name
 
 
@@ -265,13 +203,6 @@ def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
         yield text if first is value else text[: text.rfind("/") + 1]
 
 
-def _of_a_variable(node: ast.Subscript) -> Iterator[tuple[str, str]]:
-    """Yield the sign of ``os.environ["RANK"]``: reading it needs someone to set it, unless the script does."""
-    name = literal(node.slice)
-    if name in _RANK_VARIABLES and last_name(node.value) == "environ":
-        yield ("sets-ranks" if isinstance(node.ctx, ast.Store) else "needs-ranks"), f'os.environ["{name}"]'
-
-
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     called = dotted(node.func)
     last = called.rpartition(".")[2]
@@ -290,10 +221,12 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if called == "yaml.load" and len(node.args) == 1 and not node.keywords:
         yield f"{NAMED}yaml.load", "yaml.load(…)"
     first = getattr(node.args[0], "value", None) if node.args else None
-    if called in _ASKS or (called == "open" and first in ("/dev/stdin", 0) and first is not False):
+    if called in SETS["prompts"] or (called == "open" and first in ("/dev/stdin", 0) and first is not False):
         yield "input", called
-    if last in _NEEDS_RANKS and not _names_ranks(node):
-        yield "needs-ranks", last
+    if last in _NEEDS_RANKS:  # unless who takes part is named; an init_method other than env:// may do so, too
+        said = next((each for each in node.keywords if each.arg in {*_SAYS_RANKS, "init_method"}), None)
+        if said is None or (said.arg == "init_method" and literal(said.value) == "env://"):
+            yield "needs-ranks", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))
     if last == "add_argument" and "store_true" in _constants([each.value for each in node.keywords]):
@@ -324,13 +257,6 @@ def _spreads(device_map: ast.expr) -> bool | None:
     if isinstance(device_map, ast.Constant):
         return device_map.value in ("auto", "balanced", "balanced_low_0", "sequential")
     return False if isinstance(device_map, ast.Dict) else None
-
-
-def _names_ranks(call: ast.Call) -> bool:
-    """Return True if its arguments name who takes part; an ``init_method`` other than env:// may do so, too."""
-    telling = (each for each in call.keywords if each.arg in {*_SAYS_RANKS, "init_method"})
-    first = next(telling, None)
-    return first is not None and (first.arg != "init_method" or literal(first.value) != "env://")
 
 
 def started_files(node: ast.AST) -> list[str]:

@@ -84,7 +84,9 @@ def plan_container(
     # Another machine's memory and processes are not known here.
     host_memory, most_pids = (host.memory_bytes, host.most_pids) if site.another is None else (None, None)
     refuse_unenforceable(job, engine)
-    _refuse_gpu_devices(job)
+    if gpu := next(filter(GPU_DEVICE.match, job.devices), None):
+        message = f"--device {gpu} is a GPU: it would bypass the --gpus check"
+        raise UsageError(message, run="seatrial run … --gpus device=0")
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     placed = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
@@ -180,7 +182,7 @@ def _mounts(
         *agent_mounts(site),
         # Writable: the agent deletes each secret once it has read it.
         *([Mount(source=site.secrets_folder, target=CONTAINER_SECRETS)] if site.secrets_folder else []),
-        *([site.resumed.mount] if site.resumed and site.resumed.mount else []),
+        *([site.resumed] if site.resumed else []),
         *injection.mounts,
     ]
     state = site.host.state_folder
@@ -257,12 +259,3 @@ def _warnings(job: Job, host: Host) -> tuple[str, ...]:
             f"{', '.join(local)}: a proxy on this host's loopback is unreachable from the container; use --network host"
         )
     return tuple(warnings)
-
-
-def _refuse_gpu_devices(job: Job) -> None:
-    for device in job.devices:
-        if GPU_DEVICE.match(device):
-            raise UsageError(
-                f"--device {device} is a GPU: it would bypass the --gpus check",
-                run="seatrial run … --gpus device=0",
-            )
