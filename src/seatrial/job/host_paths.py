@@ -75,9 +75,9 @@ class HostPath:
     @property
     def absence(self) -> str:
         """Return a sentence about the missing path; it names a file that only adds a suffix or has slashes."""
-        near = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
-        near += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
-        found = next((f"; {text} exists" for source, text in near if _exists(Path(source))), "")
+        variants = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
+        variants += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
+        found = next((f"; {text} exists" for source, text in variants if _exists(Path(source))), "")
         return f"{self}: this machine has no such file or folder{found}"
 
     def __str__(self) -> str:
@@ -177,8 +177,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if same:
         found = os.path.relpath(same[0], job.folder)
         return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
-    said = next((f"; the script says: {each.advice}" for each in reads if each.advice), "")
-    return f"the project does not have{said or _maker(job, read.path)}"
+    advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
+    return f"the project does not have{advice or _maker(job, read.path)}"
 
 
 def _sources(job: Job) -> list[Path]:

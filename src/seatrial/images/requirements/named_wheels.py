@@ -1,4 +1,4 @@
-"""Read what the file name of a wheel says, where a list names the wheel by its address or path.
+"""Read the file name of a wheel, where a list names the wheel by its address or path.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """

@@ -377,7 +377,7 @@ class _PackageChoice:
     def _demanded(self, request: ResolveRequest) -> str | None:
         """Return ``torch==2.4.0``: the framework's release that fits the other packages; None: there is none.
 
-        It is the newest; with a day another patch of the chosen one, or else the newest as of the chosen one's day.
+        It is the newest; with a day another patch of the chosen one, or else the newest of the day of the chosen one.
         """
         place = framework_place(Requirements(lines=request.lines))
         if place is None:

@@ -80,17 +80,17 @@ def checked_paths(node: ast.Call) -> list[ast.expr]:
 
 
 def demanded(node: ast.AST) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
-    """Yield (call, texts that may say what to do) for each check without whose path a statement ends the run."""
+    """Yield (call, texts that may hold advice) for each check without whose path a statement ends the run."""
     if isinstance(node, ast.Assert):
         yield from ((call, [node.msg] if node.msg else []) for call in _needed(node.test, True))
     elif isinstance(node, ast.If) and fails(node.body):
         inner = (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call))
-        said = [text for call in inner for text in call.args]
-        yield from ((call, said) for call in _needed(node.test, False))
+        texts = [text for call in inner for text in call.args]
+        yield from ((call, texts) for call in _needed(node.test, False))
 
 
 def _needed(test: ast.expr, holds: bool) -> Iterator[ast.Call]:
-    """Yield the checks for paths that all succeed wherever ``test`` is as ``holds`` says."""
+    """Yield the checks for paths that all succeed wherever ``test`` evaluates to ``holds``."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from _needed(test.operand, not holds)
     elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):

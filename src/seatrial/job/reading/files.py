@@ -23,7 +23,7 @@ _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
-#: Calls that may create any path; words of a message that says what to do.
+#: Calls that may create any path; words of a message with advice.
 _ADVICE = re.compile(
     r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I
 )
@@ -78,7 +78,7 @@ class Read:
 
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
-        advice: what the script says where the path is missing: ``Run prepare.py first``, or "".
+        advice: the message of the script where the path is missing: ``Run prepare.py first``, or "".
     """
 
     path: str
@@ -138,7 +138,7 @@ class Files:
 
     def note_demands(self, node: ast.AST) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
-        self._demanded |= {id(call): said for call, said in calls.demanded(node)}
+        self._demanded |= {id(call): texts for call, texts in calls.demanded(node)}
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, likely: bool) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``likely``: see RunNode."""
@@ -214,16 +214,16 @@ class Files:
             unclear = unclear or (self._makes_any and not of_a_machine(text))
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
             if (usual or is_typed) and not unclear and not there:
-                said = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
-                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, said))
+                advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
+                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, advice))
         return tuple(reads.values())
 
     def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
         return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
-        said = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
-        return next((each.text.replace(ANY, "…") for each in said if each and _ADVICE.search(each.text)), "")
+        texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
+        return next((each.text.replace(ANY, "…") for each in texts if each and _ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files that it writes in folders of the project that it does not make. Call ``reads`` first.

@@ -98,11 +98,11 @@ class ImportRoots:
             known = text is not None and ANY not in text.text
             self.open = self.open or not known
             for each in [text.text] if text and known else texts_of(entry):
-                near = [Path(os.path.normpath(base / each)) for base in (self.folder, module.path.parent)]
-                own = (folder for folder in near if folder.is_relative_to(self.project) and is_folder(folder))
+                bases = [Path(os.path.normpath(base / each)) for base in (self.folder, module.path.parent)]
+                own = (folder for folder in bases if folder.is_relative_to(self.project) and is_folder(folder))
                 if (folder := next(own, None)) is not None:
                     self._place(folder, place)
-                elif near[0].suffix or os.path.exists(near[0]):  # noqa: PTH110  never raises
+                elif bases[0].suffix or os.path.exists(bases[0]):  # noqa: PTH110  never raises
                     self.open = True
 
     def _place(self, folder: Path, place: int | None) -> None:

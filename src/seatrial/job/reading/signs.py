@@ -37,7 +37,7 @@ _COMPILE_FLAGS = {"--compile", "--torch-compile", "--torch_compile", "--use-comp
 #: Calls that read these variables and raise without them. Source: torch/distributed/rendezvous.py, env://.
 _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 #: Arguments that take their place; None: ``**arguments``.
-_SAYS_RANKS = {"rank", "world_size", "store", None}
+_GIVES_RANKS = {"rank", "world_size", "store", None}
 
 #: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
 _LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
@@ -224,8 +224,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if called in SETS["prompts"] or (called == "open" and first in ("/dev/stdin", 0) and first is not False):
         yield "input", called
     if last in _NEEDS_RANKS:  # unless who takes part is named; an init_method other than env:// may do so, too
-        said = next((each for each in node.keywords if each.arg in {*_SAYS_RANKS, "init_method"}), None)
-        if said is None or (said.arg == "init_method" and literal(said.value) == "env://"):
+        ranks = next((each for each in node.keywords if each.arg in {*_GIVES_RANKS, "init_method"}), None)
+        if ranks is None or (ranks.arg == "init_method" and literal(ranks.value) == "env://"):
             yield "needs-ranks", last
     if last in ("add_argument", "option"):
         yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))

@@ -78,7 +78,7 @@ FLASH = "flash_attn-2.6.3+cu123torch2.4cxx11abiFALSE-cp310-cp310-linux_x86_64.wh
         ("en @ https://e.org/en-3.7-py3-none-any.whl", "en @ https://e.org/en-3.7-py3-none-any.whl", "", ()),
     ],
 )  # fmt: skip
-def test_a_named_wheel_says_what_it_is(tmp_path, line, wanted, pythons, constraints):
+def test_a_named_wheel_is_read(tmp_path, line, wanted, pythons, constraints):
     """A wheel by address or path: name, release, system, Pythons, and the torch that it was compiled against."""
     (tmp_path / "requirements.txt").write_text(line + "\n")
     found = read_requirements(tmp_path / "requirements.txt", tmp_path)
