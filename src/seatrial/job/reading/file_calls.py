@@ -26,7 +26,8 @@ ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
-_WRITES = frozenset("wax+")
+#: Letters of modes that write, and of those that make the file: r+ requires it.
+_WRITES, _MAKES = frozenset("wax+"), frozenset("wax")
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 #: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
@@ -61,12 +62,18 @@ def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
         yield from ((each, True, False) for each in (*node.args[:1], given.get("root")) if each)
 
 
+def made_paths(node: ast.Call) -> list[ast.expr]:
+    """Return the written paths that the call itself does not require."""
+    required = [*read_paths(node)]
+    return [path for path, *_ in written_paths(node) if path not in required]
+
+
 def read_paths(node: ast.Call) -> Iterator[ast.expr]:
     """Yield the path that a call reads, if it reads one."""
     name, last = called_names(node)
     given = keywords(node)
     if name in OPENERS:
-        yield from node.args[: not _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode"))]
+        yield from node.args[: not _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode"), _MAKES)]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in SETS["readers"]:
         yield node.func.value
     elif not SETS["readers"].isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
@@ -106,5 +113,5 @@ def called_names(node: ast.Call) -> tuple[str, str]:
     return name, name.rpartition(".")[2]
 
 
-def _opens_to_write(mode: ast.expr | None) -> bool:
-    return mode is not None and not (isinstance(mode, ast.Constant) and _WRITES.isdisjoint(literal(mode) or ""))
+def _opens_to_write(mode: ast.expr | None, letters: frozenset[str] = _WRITES) -> bool:
+    return mode is not None and not (isinstance(mode, ast.Constant) and letters.isdisjoint(literal(mode) or ""))

@@ -178,9 +178,7 @@ class Files:
             return tuple(reads.values())
         self.constants.always, self.constants.likely = self._reached(start, 2), True
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        made = [
-            self.constants.text(path, each.unit) for each in self._noted for path, *_ in calls.written_paths(each.node)
-        ]
+        made = [self.constants.text(path, each.unit) for each in self._noted for path in calls.made_paths(each.node)]
         checked = [
             self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
         ]
@@ -241,7 +239,7 @@ class Files:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
             if module is not None and unit in reached and needy:
-                texts = [self.constants.text(target, unit) for target, *_ in calls.written_paths(node)]
+                texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
                 for text in [each.text for each in texts if each and each.sure]:
                     folder = posixpath.normpath(posixpath.dirname(text))
                     relative = folder != "." and ANY not in folder and not is_outside(f"{folder}/") and folder[0] != "~"
