@@ -17,7 +17,7 @@ from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
-from seatrial.stack.rules import PARTNERS, Constraints
+from seatrial.stack.rules import PARTNERS, Constraints, partner_release
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -170,7 +170,7 @@ def _resolve_one(
     else:
         chosen = stack.requirement
     found = found.replaced(place, chosen)
-    found = _with_numpy(found, stack)
+    found = _with_audio(_with_numpy(found, stack), stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
     choices[0] = choices[0].changed(value=chosen, reason=reason if chosen == line else why)
@@ -357,6 +357,13 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
         return found.plus(constraints=("numpy<2",))
     return found
+
+
+def _with_audio(found: Requirements, stack: Stack) -> Requirements:
+    """Return the requirements with an open torchaudio at torch's release: from 2.9 on it requires no torch itself."""
+    release = stack.wheel and partner_release(stack.wheel, "torchaudio")
+    open_one = release and any(not len(each.specifier) for each in found.of("torchaudio"))
+    return found.plus(constraints=(f"torchaudio=={release}.*",)) if open_one else found
 
 
 def _admits_numpy_2(line: str) -> bool:

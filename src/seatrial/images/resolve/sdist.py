@@ -68,7 +68,8 @@ def _sources(page: str, url: str, wanted: Requirement, python: str, as_of: str) 
     for name, link, pythons in files:
         with suppress(InvalidSdistFilename):
             project, version = parse_sdist_filename(name)
-            fits = wanted.specifier.contains(version) and SpecifierSet(pythons).contains(f"{python}.99")
+            early = bool(wanted.specifier.prereleases)
+            fits = wanted.specifier.contains(version, early) and SpecifierSet(pythons).contains(f"{python}.99")
             if project == canonicalize_name(wanted.name) and fits:
                 yield version, urljoin(url, link)
 
