@@ -14,6 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.images.requirements.imports import implied_packages, known_package
+from seatrial.images.requirements.named_wheels import released
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.removed_apis import is_below
 from seatrial.images.requirements.source_builds import companions, has_own_pages
@@ -47,11 +48,12 @@ def installable(needs: Needs) -> Needs:
 
 
 def _of_an_index(needs: Needs) -> Needs:
-    """Leave open the version of each package of another machine: ``numpy @ file:///home/conda/…/work`` of conda's.
+    """Take the releases of wheels for other systems, and leave those of another machine's packages open.
 
-    Leave out what is not in the table of packages, such as conda's own tools.
+    Leave out what is not in the table of packages, such as conda's own tools: ``archspec @ file:///home/conda/work``.
     """
-    lines = needs.requirements.lines
+    lines = tuple(released(line, known_package) for line in needs.requirements.lines)
+    needs = needs.with_lines(lines)
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
     if not built:
         return needs

@@ -6,7 +6,7 @@ Format: https://packaging.python.org/en/latest/specifications/binary-distributio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote
 
 from packaging.specifiers import SpecifierSet
@@ -18,6 +18,8 @@ from seatrial.stack.rules import PARTNERS
 
 _NAME = r"(?P<name>[\w.-]+(?:\[[\w,.-]*\])?\s*@\s*)?"
 _WHEEL = re.compile(_NAME + r"(?P<address>\S*?)(?P<file>[^/\\\s?#]+\.whl)(?:[?#][^\s;]*)?(?=\s|;|$)")
+#: Longest line that is read: the expression takes quadratic time.
+_MOST_CHARACTERS = 2000
 #: Packages whose release and build a plan chooses.
 _CHOSEN = {*PARTNERS, *(partner for partners in PARTNERS.values() for partner in partners)}
 #: Builds of PyTorch and of PyTorch Geometric, which have indexes of their own.
@@ -28,17 +30,20 @@ _LINUX = re.compile(r"any|(?:many)?linux\w*_(?:x86_64|aarch64)")
 _CPYTHON = re.compile(r"cp3(\d+)")
 
 
-def released(text: str) -> str:
-    """Return a requirement with the release in place of a framework's wheel, or of one for another system or machine.
+def released(line: str, known: Callable[[str], object]) -> str:
+    """Return a checked line with the release in place of a framework's wheel, or of one for another system or machine.
 
-    A wheel that Linux can install from its address stays, by its name: ``name @ https://…``.
+    Others stay at their address, by name: ``name @ https://…``. A private package may have a namesake on the index.
+
+    Args: known: whether the index has the package that is meant.
     """
-    if not (match := _WHEEL.match(text)) or not (wheel := _parsed(match["file"])):
-        return text
+    match = _match(line)
+    if match is None or not match["address"].startswith("http") or (wheel := _parsed(match)) is None:
+        return line
     name, version, tags = wheel
-    address, rest = match["address"], text[match.end() :]
-    if address.startswith("http") and name not in _CHOSEN and any(_LINUX.fullmatch(tag.platform) for tag in tags):
-        return text if match["name"] else f"{name} @ {text}"
+    rest = re.sub("^;", " ;", line[match.end() :])
+    if name not in _CHOSEN and (any(_LINUX.fullmatch(tag.platform) for tag in tags) or not known(name)):
+        return f"{'' if match['name'] else f'{name} @ '}{match[0]}{rest}"
     built = version.local and _BUILD.fullmatch(version.local)
     return f"{name}=={version if built else version.public}{rest}"
 
@@ -46,7 +51,7 @@ def released(text: str) -> str:
 def pythons(lines: Iterable[str]) -> SpecifierSet:
     """Return the Pythons that can install the wheels named in these lines."""
     found = SpecifierSet()
-    for tags in (wheel[2] for line in lines if (match := _WHEEL.match(line)) and (wheel := _parsed(match["file"]))):
+    for _, _, tags in _unconditional(lines):
         minors = {int(cpython[1]) for tag in tags if (cpython := _CPYTHON.fullmatch(tag.interpreter))}
         if minors:
             stable = any(tag.abi == "abi3" for tag in tags)
@@ -56,14 +61,24 @@ def pythons(lines: Iterable[str]) -> SpecifierSet:
 
 def compiled_against(lines: Iterable[str]) -> Iterator[str]:
     """Yield constraints on the torch against which the wheels named in these lines were compiled."""
-    for line in lines:
-        if (match := _WHEEL.match(line)) and (wheel := _parsed(match["file"])):
-            yield from (f"torch=={major}.{minor}.*" for major, minor in _AGAINST.findall(wheel[1].local or ""))
+    for _, version, _ in _unconditional(lines):
+        yield from (f"torch=={major}.{minor}.*" for major, minor in _AGAINST.findall(version.local or ""))
 
 
-def _parsed(file: str) -> tuple[NormalizedName, Version, frozenset[Tag]] | None:
+def _unconditional(lines: Iterable[str]) -> Iterator[tuple[NormalizedName, Version, frozenset[Tag]]]:
+    """Yield the wheels of lines without a marker: lists name one for each Python and system."""
+    for match in (_match(line) for line in lines if ";" not in line):
+        if match and (wheel := _parsed(match)):
+            yield wheel
+
+
+def _match(line: str) -> re.Match[str] | None:
+    return _WHEEL.match(line) if ".whl" in line and len(line) <= _MOST_CHARACTERS else None
+
+
+def _parsed(match: re.Match[str]) -> tuple[NormalizedName, Version, frozenset[Tag]] | None:
     try:
-        name, version, _, tags = parse_wheel_filename(unquote(file))
+        name, version, _, tags = parse_wheel_filename(unquote(match["file"]))
     except InvalidWheelFilename:  # a name of the user's own; pip decides
         return None
     return name, version, tags

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.named_wheels import compiled_against, pythons, released
+from seatrial.images.requirements.named_wheels import compiled_against, pythons
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
@@ -268,7 +268,6 @@ def python_specifier(value: object, place: str) -> SpecifierSet:
 
 def checked_requirement(text: str, place: str) -> str:
     """Return ``text`` as a requirement that the build can meet. Raises ConfigError that begins with ``place``."""
-    text = released(text)
     text = text if "://" in text else _LABEL.sub(r"\1", _LOCAL_BOUND.sub(r"\1", text))
     requirement = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     if _CONTROL.search(text):  # a line break would begin a line of pip's own options

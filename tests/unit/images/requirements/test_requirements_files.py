@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.adjust import installable
 from seatrial.images.requirements.pip_format import Needs, Requirements, read_requirements
 from tables import cases
 
@@ -70,17 +71,20 @@ FLASH = "flash_attn-2.6.3+cu123torch2.4cxx11abiFALSE-cp310-cp310-linux_x86_64.wh
         ("https://e.org/torch-2.4.0%2Bcu121-cp310-cp310-linux_x86_64.whl#sha256=aa", "torch==2.4.0+cu121", "", ()),
         ("torch @ https://e.org/torch-2.4.0-cp310-cp310-win_amd64.whl ; os_name > 'a'",
          "torch==2.4.0 ; os_name > 'a'", "", ()),
-        (r"C:\wheels\numpy-1.26.4-cp310-cp310-win_amd64.whl", "numpy==1.26.4", "", ()),
         ("https://e.org/numpy-1.26.4+label-cp310-cp310-macosx_11_0_arm64.whl", "numpy==1.26.4", "", ()),
+        ("https://e.org/mine-1-py3-none-win_amd64.whl", "mine @ https://e.org/mine-1-py3-none-win_amd64.whl", "",
+         ()),
         (f"https://e.org/{FLASH}", f"flash-attn @ https://e.org/{FLASH}", "<3.11,>=3.10", ("torch==2.4.*",)),
+        (f"https://e.org/{FLASH};python_version=='3.10'",
+         f"flash-attn @ https://e.org/{FLASH} ;python_version=='3.10'", "", ()),
         ("https://e.org/x-3-cp36-abi3-manylinux2014_x86_64.whl", "x @ https://e.org/x-3-cp36-abi3-manylinux2014_x86_64.whl",
          ">=3.6", ()),
         ("en @ https://e.org/en-3.7-py3-none-any.whl", "en @ https://e.org/en-3.7-py3-none-any.whl", "", ()),
     ],
 )  # fmt: skip
 def test_a_named_wheel_is_read(tmp_path, line, wanted, pythons, constraints):
-    """A wheel by address or path: name, release, system, Pythons, and the torch that it was compiled against."""
+    """A wheel by its address: name, release, system, Pythons, and the torch that it was compiled against."""
     (tmp_path / "requirements.txt").write_text(line + "\n")
-    found = read_requirements(tmp_path / "requirements.txt", tmp_path)
-    assert (found.lines, found.constraints) == ((wanted,), constraints)
-    assert str(Needs(found, "requirements.txt", "").python) == pythons
+    found = installable(Needs(read_requirements(tmp_path / "requirements.txt", tmp_path), "requirements.txt", ""))
+    assert (found.requirements.lines, found.requirements.constraints) == ((wanted,), constraints)
+    assert str(found.python) == pythons
