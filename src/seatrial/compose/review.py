@@ -225,11 +225,11 @@ def _reserved_twice(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
 
 
 def _one_volume(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    """Find volumes that two services with GPUs may write at once."""
+    """Find volumes that two services with GPUs may write at once, but for caches of downloads."""
     for one, other in combinations(asks, 2):
         mounts = [each for name in (one, other) for each in file.services[name].volumes if not each.read_only]
-        sources = [each.source for each in mounts if each.kind == "volume" and each.source]
-        both = ", ".join(dict.fromkeys(each for each in sources if sources.count(each) > 1))
+        sources = [each.source for each in mounts if each.kind == "volume" and ".cache" not in (each.target or "")]
+        both = ", ".join(dict.fromkeys(each for each in sources if each and sources.count(each) > 1))
         if both and not file.never_together(one, other):
             yield warning(file.place(other, "volumes"), "one-volume", one=one, other=other, both=both)
 
