@@ -36,7 +36,6 @@ _LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$)
 _LABEL = re.compile(r"(==\s*\d[\w.]*)(?:\+(?!cpu|cu\d|cuda|rocm|pt\d)[\w.]+|-unsupported)(?=\s*(?:[,;#)]|$))")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _OWN_OPTION = re.compile(r"\s--?[a-z]")
-_HASH = re.compile(r"\s+--hash[= ]\S+")
 #: An index of one framework's builds has few of the other packages: pip asks it besides the usual one.
 _OF_ONE_FRAMEWORK = re.compile(r"(?:-i|--index-url)(?=[ =]\s*\S+(?:\.pytorch\.org/whl|/pytorch-wheels)(?:/\S*)?$)")
 _ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
@@ -109,9 +108,9 @@ class Requirements:
 
     @property
     def unhashed(self) -> Requirements:
-        """Return the same requirements without hashes."""
+        """Return the same requirements without the options of lines, such as hashes."""
         options = tuple(each for each in self.options if each != "--require-hashes")
-        return replace(self, lines=tuple(_HASH.sub("", line) for line in self.lines), options=options)
+        return replace(self, lines=tuple(_OWN_OPTION.split(each, maxsplit=1)[0] for each in self.lines), options=options)
 
     @property
     def frozen(self) -> bool:
