@@ -110,7 +110,9 @@ class Requirements:
     def unhashed(self) -> Requirements:
         """Return the same requirements without the options of lines, such as hashes."""
         options = tuple(each for each in self.options if each != "--require-hashes")
-        return replace(self, lines=tuple(_OWN_OPTION.split(each, maxsplit=1)[0] for each in self.lines), options=options)
+        return replace(
+            self, lines=tuple(_OWN_OPTION.split(each, maxsplit=1)[0] for each in self.lines), options=options
+        )
 
     @property
     def frozen(self) -> bool:
