@@ -88,6 +88,9 @@ def test_a_missing_input_is_named_with_its_place(
         'os.makedirs("data", exist_ok=True)\nopen("data/x.csv")\n',
         'os.chdir(p)\nopen("x.csv")\n',
         'if late:\n    open("x.csv")\n',
+        'def fit():\n    Trainer(output_dir="r")\nfit()\nassert os.path.isdir("r/x")\n',
+        'def make(path):\n    np.ones(3).tofile(path)\nmake("x/y")\nif not os.path.exists("x/y"):\n    raise OSError\n',
+        'shutil.copytree("job", "x")\nif not os.path.exists("x/y"):\n    raise OSError\n',
         'datasets.MNIST("data", download=True)\nopen("data/x.csv")\n',
     ],
 )

@@ -406,6 +406,26 @@ def test_a_name_that_a_build_or_text_may_make_is_not_missing(tmp_path: Path, nam
 @pytest.mark.parametrize(
     "source",
     [
+        "if late:\n    from a import make\nelse:\n    from b import make\nmake()\n",
+        "try:\n    from b_c import make\nexcept ImportError:\n    def make(): import pandas\nmake()\n",
+        "import a as T\nimport b as T\nT.make()\n",
+        "from a import Net\nnet = Net()\nfrom b import Net\nnet = Net()\nnet.make()\n",
+        "import sys\nsys.path.insert(-1, 'lib')\nimport helper\n",
+        "import sys\nsys.path.insert(len(sys.path), 'lib')\nimport helper\n",
+        "import sys\nsys.path += ('lib',)\nimport helper\n",
+    ],
+)
+def test_each_meaning_of_a_name_and_the_end_of_the_path_are_read(tmp_path: Path, source: str) -> None:
+    b = "def make():\n    import pandas\n    assert late, 'x'\nclass Net:\n    def make(self): make()\n"
+    found = facts_of(
+        tmp_path, source, a="def make(): import a_gone.x\nclass Net: pass\n", b=b, lib__helper="import pandas\n"
+    )
+    assert "pandas" in found.imports and not found.missing
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
         "import sys\nsys.path.insert(0, 'lib')\nfrom utils import make\n",
         "import sys\nsys.path[:0] = ['lib']\nfrom utils import make\n",
         "import sys\nsys.path = ['lib'] + sys.path\nfrom utils import make\n",

@@ -105,7 +105,8 @@ class Files:
         self._reading: list[ParsedCall] = []
         self._asking: list[ParsedCall] = []
         self._demanded: dict[int, list[ast.expr]] = {}
-        self._given: set[str] = set()
+        self._calls: dict[Unit, list[tuple[ast.Call, Sequence[Unit]]]] = {}
+        self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._makes_any = False
         self._runs: dict[Unit, list[tuple[Unit, bool, bool]]] = {}
         self._moves = False
@@ -124,8 +125,8 @@ class Files:
             self._reading.append(ParsedCall(unit, node, always, likely))
         elif last in calls.ASKS:
             self._asking.append(ParsedCall(unit, node, always, likely))
-        elif last not in ("add_argument", "Path", "join") and not called:
-            self._given.update(filter(None, map(literal, (*node.args, *keywords(node).values()))))
+        elif last not in ("add_argument", "Path", "join", "makedirs", "mkdir", "print", "info"):
+            self._calls.setdefault(unit, []).append((node, called))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
         if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):
             self._makes_any = True
@@ -185,15 +186,16 @@ class Files:
         guarded = {each.text for each in checked if each is not None}
         known = [*made, *(each for each in checked if each and ANY not in each.text)]
         kept, kept_or_checked = _Paths(made), _Paths(known)
+        unseen = (call for each in self._calls.values() for call, called in each if not called)
+        given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.node)]
         for (unit, node, _, likely), path in paths:
             found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
             module = self._module_at(unit[0])
             if module is None or found is None:
                 continue
-            if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(
-                full_name(dotted(node.func), module.names)
-            ):
+            full = full_name(dotted(node.func), module.names)
+            if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
                 self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag])
             usual = likely and unit in self.constants.always and (found.sure or self.constants.by_setting)
@@ -201,9 +203,7 @@ class Files:
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not is_typed and not of_a_machine(text)
-            unclear: object = (
-                found.text in self._given or re.search(r"^~|[:\n]", text) or (asks and found.text in guarded)
-            )
+            unclear: object = found.text in given or re.search(r"^~|[:\n]", text) or (asks and found.text in guarded)
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
@@ -211,13 +211,32 @@ class Files:
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (self._makes_any and not of_a_machine(text))
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
-            if (usual or is_typed) and not unclear and not there:
+            missing = (usual or is_typed) and not unclear and not there
+            if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, advice))
         return tuple(reads.values())
 
     def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
         return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)
+
+    def _made_before(self, text: str, unit: Unit, line: int) -> bool:
+        """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
+        above = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
+        pending, seen = [(unit, line)], set[tuple[Unit, int]]()
+        while pending and self._calls_left > 0:
+            where, end = pending.pop()
+            ran = [each for each in self._calls.get(where, ()) if not end or each[0].lineno < end]
+            self._calls_left -= len(ran)
+            for call, _ in ran:
+                texts = [self.constants.text(each, where) for each in (call, *call.args, *keywords(call).values())]
+                if texts[0] is None and any(each and posixpath.normpath(each.text) in above for each in texts):
+                    return True
+            more = {(each, 0) for _, called in ran for each in called}  # 0: all of it ran
+            more |= {(each.unit, each.node.lineno) for each in self.constants.callers.get(where, ()) if end}
+            pending += more - seen
+            seen |= more
+        return self._calls_left <= 0
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
         texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
@@ -287,11 +306,8 @@ class Files:
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
         for name, option in self.constants.options.items():
-            if (
-                _OUTPUT.search(name)
-                and (found := self.constants.of_option(name)) is not None
-                and is_outside(found.text)
-            ):
+            found = self.constants.of_option(name) if _OUTPUT.search(name) else None
+            if found is not None and is_outside(found.text):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)

@@ -145,16 +145,17 @@ class ImportRoots:
 def _path_entries(node: ast.AST) -> tuple[int | None, list[ast.expr]]:
     """Return what a statement puts on sys.path, and at which place; None for the end."""
     match node:
-        case ast.Call(func=func, args=[ast.Constant(value=int(place)), entry]) if dotted(func) == "sys.path.insert":
-            return max(place, 0), [entry]
+        case ast.Call(func=func, args=[place, entry]) if dotted(func) == "sys.path.insert":
+            return place.value if isinstance(place, ast.Constant) and type(place.value) is int else None, [entry]
         case ast.Call(func=func, args=[entry]) if dotted(func) in ("sys.path.append", "site.addsitedir"):
             return None, [entry]
-        case ast.Call(func=func, args=[ast.List(elts=entries)]) if dotted(func) == "sys.path.extend":
-            return None, entries
-        case ast.AugAssign(target=target, value=ast.List(elts=entries)) if dotted(target) == "sys.path":
+        case (
+            ast.Call(func=ast.Attribute(target, "extend"), args=[ast.List(elts=entries) | ast.Tuple(elts=entries)])
+            | ast.AugAssign(target=target, value=ast.List(elts=entries) | ast.Tuple(elts=entries))
+        ) if dotted(target) == "sys.path":
             return None, entries
         case (
-            ast.Assign(targets=[ast.Subscript(value=target)], value=ast.List(elts=entries))
+            ast.Assign(targets=[ast.Subscript(value=target)], value=ast.List(elts=entries) | ast.Tuple(elts=entries))
             | ast.Assign(targets=[target], value=ast.BinOp(left=ast.List(elts=entries)))
         ) if dotted(target) == "sys.path":
             return 0, entries[::-1]

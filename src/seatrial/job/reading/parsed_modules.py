@@ -38,7 +38,10 @@ Import: TypeAlias = ast.Import | ast.ImportFrom
 
 #: A module's top (""), or one of its functions.
 Unit: TypeAlias = tuple[Path, str]
-_T = TypeVar("_T")
+#: A class, of which a variable is made; or (file, name there), where None stands for the file's module.
+Meaning: TypeAlias = str | tuple[Path, str | None]
+_T = TypeVar("_T", str, tuple[Path, str | None])
+_MOST_MEANINGS = 8
 
 #: Most bytes searched for undefined names, 40 ms of CPU: the script first, then modules in the order of their import.
 _MOST_CHARACTERS = 60_000
@@ -60,8 +63,8 @@ class Module:
 
     Attributes:
         bound: name in it → (file, name there), for what it imports from the project; the name is None for a module.
-        types: variable → the class that it was made of. names: see imported_names. unclear: names bound twice, which
-            neither of both tables has.
+        types: variable → the class that it was made of. names: see imported_names. unclear: name bound twice, which
+            those tables lack → its entries in them.
     """
 
     path: Path
@@ -71,15 +74,17 @@ class Module:
     bound: dict[str, tuple[Path, str | None]] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    unclear: set[str] = field(default_factory=set)
+    unclear: dict[str, list[Meaning]] = field(default_factory=dict)
 
     def bind(self, table: dict[str, _T], name: str, value: _T) -> None:
-        """Note what a name stands for in ``bound`` or ``types``, unless it stands for two things."""
-        if table.get(name, value) != value:
-            self.unclear.add(name)
-        table[name] = value
-        if name in self.unclear:
-            del table[name]
+        """Note what a name stands for in ``bound`` or ``types``, or in ``unclear`` once it stands for two things."""
+        if table.setdefault(name, value) != value or name in self.unclear:
+            known: list[Meaning] = [*self.unclear.get(name, ()), table.pop(name), value]
+            self.unclear[name] = [*dict.fromkeys(known)][:_MOST_MEANINGS]
+
+    def meanings(self, name: str) -> list[Meaning]:
+        """Return what a name stands for, or may."""
+        return [*self.unclear.get(name, ()), *filter(None, (self.bound.get(name), self.types.get(name)))]
 
     def has_module(self, node: ast.expr) -> bool:
         """Return whether an expression is a module of the project, or ``builtins``."""
@@ -97,6 +102,9 @@ class Module:
         by_text = rb"import[\s(\\]*\*|__getattr__|globals|locals|vars|exec|modules|attach"
         found = re.search(rb"\b%s\b|%s" % (name.encode(), by_text), self.source)
         return found is None and not any(self.path.parent.glob(f"{name}.*"))
+
+
+_At: TypeAlias = Callable[[Path], Module | None]
 
 
 class ParsedModules:
@@ -346,40 +354,38 @@ def idle_error(target: str, project: Path) -> TargetError:
     )
 
 
-def called_by(module: Module, unit: str, call: ast.Call, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
+def called_by(module: Module, unit: str, call: ast.Call, at: _At, *, unclear: bool = False) -> Iterator[Unit]:
     """Yield the project's functions that a call in ``unit`` runs: its own, and those that it is given by name."""
     names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
     for each in names:
         called = dotted(each)
         if called and (each is call.func or isinstance(each, ast.Name)):
-            yield from named(module, unit, called, module_at)
+            yield from named(module, unit, called, at, unclear=unclear)
 
 
-def named(module: Module, unit: str, called: str, module_at: Callable[[Path], Module | None]) -> Iterator[Unit]:
-    """Yield the project's functions that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``."""
+def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = False) -> Iterator[Unit]:
+    """Yield the project's functions that ``net.make``, ``Net``, ``self.load`` or ``make`` stands for in ``unit``;
+    with ``unclear`` those that it may stand for, if it has several meanings."""
     first, _, rest = called.partition(".")
-    flow, is_typed = module.flow, bool(rest) and first in module.types
-    if first == "self" and "." in unit:
-        first = unit.partition(".")[0]
-        if flow.is_replaced(first, rest):
-            return
-    elif first in module.unclear or (first in module.names and (first in flow.functions or first in flow.bases)):
+    flow, is_self = module.flow, first == "self" and "." in unit
+    kinds = [each for each in module.meanings(first) if isinstance(each, str) and rest]
+    kinds = [unit.partition(".")[0]] if is_self else kinds
+    names = [f"{each}.{rest}".rstrip(".") for each in kinds] + [called] * (not kinds or unclear)
+    firsts = {each.partition(".")[0] for each in (called, *names)}
+    defined = {each for each in firsts if each in flow.functions or each in flow.bases}
+    twice = [each for each in firsts if each in module.unclear or (each in module.names and each in defined)]
+    several = flow.is_replaced(kinds[0], rest) if is_self else bool(twice)
+    if several is not unclear or (not kinds and flow.is_local(unit, first)):
         return
-    elif is_typed:
-        called = f"{module.types[first]}.{rest}"
-        first, _, rest = called.partition(".")
-    elif flow.is_local(unit, first):
-        return
-    if first in module.bound:
-        path, inner = module.bound[first]
-        other = module_at(path)
-        name = ".".join(part for part in (inner, rest) if part)
-        if other is not None and name:
-            yield from functions_of(other, name)
-        return
-    found = list(functions_of(module, f"{first}.{rest}" if rest else first))
-    starred = [] if found else [module_at(path) for path, inner in module.bound.values() if inner == "*"]
-    yield from found or (each for other in starred if other for each in functions_of(other, called))
+    for name in names:
+        first, _, rest = name.partition(".")
+        imported = [each for each in module.meanings(first) if isinstance(each, tuple)]
+        for path, inner in imported:
+            other, inside = at(path), ".".join(part for part in (inner, rest) if part)
+            yield from functions_of(other, inside) if other and inside else ()
+        own = [*functions_of(module, name)] if unclear or not imported else []
+        starred = [] if own or imported else [at(path) for path, inner in module.bound.values() if inner == "*"]
+        yield from own or (each for other in starred if other for each in functions_of(other, name))
 
 
 def functions_of(module: Module, name: str) -> Iterator[Unit]:

@@ -55,17 +55,8 @@ from seatrial.job.reading.version_checks import version_bounds
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
 #: Types of nodes of which more than the names is noted.
 _NOTED = (
-    *TELLING,
-    ast.Assign,
-    ast.AugAssign,
-    ast.Dict,
-    ast.Assert,
-    ast.If,
-    ast.List,
-    ast.Tuple,
-    ast.FunctionDef,
-    ast.AsyncFunctionDef,
-    ast.ClassDef,
+    *(*TELLING, ast.Assign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
 )
 
 
@@ -178,6 +169,7 @@ class ProjectReader:
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
         self.certain: list[Unit] = []
+        self.either: list[Unit] = []  # what unclear names may stand for: their imports are needed, nothing is certain
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
@@ -197,17 +189,17 @@ class ProjectReader:
         module = self.modules.at(self.start)
         self.certain.append((self.start, ""))
         if self.calls and module is not None:
-            self._visit(self.certain.pop(), certain=True)  # now it is known what the names stand for
+            self._visit(self.certain)  # now it is known what the names stand for
             self.certain += [unit for call in self.calls for unit in named(module, "", call, self.modules.at)]
         for path in (each.resolve() for each in self.also if is_file(each)):
             also = self.modules.at(path)
             self.certain += [(path, ""), *(functions_of(also, "get_config") if also else ())]  # of ml_collections
         while self.certain or self._import_by_text() or self._compose():
-            self._visit(self.certain.pop(0), certain=True)
+            self._visit(self.certain)
             if self.roots.added and len(self.visited) == 1:  # by the script's module level, as is usual
                 return None
-        while not self.roots.added and (self.perhaps or self._mention()):
-            self._visit(self.perhaps.pop(0), certain=False)
+        while not self.roots.added and (self.either or self.perhaps or self._mention()):
+            self._visit(self.either or self.perhaps)
         if self.roots.added:
             return None
         for name in [each for each in self.reading.missing if self.roots.open and each[0] != "."]:
@@ -221,7 +213,8 @@ class ProjectReader:
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
         may_fail = [f"{each}: a run that reaches this line fails" for each, _, sure in wrong if not sure]
-        imported = {name.partition(".")[0] for name in (*self.reading.needed, *self.reading.optional)}
+        names = [*self.reading.needed, *self.reading.optional]
+        imported = {name.partition(".")[0] for name in names}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
         own = [root for root in self.found_under if root in usual and root != self.start.parent]
         others = (each for each in self.modules.known() if each is not module)
@@ -237,11 +230,7 @@ class ProjectReader:
             remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
             files=self.modules.files(),
-            misfits=(
-                *ignored,
-                *self.parsers.misfits([*self.reading.needed, *self.reading.optional]),
-                *may_fail[:_MOST_SHOWN],
-            ),
+            misfits=(*ignored, *self.parsers.misfits(names), *may_fail[:_MOST_SHOWN]),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
             least_python=self.least_python,
@@ -320,8 +309,10 @@ class ProjectReader:
                     self.perhaps.append((module.path, name))
         return bool(self.perhaps)
 
-    def _visit(self, unit: Unit, *, certain: bool) -> None:
-        path, name = unit
+    def _visit(self, queue: list[Unit]) -> None:
+        """Read the first unit of a queue; what it runs for certain joins the queue."""
+        path, name = unit = queue.pop(0)
+        certain = queue is self.certain
         module = self.modules.at(path)
         if certain:
             self.modules.refuse_old(path)
@@ -336,6 +327,11 @@ class ProjectReader:
             self.reading.signs.setdefault("lightning-1", place)
         for seen in module.flow.walk(name):
             self._note(module, name, seen, certain)
+            if isinstance(seen.node, Import) and not self.roots.exhausted:
+                self._follow(module, seen.node, seen, unit, queue if seen.needed else self.perhaps)
+            elif isinstance(seen.node, ast.Call) and seen.certain and queue is not self.perhaps:
+                queue += called_by(module, name, seen.node, self.modules.at)
+                self.either += called_by(module, name, seen.node, self.modules.at, unclear=True)
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node
@@ -388,9 +384,7 @@ class ProjectReader:
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")
             self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)
-        if isinstance(node, Import) and not self.roots.exhausted:
-            self._follow(module, node, needed=certain and seen.needed, seen=seen, unit=(module.path, unit))
-        elif isinstance(node, ast.Call):
+        if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
@@ -412,10 +406,8 @@ class ProjectReader:
         self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
         if node.args or node.keywords or not run:
             self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
-        if certain and seen.certain:
-            self.certain += called_by(module, unit, node, self.modules.at)
 
-    def _follow(self, module: Module, node: Import, *, needed: bool, seen: RunNode, unit: Unit) -> None:
+    def _follow(self, module: Module, node: Import, seen: RunNode, unit: Unit, queue: list[Unit]) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""
         absolute = self.roots.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
@@ -433,7 +425,7 @@ class ProjectReader:
                 self.own.add(parts[0])
             for each in found:
                 if each is not None:
-                    (self.certain if needed else self.perhaps).append((each[0], ""))
+                    queue.append((each[0], ""))
                     self.files.note_runs(unit, [(each[0], "")], always=seen.always, likely=seen.likely)
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
@@ -442,15 +434,15 @@ class ProjectReader:
             folders = [root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1]
             folders += [root / parts[0] for root in roots if len(parts) > 1 and is_empty(root / parts[0])]
             inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
-            if needed and found[-1] is None and (inside or cython):
+            if queue is self.certain and found[-1] is None and (inside or cython):
                 self._note_missing(module, node, parts, roots, None)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bind(module.bound, f"*{found[-1][0]}" if local == "*" else local, (found[-1][0], inner))
-            for lacked in lacking if needed else ():
+            for lacked in lacking if queue is self.certain else ():
                 name_in = [*parts[: None if name != "__init__" else 0], str(lacked)]
                 self._note_missing(module, node, name_in, roots, other)
-            modules = self.reading.needed if needed else self.reading.optional
+            modules = self.reading.optional if queue is self.perhaps else self.reading.needed
             own = cython or roots is not absolute or any(found) or self.roots.holds(module, parts[0])
             if not own:
                 modules.setdefault(name, f"{module.shown}:{node.lineno}")
