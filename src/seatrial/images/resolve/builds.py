@@ -98,7 +98,8 @@ def builds_of(
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:
-            builds.append(replace(build, line=line))
+            exact = "" if "==" in line else released.get(name, "").partition("==")[2]
+            builds.append(replace(build, line=line, at=exact or build.at))
     return tuple(builds)
 
 
