@@ -112,11 +112,12 @@ def _is_source(line: str) -> bool:
 def with_builds(
     needs: Needs, builds: Collection[SourceBuild], wanted: Collection[str | None] = (), *, gpus: bool
 ) -> Needs:
-    """Record which package compiles CUDA code; leave out unused packages that must be compiled, but ``wanted`` ones."""
+    """Record which package compiles CUDA code; leave out unused ones with headers and, if frozen, all that compile."""
     known = packages_of_imports(needs.imports, ())
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
     used = {*imported, *wanted, *table("import_names")["loaded_by_name"].split()}
-    idle = [each.line for each in builds if each.read and each.compiles and not (each.cuda or "torch" in each.modules)]
+    heavy = [each for each in builds if needs.requirements.frozen or any(tool[-4:] == "-dev" for tool in each.tools)]
+    idle = [each.line for each in heavy if each.read and each.compiles and not (each.cuda or "torch" in each.modules)]
     lines = needs.requirements.lines if needs.imports and not needs.requirements.hashed else ()
     left = [line for line in lines if line in idle and canonical_name(line) not in used]
     if left:
