@@ -425,8 +425,7 @@ def further_lines(job: Job) -> Iterator[str]:
     for line in job.image.requirements:
         if line.startswith("-r "):
             file = job.project / line[3:].strip()
-            of_conda = file.suffix in (".yml", ".yaml")
-            yield from (read_environment(file) if of_conda else read_list(file, job.project)).lines
+            yield from (read_environment(file) if file.suffix.startswith(".y") else read_list(file, job.project)).lines
         else:
             yield checked_requirement(line, "seatrial.toml: image.requirements")
 

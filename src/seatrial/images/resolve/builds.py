@@ -83,7 +83,8 @@ def builds_of(
         bare = {
             name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
         }
-        dated = {name for name, line in bare.items() if request.as_of and name in lines and "==" not in line}
+        unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
+        dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
         requests = [replace(request, as_of=request.as_of * (name in dated)) for name in bare][:_MOST_READ]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             sources = dict(zip(bare, threads.map(resolver.source, bare.values(), requests), strict=False))
@@ -98,8 +99,7 @@ def builds_of(
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:
-            exact = "" if "==" in line else released.get(name, "").partition("==")[2]
-            builds.append(replace(build, line=line, at=exact or build.at))
+            builds.append(replace(build, line=line))
     return tuple(builds)
 
 

@@ -97,7 +97,8 @@ def refusal(text: str, request: ResolveRequest) -> Answer | str:
     filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
     if (no_wheel := _NO_WHEEL.findall(text)) and not filtered:
         words = " ".join(text.split())
-        name = min(no_wheel, key=words.find)  # the explanation begins with what the others depend on
+        others = [each for each in no_wheel if not re.search(rf"\b{re.escape(each)}\S* depends? on", words)]
+        name = min(others or no_wheel, key=words.find)  # the explanation begins with what the others depend on
         release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
         return release[0] if release else str(name)
     if _LOGIN.search(text):
