@@ -55,11 +55,6 @@ def index() -> Iterator[Index]:
         server.needs |= {"holds-1.0": ("old<2",), "gap-2.0": ("late>=2",), "gapped-1.0": ("gap",)}
         server.has("gapped", "gapped-1.0-py3-none-any.whl")
         server.uploaded |= {"gapped-1.0-py3-none-any.whl": "2020-01-01", "gap-1.0.tar.gz": "2018-01-01"}
-        server.source("voice", "1.0", BUILD)  # a source alone, between wheels that need another source
-        for each in ("voice-0.9-py3-none-any.whl", "voice-1.1-py3-none-any.whl"):
-            server.has("voice", each)
-            server.needs[each.removesuffix("-py3-none-any.whl")] = ("built",)
-            server.uploaded |= {each: "2020-01-01", "voice-1.0.tar.gz": "2020-01-01"}
         for name in ("brings", "sourced"):
             server.has(name, file := f"{name}-1.0-py3-none-any.whl")
             server.uploaded[file] = "2020-01-01"
@@ -86,7 +81,6 @@ def index() -> Iterator[Index]:
         ("compiled", "compiled==1.0"),
         ("old\nholds", "old==1.0 holds==1.0"),
         ("gapped", "gapped==1.0 gap==2.0 late==2.0"),
-        ("voice", "voice==1.1"),
         ("ahead", "ahead==2.0 wheeled==1.1"),
     ],
 )
