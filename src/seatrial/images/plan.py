@@ -221,7 +221,7 @@ def _with_what_they_bring(
     if job.image.base != DEFAULT_BASE:
         return found
     more = needs if machine is None else with_nvcc(needs, script, checked.names)
-    more = with_builds(more, checked.builds, [*map(canonical_name, _further(job))], gpus=machine is not None)
+    more = with_builds(more, checked.builds, [*map(canonical_name, further_lines(job))], gpus=machine is not None)
     more = for_cuda(more, resolved.stack.wheel.cuda) if resolved.stack.wheel and resolved.stack.wheel.cuda else more
     built_on = {each for build in checked.builds for each in build.modules}
     brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)
@@ -380,7 +380,7 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: 
 
     Args: imported: take of a frozen list only what the target imports.
     """
-    further = tuple(_further(job))
+    further = tuple(further_lines(job))
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"
     if (factory := factory_of(job.target, job.project)) is not None and (facts := factory_facts(job)) is not None:
@@ -420,12 +420,12 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: 
     return needs.with_lines((*lines, *further), why=added)
 
 
-def _further(job: Job) -> Iterator[str]:
+def further_lines(job: Job) -> Iterator[str]:
     """Yield ``image.requirements``, and the lines of the lists that it names as ``-r requirements.txt``."""
     for line in job.image.requirements:
         if line.startswith("-r "):
             file = job.project / line[3:].strip()
-            yield from (read_environment(file) if "ml" in file.suffix else read_list(file, job.project)).lines
+            yield from (read_environment(file) if file.suffix.startswith(".y") else read_list(file, job.project)).lines
         else:
             yield checked_requirement(line, "seatrial.toml: image.requirements")
 

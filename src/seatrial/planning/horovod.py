@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seatrial.backends.base import Traits
 from seatrial.errors import TargetError
+from seatrial.images.plan import further_lines
 from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -100,7 +101,7 @@ def _brought_by(job: Job, parts: Parts) -> str | None:
 
 def _is_required(job: Job) -> bool:
     """Return True if the user's own requirements name it."""
-    return any(canonical_name(line) == HOROVOD for line in job.image.requirements)
+    return any(canonical_name(line) == HOROVOD for line in further_lines(job))
 
 
 def refuse_parts(job: Job, script: ScriptFacts) -> None:

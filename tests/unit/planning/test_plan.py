@@ -152,6 +152,15 @@ def test_horovod_is_a_rank_for_each_gpu_and_is_not_installed(tmp_path: Path) -> 
     assert plan_of(tmp_path, optional, gpus=2).agent.stand_ins == ("horovod",)
 
 
+@pytest.mark.parametrize("file", ["other.txt", "other.yaml", "other.toml"])
+def test_a_list_that_the_image_names_may_bring_horovod(tmp_path: Path, file: str) -> None:
+    (tmp_path / "project").mkdir()
+    pip = file.endswith("yaml") * "dependencies:\n- pip:\n"
+    (tmp_path / "project" / file).write_text(f"{pip}{'  - ' * bool(pip)}horovod\n")
+    plan = plan_of(tmp_path, HOROVOD, gpus=2, image=ImageOptions(requirements=(f"-r {file}",)))
+    assert chosen(plan, "horovod").value == "as image.requirements has it"
+
+
 def test_an_image_may_have_its_own_horovod(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HOROVOD, gpus=2, ready=True)
     assert plan.agent.stand_ins == ("horovod",)

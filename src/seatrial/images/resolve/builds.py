@@ -83,7 +83,8 @@ def builds_of(
         bare = {
             name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
         }
-        dated = {name for name, line in bare.items() if request.as_of and name in lines and "==" not in line}
+        unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
+        dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
         requests = [replace(request, as_of=request.as_of * (name in dated)) for name in bare][:_MOST_READ]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             sources = dict(zip(bare, threads.map(resolver.source, bare.values(), requests), strict=False))
@@ -111,11 +112,12 @@ def _is_source(line: str) -> bool:
 def with_builds(
     needs: Needs, builds: Collection[SourceBuild], wanted: Collection[str | None] = (), *, gpus: bool
 ) -> Needs:
-    """Record which package compiles CUDA code; leave out unused packages that must be compiled, but ``wanted`` ones."""
+    """Record which package compiles CUDA code; leave out unused ones with headers and, if frozen, all that compile."""
     known = packages_of_imports(needs.imports, ())
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
     used = {*imported, *wanted, *table("import_names")["loaded_by_name"].split()}
-    idle = [each.line for each in builds if each.read and each.compiles and not (each.cuda or "torch" in each.modules)]
+    heavy = [each for each in builds if needs.requirements.frozen or any(tool[-4:] == "-dev" for tool in each.tools)]
+    idle = [each.line for each in heavy if each.read and each.compiles and not (each.cuda or "torch" in each.modules)]
     lines = needs.requirements.lines if needs.imports and not needs.requirements.hashed else ()
     left = [line for line in lines if line in idle and canonical_name(line) not in used]
     if left:

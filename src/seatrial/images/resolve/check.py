@@ -103,6 +103,8 @@ def resolve_packages(
     if needs.as_of and request and checked.lock:
         resolved, row = held(resolved, needs, request, checked.lock, checked.builds, given=job.image.as_of is not None)
         checked = replace(checked, choices=(*row, *checked.choices))
+    elif exact := tuple(each.requirement for each in checked.builds if each.at):
+        resolved = replace(resolved, requirements=resolved.requirements.plus(constraints=exact))
     return base, resolved, checked, needs
 
 

@@ -71,7 +71,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 8
+_FORMAT = 10
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -283,9 +283,8 @@ class UvResolver:
         while True:
             exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
-                answer = self._compile(
-                    replace(request, constraints=(*request.constraints, *exact)), excluded, stand_ins
-                )
+                bounded = replace(request, constraints=(*request.constraints, *exact))
+                answer = self._compile(bounded, excluded, stand_ins)
             except CommandTimeoutError:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
@@ -328,21 +327,26 @@ class UvResolver:
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release as of its day of each listed package that is older."""
+        free = {name for name, day in request.dates if not day}
+        found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
+        return {name: at for name, at in self._newest(request) if name in found and Version(at) > found[name]}
+
+    def _newest(self, request: ResolveRequest) -> list[tuple[str, str]]:
+        """Return name and newest release with a wheel of each line, whatever it requires; version 0 without one."""
         alone = replace(request, dependencies=False, preferred=())
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
         newest = self._answer(alone, lambda request: self._run(request, {}, oldest))
-        free = {name for name, day in request.dates if not day}
-        found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
-        pairs = {each.name: each.version for each in newest.packages} if isinstance(newest, Lock) else {}
-        return {name: at for name, at in pairs.items() if name in found and Version(at) > found[name]}
+        return [(each.name, each.version) for each in newest.packages] if isinstance(newest, Lock) else []
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
-        """Return open lines whose newest wheel is old and that have a newer source of Python code alone."""
+        """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
         since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=_OLD_DAYS)
         old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
         lines = map(Requirement, request.lines)
         wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
         open_ones = [name for name in old if name in wanted and name not in excluded and "==" not in str(wanted[name])]
+        alone = replace(request, lines=tuple(f"{name}{wanted[name]}" for name in open_ones), constraints=())
+        open_ones = [name for name, at in (self._newest(alone) if open_ones else ()) if old[name] == at]
         newer = [f"{name}{wanted[name] & SpecifierSet(f'>{old[name]}')}" for name in open_ones[:_MOST_READ]]
         with ThreadPoolExecutor(_MOST_READ) as threads:
             sources = threads.map(lambda line: self.source(line, request), newer)

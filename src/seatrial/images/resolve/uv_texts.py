@@ -94,9 +94,11 @@ def is_silence(text: str) -> bool:
 def refusal(text: str, request: ResolveRequest) -> Answer | str:
     """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
     text = _IN_URL.sub("", text)
-    if no_wheel := _NO_WHEEL.findall(text):
+    filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
+    if (no_wheel := _NO_WHEEL.findall(text)) and not filtered:
         words = " ".join(text.split())
-        name = min(no_wheel, key=words.find)  # the explanation begins with what the others depend on
+        others = [each for each in no_wheel if not re.search(rf"\b{re.escape(each)}\S* depends? on", words)]
+        name = min(others or no_wheel, key=words.find)  # the explanation begins with what the others depend on
         release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
         return release[0] if release else str(name)
     if _LOGIN.search(text):
@@ -108,7 +110,6 @@ def refusal(text: str, request: ResolveRequest) -> Answer | str:
     if (no_package := _NO_PACKAGE.search(text)) is not None:
         return Unsatisfiable(_cause(text), no_package=no_package[1])
     no_version = _NO_VERSION.search(text)
-    filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
     return Unsatisfiable(_cause(text), no_version=no_version[1] if no_version else None, filtered=filtered)
 
 

@@ -60,14 +60,21 @@ def test_source_decides_what_its_build_gets(
     assert all(each in dockerfile for each in within) and not any(each in dockerfile for each in without), dockerfile
 
 
-def test_source_that_must_be_compiled_is_left_out_unless_it_is_imported(plan: Planner, index: Index) -> None:
+@pytest.mark.parametrize(
+    ("pins", "imports", "left_out"), [(30, ("numpy",), True), (30, ("of_a_system",), False), (1, ("numpy",), False)]
+)
+def test_unused_source_is_left_out_of_a_frozen_list_alone(
+    plan: Planner, index: Index, pins: int, imports: tuple[str, ...], left_out: bool
+) -> None:
     index.source("of-a-system", "1.0", {"setup.py": "", "a.c": ""})
-    index.wheels("numpy", "1.26.4", "311")
-    image = plan("of-a-system==1.0\nnumpy==1.26.4\n", ScriptFacts(imports=("numpy",)))
-    assert plan.chosen("packages") == ["numpy==1.26.4"] and "of-a-system==1.0" in "".join(image.warnings)
-    plan("of-a-system==1.0\nnumpy==1.26.4\n", ScriptFacts(imports=("of_a_system",)))
-    assert plan.chosen("from source") == ["of-a-system==1.0"]
-    plan("numpy==1.26.4\n", ScriptFacts(imports=("numpy",)), requirements=("of-a-system==1.0",))
+    names = ("numpy", *(f"plain{number}" for number in range(pins - 1)))
+    for name in names:
+        index.wheels(name, "1.26.4", "311")
+    listed = "".join(f"{name}==1.26.4\n" for name in names)
+    image = plan(f"of-a-system==1.0\n{listed}", ScriptFacts(imports=imports))
+    assert plan.chosen("from source") == ["of-a-system==1.0"] * (not left_out)
+    assert ("of-a-system==1.0 (requirements.txt) is left out" in "".join(image.warnings)) == left_out
+    plan(listed, ScriptFacts(imports=imports), requirements=("of-a-system==1.0",))
     assert plan.chosen("from source") == ["of-a-system==1.0"]
 
 
@@ -94,7 +101,7 @@ def test_source_that_comes_byte_by_byte_ends_with_the_time_of_the_plan(plan: Pla
 def test_own_base_names_what_its_pip_builds(plan: Planner, index: Index) -> None:
     index.source("fast", "1.0", {})
     plan("fast\n", base="python:3.11-slim-bookworm")
-    assert plan.chosen("from source") == ["fast"]
+    assert plan.chosen("from source") == ["fast==1.0"]
 
 
 def test_no_more_than_some_sources_are_read_and_all_are_named(plan: Planner, index: Index) -> None:

@@ -39,6 +39,22 @@ def index() -> Iterator[Index]:
         server.has("wheeled", "wheeled-1.1-py3-none-any.whl", "wheeled-9.0-py3-none-any.whl")
         server.uploaded |= {"wheeled-1.0.tar.gz": "2020-01-01", "wheeled-1.1-py3-none-any.whl": "2022-01-01"}
         server.uploaded["wheeled-9.0-py3-none-any.whl"] = "2025-01-01"
+        server.source("gap", "1.0", BUILD)
+        for each in (
+            "old 1.0 2016",
+            "old 2.0 2018",
+            "holds 1.0 2020",
+            "gap 2.0 2019",
+            "late 1.0 2019",
+            "late 2.0 2022",
+        ):
+            name, version, year = each.split()
+            server.has(name, file := f"{name}-{version}-py3-none-any.whl")
+            server.uploaded |= {file: f"{year}-01-01", f"{name}-{version}.tar.gz": f"{year}-01-01"}
+        server.source("old", "2.0", BUILD)
+        server.needs |= {"holds-1.0": ("old<2",), "gap-2.0": ("late>=2",), "gapped-1.0": ("gap",)}
+        server.has("gapped", "gapped-1.0-py3-none-any.whl")
+        server.uploaded |= {"gapped-1.0-py3-none-any.whl": "2020-01-01", "gap-1.0.tar.gz": "2018-01-01"}
         for name in ("brings", "sourced"):
             server.has(name, file := f"{name}-1.0-py3-none-any.whl")
             server.uploaded[file] = "2020-01-01"
@@ -63,6 +79,8 @@ def index() -> Iterator[Index]:
         ("sourced", "six==1.10 sourced==1.0"),
         ("mixed", "mixed==2.0"),
         ("compiled", "compiled==1.0"),
+        ("old\nholds", "old==1.0 holds==1.0"),
+        ("gapped", "gapped==1.0 gap==2.0 late==2.0"),
         ("ahead", "ahead==2.0 wheeled==1.1"),
     ],
 )

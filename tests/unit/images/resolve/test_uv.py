@@ -13,6 +13,7 @@ from image_plans import planned, write_files
 from package_indexes import Index, serving
 from seatrial.images.resolve.answers import Lock, ResolveRequest, Unreachable
 from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import refusal
 from seatrial.images.sources import PackageSource
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
@@ -96,3 +97,15 @@ def test_package_with_timeout_in_its_name_is_requested_once(tmp_path: Path, inde
         ResolveRequest(("async-timeout",), "3.11", (PackageSource(index.url),))
     )
     assert isinstance(answer, Unreachable) and "cannot be read" in answer.reason and len(index.requested) == 1
+
+
+def test_source_is_built_before_what_depends_on_it() -> None:
+    text = """No solution found when resolving dependencies
+      cause: Because voice==0.1.2 has no usable wheels and all of:
+                 voice<=0.1.1
+                 voice>=0.1.3
+             depend on built>=2, we can conclude that all versions of voice depend on built>=2.
+             Because built==2.0 has no usable wheels, we can conclude that voice cannot be used.
+    hint: Wheels are required for `voice` because building from source is disabled
+    hint: Wheels are required for `built` because building from source is disabled"""
+    assert refusal(text, ResolveRequest(("voice",), "3.11", ())) == "built==2.0"
