@@ -190,7 +190,7 @@ def check_compose(file: ComposeFile) -> list[ComposeWarning]:
         with suppress(GpuRequestError):  # raised when it is planned
             if (ask := file.gpu_ask(service)) is not None:
                 asks[name] = ask
-    found = [*_reserved_twice(file, asks), *_one_volume(file, asks)]
+    found = [*_reserved_twice(file, asks)]
     for name, service in file.services.items():
         found += _of_service(file, name, service, on_gpu=name in asks)
         found += _of_request(file, name, service, asks[name]) if name in asks else ()
@@ -222,16 +222,6 @@ def _reserved_twice(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
             named = ", ".join(rivals[:_MOST_NAMED]) + more
             yield warning(file.place(name, *asks[name].path), "same-gpu all", name=name, rivals=named)
             return  # the others would repeat it
-
-
-def _one_volume(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
-    """Find volumes that two services with GPUs may write at once, but for caches of downloads."""
-    for one, other in combinations(asks, 2):
-        mounts = [each for name in (one, other) for each in file.services[name].volumes if not each.read_only]
-        sources = [each.source for each in mounts if each.kind == "volume" and ".cache" not in (each.target or "")]
-        both = ", ".join(dict.fromkeys(each for each in sources if each and sources.count(each) > 1))
-        if both and not file.never_together(one, other):
-            yield warning(file.place(other, "volumes"), "one-volume", one=one, other=other, both=both)
 
 
 def _of_request(file: ComposeFile, name: str, service: Service, ask: GpuAsk) -> Iterator[ComposeWarning]:
