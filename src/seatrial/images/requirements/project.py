@@ -337,10 +337,10 @@ def _from_files(
         file, source = folder / name, shown[name]
         if environment and name in LISTS and "@ file:///" in text_of(file, project):  # another machine's, frozen
             continue
-        reason, found, page = f"{source} lists them", None, None
+        notes, found, page = "", None, None
         if name.endswith(".txt"):
             found = read_list(file, project)
-            reason += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
+            notes += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
         elif name.endswith((".yml", ".yaml")):
             found = read_environment(file)
         elif name in READERS:
@@ -350,8 +350,8 @@ def _from_files(
         elif (found := read_pyproject(file, packages.lines)) is not None:
             lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
             found = replace(found, constraints=locked_versions(folder / lock))
-            reason += f"; {lock} pins {len(found.constraints)} versions" * bool(found.constraints)
-            reason += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
+            notes += f"; {lock} pins {len(found.constraints)} versions" * bool(found.constraints)
+            notes += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
         if name == "pyproject.toml" and (pixi := read_pixi(file)):
             named = {canonical_name(line) for line in pixi.lines}
             listed = found.lines if found else ()
@@ -359,6 +359,7 @@ def _from_files(
             found = replace(found or pixi, lines=(*own, *pixi.lines), python=pixi.python)
         if found is not None:
             found = replace(found, python=python & found.python)
+            reason = f"{source} lists {'them' if found.lines else 'no package'}{notes}"
             return _with_itself(folder, Needs(found, source, reason, alone=page is not None))
     return None
 
