@@ -12,7 +12,7 @@ from packaging.version import Version
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import Wheel, cuda_of_driver, minimum_driver, released, torch_index, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.rules import Candidate, Constraints, Violation, has_forward_compat, violations
+from seatrial.stack.rules import Candidate, Constraints, Violation, code_for, has_forward_compat, violations
 
 #: Pythons to choose from if nothing fixes one, best first. 3.11 comes first: every framework of the last three years
 #: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
@@ -129,6 +129,7 @@ def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object,
         candidate.forward_compat,
         candidate.cpu == constraints.gpu,
         *_by_release(wheel, constraints),
+        constraints.cuda.partition(".")[0] not in ("", wheel.cuda.partition(".")[0]),
         not wheel.default,
         _descending(wheel.cuda),
         pythons.index(candidate.python) if candidate.python in pythons else len(pythons),
@@ -176,8 +177,8 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
     new = [gpu for gpu in machine.gpus if wheel.framework == "tensorflow" and Version(gpu.cc) >= _BLACKWELL]
     if new and not chosen.cpu:
         warnings.append(
-            f"{wheel.name} has no machine code for {new[0].name}: the driver compiles it at the start, and graphs "
-            "may fail there (tensorflow#112272); the run's check shows it"
+            f"{wheel.name} has no machine code for {new[0].name}: graphs may fail there (tensorflow#112272); the "
+            "run's check shows it"
         )
     return Stack(
         python=chosen.python,
@@ -215,8 +216,7 @@ def _why_build(chosen: Candidate, constraints: Constraints, machine: TargetMachi
         return "no GPU in this run" if not constraints.gpu else f"{constraints.source} names it"
     parts = []
     if machine.gpus:
-        listed = ", ".join(f"{gpu.name} (sm_{gpu.cc.replace('.', '')})" for gpu in dict.fromkeys(machine.gpus))
-        parts.append(f"has code for {listed}")
+        parts.append(code_for(wheel, machine.gpus))
     if machine.driver is None:
         parts.append(f"CUDA {wheel.cuda} needs driver {minimum_driver(wheel.cuda)} or later")
     elif chosen.forward_compat:

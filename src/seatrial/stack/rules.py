@@ -35,6 +35,8 @@ class Constraints:
         barred: Python → what else is required and has no wheel for it, a sentence without an end.
         partners: package of PARTNERS → specifier on it, of those that are required.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
+        cuda: CUDA of another framework in the image, whose major is preferred: wheels of both majors of cuDNN own
+            the folder nvidia/cudnn/lib. "" without one.
         as_of: day of the code, as 2021-09-03, whose releases come before ``prefer``; "" for today.
         source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
@@ -48,6 +50,7 @@ class Constraints:
     barred: Mapping[str, str] = field(default_factory=dict)
     partners: Mapping[str, SpecifierSet] = field(default_factory=dict)
     prefer: str | None = None
+    cuda: str = ""
     as_of: str = ""
     source: str = "the project"
 
@@ -186,7 +189,7 @@ def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bo
     wheel, cc = candidate.wheel, _version(gpu.cc)
     if wheel.jit_from is not None:
         return cc >= Version(wheel.jit_from)
-    if any(_version(sm).major == cc.major and _version(sm).minor <= cc.minor for sm in wheel.sm):
+    if _has_machine_code(wheel, gpu):
         return True
     first = next((cuda for least, cuda in _FIRST_CUDA if cc >= Version(least)), "0")
     if not any(_version(ptx) <= cc for ptx in wheel.ptx) or _version(wheel.cuda) < Version(first):
@@ -195,6 +198,25 @@ def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bo
         return True
     own = cuda_of_driver(machine.driver)
     return own is not None and Version(own) >= Version(wheel.cuda)
+
+
+def _has_machine_code(wheel: Wheel, gpu: TargetGpu) -> bool:
+    cc = _version(gpu.cc)
+    return any(_version(sm).major == cc.major and _version(sm).minor <= cc.minor for sm in wheel.sm)
+
+
+def code_for(wheel: Wheel, gpus: Iterable[TargetGpu]) -> str:
+    """Return ``has code for H100 (sm_90)``, or for a GPU without machine code in the build what compiles there."""
+    listed = dict.fromkeys(gpus)
+    without = [gpu for gpu in listed if not _has_machine_code(wheel, gpu)]
+    shown = ", ".join(f"{gpu.name} (sm_{gpu.cc.replace('.', '')})" for gpu in without or listed)
+    if wheel.jit_from is not None:
+        return f"compiles for {shown} as it runs"
+    if not without:
+        return f"has code for {shown}"
+    ptx = max(wheel.ptx, key=Version, default="0").replace(".", "")
+    kept = "the driver compiles it at the first start, for minutes, and caches the result"
+    return f"has only PTX (compute_{ptx}) for {shown}: {kept}"
 
 
 def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:

@@ -89,8 +89,8 @@ def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
     return needs if found == needs.requirements else needs.changed(found, why=why)
 
 
-#: An index of one CUDA build of torch, and the releases for which the plan has an index.
-_INDEX_OF_TORCH = re.compile(r"//download\.pytorch\.org/whl/(?:cu\d+/?|torch_stable\.html)$")
+#: An index of one build of torch, and the releases for which the plan has an index.
+_INDEX_OF_TORCH = re.compile(r"//download\.pytorch\.org/whl/(?:(?:cu\d+|cpu)/?|torch_stable\.html)$")
 _TORCH = wheels("torch", pinned=True)
 
 

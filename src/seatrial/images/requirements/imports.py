@@ -308,6 +308,12 @@ def is_listed(found: Requirements, name: str, package: str) -> bool:
     """
     for line in found.lines:
         listed = canonical_name(line)
-        if name.lower() in line.lower() if listed is None else provides(listed, name, package):
+        if mentions(line, name) if listed is None else provides(listed, name, package):
             return True
     return False
+
+
+def mentions(address: str, name: str) -> bool:
+    """Return True if an address has the name of a module: ``git+https://…/keras-contrib.git`` that of keras_contrib."""
+    word = re.escape(name.lower().replace("_", "-"))
+    return re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9-])", address.lower().replace("_", "-")) is not None

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
-from seatrial.images.requirements.imports import ImportedPackages, provides
+from seatrial.images.requirements.imports import ImportedPackages, mentions, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
@@ -42,7 +42,7 @@ _PAGES = tuple(
     for ending in ("md", "rst", "txt")
 )
 _MAX_BYTES = 300_000
-_SHOWN = re.compile(r"(?:^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
+_SHOWN = re.compile(r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)")
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
@@ -92,6 +92,17 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
     inside = (each for each in shown if each[0] not in "./" and is_there(folder / each))
     first = [each for each in inside if {*re.split(r"[\W\d_]+", each.lower())}.isdisjoint(_OF_OTHERS)]
     return list(dict.fromkeys([*first, *sorted(found, key=lambda name: found[name])]))
+
+
+def named_lists(file: Path, project: Path) -> list[str]:
+    """List what ``pip install -r`` names in the target's own text, or on a page in the block of its command."""
+    name = file.relative_to(project).as_posix() if file.is_relative_to(project) else ""
+    shown = [each for _, text in _read(project, [name] if name else []) for each in _SHOWN_LIST.findall(text)]
+    command = re.compile(rf"python[\d.]* [\w./-]*{re.escape(file.name)}\b")
+    for _, text in _read(project, _PAGES):
+        blocks = (text[: match.start()].rpartition("```")[2] for match in command.finditer(text))
+        shown += [each for block in blocks for each in _SHOWN_LIST.findall(block)]
+    return [posixpath.normpath(each) for each in shown]
 
 
 def further_environments(folder: Path) -> list[str]:
@@ -192,7 +203,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
     for line, place in shown_installs(project) if wanted else ():
         listed = canonical_name(line := line.partition(" @ file:")[0])  # another machine's
         for name, package in wanted.items():
-            of_it = name.lower() in line.lower() if listed is None else provides(listed, name, package)
+            of_it = mentions(line, name) if listed is None else provides(listed, name, package)
             of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are inspected
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line

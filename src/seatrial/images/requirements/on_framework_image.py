@@ -17,7 +17,7 @@ from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import TENSORFLOW_1, FrameworkImage, framework_image, minimum_driver, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.rules import PARTNERS, image_problems
+from seatrial.stack.rules import PARTNERS, code_for, image_problems
 
 #: The last release of TensorFlow 1, and the first Keras that needs TensorFlow 2. Source: Keras' release notes, 2.4.0.
 _LAST, _FIRST_KERAS = "1.15.5", "2.4"
@@ -106,7 +106,7 @@ def _choices(image: FrameworkImage, reason: str, machine: TargetMachine | None) 
     kept = f"{image.maker} keeps its Python, its {image.framework} and what that needs"
     yield Choice(what="base image", value=image.image, reason=kept)
     if (wheel := image.wheel) is not None:
-        code = f"has code for {_gpus(machine)}; " if machine is not None and machine.gpus else ""
+        code = f"{code_for(wheel, machine.gpus)}; " if machine is not None and machine.gpus else ""
         needs = f"{code}CUDA {wheel.cuda} needs driver {minimum_driver(wheel.cuda)} or later"
         yield Choice(what=wheel.framework, value=f"{wheel.version}, of {image.maker}", reason=reason)
         yield Choice(what=f"{wheel.framework} build", value=f"CUDA {wheel.cuda}", reason=needs)

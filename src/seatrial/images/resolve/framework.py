@@ -14,7 +14,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.resolve.edits import written
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
-from seatrial.stack.facts import TORCH_VERSION, Framework, wheels
+from seatrial.stack.facts import TORCH_VERSION, Framework, released, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
@@ -92,13 +92,15 @@ def resolve_frameworks(
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
     feeder: Framework | None = "tensorflow" if computes else None
+    on_gpu = [each for each in needed if each != feeder and each not in needs.unused]
     for framework in (*(each for each in needed if each != feeder), *([feeder] if feeder else [])):
         why = "the target does not import it" if framework in needs.unused else None
         why = f"the list names the CPU build, and the code uses {computes}" if framework == feeder else why
         fixed = python or resolved.stack.python or None
         cpu = framework == "jax" and len(needed) > 1 and any("cpu" in each.extras for each in found.of("jax"))
         on = None if why or cpu else machine  # jax[cpu] next to another framework stays on the CPU
-        resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {})
+        cuda = _cuda_of_tensorflow(needs) if "tensorflow" in on_gpu and framework in on_gpu[:-1] else ""
+        resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {}, cuda)
         known = [c.changed(reason=why or c.reason) if c.what == f"{framework} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
@@ -117,6 +119,16 @@ def resolve_frameworks(
         build = resolved.index.rpartition("/")[2]
         resolved = replace(resolved, index=f"{mirror.rstrip('/')}/{build}")
     return resolved
+
+
+def _cuda_of_tensorflow(needs: Needs) -> str:
+    """Return the CUDA of the newest TensorFlow if the plan takes that: from 2.20 on it requires ranges of libraries.
+
+    Older ones pin each library, as torch does, to other releases: none of torch's builds for the same CUDA fits.
+    """
+    newest = wheels("tensorflow")[0]
+    admitted = all(each.specifier.contains(newest.version) for each in needs.requirements.of("tensorflow"))
+    return newest.cuda if admitted and released("tensorflow", newest.version) <= (needs.as_of or "9") else ""
 
 
 def _fed_by_tensorflow(found: Requirements, needed: list[Framework], imports: frozenset[str]) -> Framework | None:
@@ -141,8 +153,9 @@ def _resolve_one(
     own_sources: bool,
     python: str | None,
     barred: Mapping[str, str],
+    cuda: str,
 ) -> Resolved:
-    found = resolved.requirements
+    found, first = resolved.requirements, resolved.stack.wheel
     place = _place(found, framework)
     if place is None:
         line, reason = _name_alone(framework, machine), "imported"
@@ -152,7 +165,8 @@ def _resolve_one(
         if line == framework and (needs.source == "the imports" or needs.source.startswith("the recipe ")):
             line = _name_alone(framework, machine)
             found = found.replaced(place, line)
-    constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred)
+    cuda = cuda or (first.cuda if first and machine else "")
+    constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred, cuda=cuda)
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
     if requirement is None or requirement.url or other or not _known(constraints):
@@ -173,18 +187,25 @@ def _resolve_one(
     found = _with_audio(_with_numpy(found, stack), stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
+    if constraints.specifier != public(requirement)[0]:
+        why = f"{reason}; the best match for {constraints.specifier}, to which packages holds it"
     choices[0] = choices[0].changed(value=chosen, reason=reason if chosen == line else why)
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
     elif index:
         choices[1] = choices[1].changed(value=f"{choices[1].value}, from {index}")
+    warnings = [*resolved.warnings, *stack.warnings]
+    both = [each for each in (first, stack.wheel) if each and machine and not (stack.cpu or resolved.stack.cpu)]
+    if len({each.cuda.partition(".")[0] for each in both if not each.system_cuda}) > 1:
+        names = " and ".join(each.name for each in both)
+        warnings.append(f"{names} bring cuDNN for two CUDA versions, in one folder: one of them may not find its own")
     return Resolved(
         found,
-        resolved.stack if resolved.stack.wheel is not None else stack,
+        resolved.stack if first is not None else stack,
         resolved.index or index,
         resolved.index_needed or (index is not None and "+" in chosen),
         (*resolved.choices, *choices),
-        (*resolved.warnings, *stack.warnings),
+        tuple(warnings),
     )
 
 
