@@ -132,3 +132,29 @@ def test_a_configuration_and_a_link_out_of_the_project_are_no_conda_lists(tmp_pa
     assert needs.source == "the imports"
     needs = needs_of(tmp_path / "project", **{"env_all.yaml": "dependencies:  # of conda\n\n  # two\n  - six\n"})
     assert needs.source == "env_all.yaml"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.py": '"""Train.\n\npip install -r requirements-dev.txt\n"""\n'},
+        {"train.py": "", "README.md": "```\npip install -r requirements-dev.txt\npython train.py --epochs 2\n```\n"},
+    ],
+)
+def test_the_list_that_the_target_or_its_command_names_comes_first(tmp_path: Path, files: dict[str, str]) -> None:
+    lists = {"requirements.txt": "fastapi\n", "requirements-dev.txt": "-r requirements.txt\neinops==0.3\n"}
+    write_files(tmp_path, {**files, **lists})
+    needs = project_needs(tmp_path, ScriptFacts(), tmp_path, file=tmp_path / "train.py")
+    assert (needs.source, needs.requirements.lines) == ("requirements-dev.txt", ("fastapi", "einops==0.3"))
+
+
+def test_an_address_stands_for_the_module_of_its_name_alone(tmp_path: Path) -> None:
+    address = "git+https://github.com/keras-team/keras-contrib.git"
+    page = f"* keras=2.2.4\n  * pip install {address}\n"
+    needs = needs_of(tmp_path, ("keras", "keras_contrib"), **{"README.md": page})
+    assert set(needs.requirements.lines) == {"keras", address}
+
+
+def test_the_plan_selects_the_build_in_place_of_an_index_of_one_build(tmp_path: Path) -> None:
+    listed = "--extra-index-url https://download.pytorch.org/whl/cpu\ntorch>=2.1\n"
+    assert not needs_of(tmp_path, **{"requirements.txt": listed}).requirements.options
