@@ -35,8 +35,7 @@ class Constraints:
         barred: Python → what else is required and has no wheel for it, a sentence without an end.
         partners: package of PARTNERS → specifier on it, of those that are required.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
-        cuda: CUDA of another framework in the image, whose major is preferred: wheels of both majors of cuDNN own
-            the folder nvidia/cudnn/lib. "" without one.
+        cuda: CUDA of another framework, whose major is preferred: cuDNN's wheels of both own nvidia/cudnn/lib.
         as_of: day of the code, as 2021-09-03, whose releases come before ``prefer``; "" for today.
         source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """

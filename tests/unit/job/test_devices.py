@@ -47,6 +47,7 @@ def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
     source = 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"\ntorch.zeros(1).to("cuda:1")\n'
     assert found(tmp_path, source, gpus=2) == []
     assert "sees 2" in found(tmp_path, source, gpus=4)[0]
+    assert 'to "0,1", but the run has 1 GPU' in found(tmp_path, source)[0]
 
 
 @pytest.mark.parametrize(

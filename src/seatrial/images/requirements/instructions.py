@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise
@@ -96,15 +96,16 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
     return list(dict.fromkeys([*first, *sorted(found, key=lambda name: found[name])]))
 
 
-def named_lists(file: Path, project: Path) -> list[str]:
-    """List what ``pip install -r`` names in the target's own text, or on a page in the block of its command."""
-    name = file.relative_to(project).as_posix() if file.is_relative_to(project) else ""
-    shown = [each for _, text in _read(project, [name] if name else []) for each in _SHOWN_LIST.findall(text)]
-    command = re.compile(rf"python[\d.]* [\w./-]*{re.escape(file.name)}\b")
+def named_lists(file: Path, project: Path, usual: Collection[str]) -> list[str]:
+    """List what ``pip install -r`` names in the target's text or a page's block of its command; [] for a usual list."""
+    name = file.relative_to(project).as_posix() if file.is_relative_to(project) else file.name
+    command = re.compile(rf"python[\d.]* (?:\S*/)?{re.escape(file.name)}\b")
+    texts = [text for _, text in _read(project, [name])]
     for _, text in _read(project, _PAGES):
-        blocks = (text[: match.start()].rpartition("```")[2] for match in command.finditer(text))
-        shown += [each for block in blocks for each in _SHOWN_LIST.findall(block)]
-    return [posixpath.normpath(each) for each in shown]
+        texts += [text[: match.start()].rpartition("```")[2] for match in command.finditer(text)]
+    shown = [posixpath.normpath(each) for text in texts for each in _SHOWN_LIST.findall(text)]
+    there = [each for each in shown if each[0] not in "./" and is_there(project / each)]
+    return there if {*there}.isdisjoint(usual) else []
 
 
 def further_environments(folder: Path) -> list[str]:

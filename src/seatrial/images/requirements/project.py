@@ -116,8 +116,7 @@ def project_needs(
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
     inline = _inline(file, project) if file else None
-    named = named_lists(file, project) if file else []
-    needs = inline or _nearest_list(project, package or script_dir, folder or project, packages, named)
+    needs = inline or _nearest_list(project, package or script_dir, folder or project, packages, file)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
@@ -298,17 +297,20 @@ def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) 
 
 
 def _nearest_list(
-    project: Path, script_dir: Path, start: Path, packages: ImportedPackages, first: list[str]
+    project: Path, script_dir: Path, start: Path, packages: ImportedPackages, file: Path | None
 ) -> Needs | None:
     """Read the list in the script's folder, or in a folder between it and the project's own; in ``start`` of any kind.
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
-    outer = _from_files(project, project, script_dir, packages, first)
+    named = named_lists(file, project, LISTS) if file else []
+    if named and (own := _from_files(project, project, script_dir, packages, named)):
+        return own
+    outer = _from_files(project, project, script_dir, packages)
     folders = dict.fromkeys((script_dir, *script_dir.parents, start))
     for folder in (each for each in folders if each != project and each.is_relative_to(project)):
         lists = None if folder == start else LISTS[:1]
-        if (inner := _from_files(folder, project, script_dir, packages, first, lists)) is None:
+        if (inner := _from_files(folder, project, script_dir, packages, lists)) is None:
             continue
         found, theirs = inner.requirements, outer.requirements if outer else Requirements()
         found = replace(found, python=found.python & theirs.python)
@@ -330,20 +332,14 @@ def _nearest_list(
 
 
 def _from_files(
-    folder: Path,
-    project: Path,
-    script_dir: Path,
-    packages: ImportedPackages,
-    first: list[str],
-    only: Collection[str] | None = None,
+    folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
-    """Read the first list of a folder, those of the target (``first``) before others; ``only``: of these names."""
-    names = _NAMES if only else (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
-    names = (*dict.fromkeys((*first, *names)),)
+    """Read the first list of a folder; ``only``: of these names."""
+    names = only or (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
-    environment = any(name in shown for name in ENVIRONMENT_FILES)
-    for name in (name for name in shown if only is None or name in (*first, *only)):
+    environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
+    for name in shown:
         file, source = folder / name, shown[name]
         if environment and name in LISTS and "@ file:///" in text_of(file, project):  # another machine's, frozen
             continue

@@ -109,6 +109,8 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
             yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
             yield Verdict(f"{reason.words}, so the script sees {len(set(there))}: {have}", reason.change, False)
+        elif kind == "visible" and there and there != numbers:
+            yield Verdict(f"{reason.words}, but {have}", f"--gpus {len(numbers)}", False)
         elif kind == "cuda" and not there and not chooses:
             yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
         elif kind == "cpu":
