@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import stat
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
 
@@ -84,9 +84,7 @@ def events_file(plan: AgentPlan) -> str:
 
 
 def read(path: str, words: Sequence[str] = ()) -> AgentPlan:
-    """Read the agent's plan from a plan.json; ``words`` replace its target's. Raises OSError, or ValueError, KeyError or
-    TypeError for another file.
-    """
+    """Read plan.json; ``words`` are the target's. Raises OSError, or ValueError, KeyError or TypeError for another."""
     with open(path, encoding="utf-8") as file:
         whole = json.load(file)
     keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"), mounts=whole.get("mounts", {}))

@@ -110,9 +110,11 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     if len(objects) == 1 and isinstance(objects[0], dict) and {"services", "include"} & objects[0].keys():
         raise ConfigError(f"{path} is a Compose file, which up takes", run=f"seatrial up -f {as_typed(path)}")
     if len(kinds) != 1 or kinds[0] not in _KINDS:
+        kind = kinds[0].rpartition(" ")[2].lower() if len(kinds) == 1 else ""
+        ours = kind in ("jobset", "trainjob")
         raise ConfigError(
             f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}",
-            run="kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml",
+            run=f"seatrial run … --kind {kind}" if ours else "kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml",
         )
     try:
         own, flags = _read(objects[0], str(path), project)
@@ -160,7 +162,9 @@ def _gpus(container: Mapping[str, Any]) -> tuple[str, int]:
 
 def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the container's words, with the variables filled in that the file gives: a kubelet knows the others."""
-    values = env_of(container)
-    words = [str(word) for word in (*container["command"], *(container.get("args") or ()))]
-    filled = (re.sub(r"\$(?:\$|\(([^)]+)\))", lambda at: values.get(at[1], at[0]) if at[1] else "$", word) for word in words)
-    return tuple(filled)
+    values, words = env_of(container), [str(word) for word in (*container["command"], *(container.get("args") or ()))]
+
+    def fill(at: re.Match[str]) -> str:
+        return values.get(at[1], at[0]) if at[1] else "$"
+
+    return tuple(re.sub(r"\$(?:\$|\(([^)]+)\))", fill, word) for word in words)

@@ -108,10 +108,7 @@ def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
 
 
 def _own(cluster: ClusterPlan) -> list[Manifest]:
-    """Render the user's own workload with the agent in front of its pods' command; all else is as it was written.
-
-    Each container keeps its words as arguments, in which the kubelet fills in ``$(NAME)``.
-    """
+    """Render the user's own workload with the agent in front of its pods' commands, in which kubelets fill in names."""
     manifest: Manifest = copy.deepcopy(cluster.own or {})
     volumes, mounts = agent_volumes(cluster)
     for template, _ in replicas(manifest):

@@ -90,10 +90,7 @@ def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
 
 
 def _environment(cluster: ClusterPlan) -> list[Manifest]:
-    """Return the container's variables, sorted, so that manifests of the same plan are the same text.
-
-    A kubelet reads ``$$`` as ``$`` and fills in ``$(NAME)``; a doubled ``$`` keeps each value as it was given.
-    """
+    """Return the container's variables, sorted, as they were given: a kubelet fills in ``$(NAME)``, but not ``$$(``."""
     variables = {**home_env("seatrial"), "PYTHONUNBUFFERED": "1", **cluster.env}
     if cluster.gpus == 0:  # a node's default runtime would show every GPU to a CUDA image
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
