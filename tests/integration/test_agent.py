@@ -42,6 +42,12 @@ def test_exit_codes_pass_through(tmp_path, python, code):
     assert agent.events("agent.finished")[0]["exit_code"] == code
 
 
+def test_words_behind_the_plan_are_the_targets(tmp_path):
+    agent = Agent(tmp_path, "import sys; print(sys.argv[1:])")
+    done = subprocess.run([*agent.command, "--", sys.executable, "target.py", "$(X)", "--"], capture_output=True)
+    assert (done.returncode, done.stdout) == (0, b"['$(X)', '--']\n"), done.stderr
+
+
 @both
 def test_killed_by_a_signal(tmp_path, python):
     agent = Agent(tmp_path, "import os; os.kill(os.getpid(), 11)", python)

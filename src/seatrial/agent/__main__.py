@@ -1,4 +1,4 @@
-"""``python agent.pyz PLAN_JSON``: the agent. Its exit code is the target's; see supervisor.supervise."""
+"""``python agent.pyz PLAN_JSON [-- TARGET…]``: the agent. Its exit code is the target's; see supervisor.supervise."""
 
 import os
 import sys
@@ -23,11 +23,12 @@ def main() -> int:
     if len(sys.argv) < 2:
         print_to_stderr("usage: agent.pyz PLAN_JSON")
         return EXIT_USAGE
-    if len(sys.argv) > 2:
+    words = sys.argv[3:] if sys.argv[2:3] == ["--"] else []
+    if len(sys.argv) > 2 and not words:
         print_to_stderr(plan.stand_before(sys.argv[1], sys.argv[2:], sys.argv[0]))
         return EXIT_NO_RUN
     try:
-        run = plan.read(sys.argv[1])
+        run = plan.read(sys.argv[1], words)
     except (OSError, ValueError, KeyError, TypeError) as error:
         print_to_stderr("%s does not contain a plan that this agent can read: %s" % (sys.argv[1], error))
         return EXIT_USAGE

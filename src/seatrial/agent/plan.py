@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import stat
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
 
@@ -83,12 +83,13 @@ def events_file(plan: AgentPlan) -> str:
     return os.path.join(plan.run_dir, "events.jsonl")
 
 
-def read(path: str) -> AgentPlan:
-    """Read the agent's plan from a plan.json. Raises OSError, or ValueError, KeyError or TypeError for another file."""
+def read(path: str, words: Sequence[str] = ()) -> AgentPlan:
+    """Read plan.json; ``words`` are the target's. Raises OSError, or ValueError, KeyError or TypeError for another."""
     with open(path, encoding="utf-8") as file:
         whole = json.load(file)
     keys: Dict[str, Any] = dict(whole["agent"], injection=whole.get("injection"), mounts=whole.get("mounts", {}))
     keys["gpus"] = tuple(Gpu(**known(gpu, Gpu._fields)) for gpu in keys.get("gpus", ()))
+    keys["argv"] = words or keys["argv"]
     terminal = keys.get("terminal")
     keys["terminal"] = Terminal(**known(terminal, Terminal._fields)) if terminal else None
     return _placed(AgentPlan(**known(keys, AgentPlan._fields)))

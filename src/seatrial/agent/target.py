@@ -36,19 +36,20 @@ RUN_VARIABLE = "SEATRIAL_RUN_ID"
 #: Variables that programs read for a terminal's width if there is none: the size of a plain terminal.
 NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
 
-#: Defaults of torchrun's arguments, which Kubeflow's operators put into their pods. Ours are on its command line, and
-#: it warns of those that do not go with them. Sources: torch/distributed/argparse_util.py;
+#: What Kubeflow's operators put into their pods: defaults of torchrun's arguments, ours being on its command line, and
+#: ranks without LOCAL_RANK, which one process of ours must not take for torchrun's. Sources: torch argparse_util.py;
 #: kubeflow/trainer v1.9 pkg/controller.v1/pytorch/envvar.go and elastic.go, v2.3 pkg/runtime/framework/plugins/torch.
 OPERATORS_VARIABLES = (
     *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_RDZV_BACKEND"),
     *("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE", "PET_MAX_RESTARTS"),
+    *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 
 
 def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
     """Return the variables for the target and for the checks that stand in for it."""
     env = dict(base)
-    if plan.launcher == "torchrun":
+    if plan.launcher == "torchrun" or (plan.script is not None and "PET_NODE_RANK" in env):
         for name in OPERATORS_VARIABLES:
             env.pop(name, None)
     # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.

@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,13 +84,28 @@ class ClusterObjects:
 
     def gpus(self, kind: str) -> dict[str, int]:
         """Return node → GPUs; ``kind`` is ``capacity`` or ``allocatable``. Nodes without the resource are left out."""
-        found = {}
-        for node in self.nodes:
-            resources = (node.get("status") or {}).get(kind) or {}
-            counts = [int(value) for name, value in resources.items() if name.startswith(RESOURCE)]
-            if counts:
-                found[str(node["metadata"]["name"])] = sum(counts)
-        return found
+        return {
+            str(node["metadata"]["name"]): sum(counts)
+            for node in self.nodes
+            for resources in [(node.get("status") or {}).get(kind) or {}]
+            if (counts := [int(value) for name, value in resources.items() if name.startswith(RESOURCE)])
+        }
+
+    def claimable(self, kind: str) -> dict[str, int]:
+        """Count untainted devices of ``kind`` (``gpu``, ``mig``) by node, of the newest slices of each pool.
+
+        Source: k8s.io/api, resource/v1; a device of v1beta1 is ``basic``.
+        """
+        specs = [one["spec"] for one in self.slices if (one.get("spec") or {}).get("driver") == DRA_DRIVER]
+        pools = [(spec["pool"]["name"], spec["pool"].get("generation", 0)) for spec in specs]
+        newest, found = dict(sorted(pools)), Counter[str]()
+        for spec, (pool, generation) in zip(specs, pools, strict=True):
+            for listed in spec.get("devices") or () if generation == newest[pool] else ():
+                device = {**listed, **(listed.get("basic") or {})}
+                if (device.get("attributes") or {}).get("type", {}).get("string", "gpu") == kind:
+                    usable = all(taint["effect"] == "None" for taint in device.get("taints") or ())
+                    found[str(spec.get("nodeName") or device.get("nodeName") or "several nodes")] += usable
+        return +found
 
     def requested(self) -> int:
         """Count the GPUs of pods that have a node and have not ended."""

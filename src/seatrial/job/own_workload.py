@@ -110,9 +110,11 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     if len(objects) == 1 and isinstance(objects[0], dict) and {"services", "include"} & objects[0].keys():
         raise ConfigError(f"{path} is a Compose file, which up takes", run=f"seatrial up -f {as_typed(path)}")
     if len(kinds) != 1 or kinds[0] not in _KINDS:
+        kind = kinds[0].rpartition(" ")[2].lower() if len(kinds) == 1 else ""
+        ours = kind in ("jobset", "trainjob")
         raise ConfigError(
             f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}",
-            run="kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml",
+            run=f"seatrial run … --kind {kind}" if ours else "kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml",
         )
     try:
         own, flags = _read(objects[0], str(path), project)
@@ -128,15 +130,15 @@ def _read(manifest: dict[str, Any], file: str, project: Path) -> tuple[OwnWorklo
     meta, sets = manifest["metadata"], replicas(manifest)
     containers, nodes = [own_container_of(template) for template, _ in sets], sum(count for _, count in sets)
     first, (resource, gpus) = containers[0], _gpus(containers[0])
-    alike = ("image", "command", "args", "workingDir")
+    alike = ("image", "workingDir")
     if any(_gpus(one) != _gpus(first) or any(one.get(key) != first.get(key) for key in alike) for one in containers):
-        raise ValueError("Master and Worker differ in GPUs, image, command or workingDir, and a run has one of each")
-    if not first.get("command"):
+        raise ValueError("Master and Worker differ in GPUs, image or workingDir, and a run has one of each")
+    if not all(one.get("command") for one in containers):
         raise ValueError("its container has no command, and the image's own command is unknown here")
     if nodes > 1 and manifest["kind"] == "Job" and manifest["spec"].get("completionMode") != "Indexed":
         raise ValueError("several pods need completionMode: Indexed, or none knows which one it is")
     argv = _command(first)
-    names = {Path(word).name for word in argv if word.endswith(".py")}
+    names = {Path(word).name for word in re.findall(r"[\w./-]+\.py\b", " ".join(argv))}
     found = [script for script in scripts(project) if Path(script).name in names]
     grace_s = sets[0][0]["spec"].get("terminationGracePeriodSeconds", 30)  # the API server's default
     flags = {
@@ -159,13 +161,10 @@ def _gpus(container: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def _command(container: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fill in ``$(NAME)``, as a kubelet does. Raises ValueError for a variable that only the pod knows."""
-    values = env_of(container)
+    """Return the container's words, with the variables filled in that the file gives: a kubelet knows the others."""
+    values, words = env_of(container), [str(word) for word in (*container["command"], *(container.get("args") or ()))]
 
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in values:
-            raise ValueError(f"$({match[1]}) in its command is not among its variables with a value")
-        return values[match[1]]
+    def fill(at: re.Match[str]) -> str:
+        return values.get(at[1], at[0]) if at[1] else "$"
 
-    words = [str(word) for word in (*container["command"], *(container.get("args") or ()))]
-    return tuple(re.sub(r"(?<!\$)\$\(([^)]+)\)", value, word).replace("$$(", "$(") for word in words)
+    return tuple(re.sub(r"\$(?:\$|\(([^)]+)\))", fill, word) for word in words)

@@ -13,7 +13,7 @@ from seatrial.backends import table
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers.mounts import inside
 from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES
-from seatrial.backends.kubernetes.survey import ClusterFacts, Node
+from seatrial.backends.kubernetes.survey import CLAIMS_SINCE, ClusterFacts, Node
 from seatrial.errors import CapacityError, GpuRequestError, ImageError, SeatrialError, UsageError
 from seatrial.images.dockerfile.context import with_code
 from seatrial.images.plan import plan_image
@@ -168,22 +168,17 @@ def _resume_mount(job: Job, models: Volume) -> PodMount:
     return PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
 
 
-def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> tuple[str, ...]:
-    """Return warnings about volumes that lie on one node.
-
-    ``machines``: the cluster's count; None where they may not be listed."""
-    hostpaths = [str(volume) for volume in (models, data) if volume is not None and volume.kind == "hostpath"]
-    return tuple(_hostpath_warning(path, machines) for path in hostpaths)
-
-
-def _hostpath_warning(path: str, machines: int | None) -> str:
-    if machines == 1:
-        return f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
+def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> Iterator[str]:
+    """Yield a sentence for each volume that lies on one node. Args: machines: the cluster's; None: unknown."""
     each = "each node has" if machines is None else f"each of the cluster's {machines} nodes has"
-    return (
-        f"{path}: {each} a folder of its own there, so a pod that is started on another one finds nothing in it; "
-        "use pvc:NAME, or [kubernetes.node_selector] for one node"
-    )
+    for path in [volume for volume in (models, data) if volume is not None and volume.kind == "hostpath"]:
+        if machines == 1:
+            yield f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
+        else:
+            yield (
+                f"{path}: {each} a folder of its own there, so a pod that is started on another one finds nothing in "
+                "it; use pvc:NAME, or [kubernetes.node_selector] for one node"
+            )
 
 
 #: Most paths named in warnings.
@@ -269,6 +264,9 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
         return PodGpus(GpuPlan("none", 0, "none"), _choice("none", "--gpus none"), facts)
     claim, name = None, pod_resource(job)
     if job.kubernetes.gpu_claims:
+        if facts.version < CLAIMS_SINCE:
+            message = f"[kubernetes] gpu_claims needs resource.k8s.io/v1, which Kubernetes {facts.git_version} lacks"
+            raise UsageError(message, cause="version 1.34 and later serve it", run="seatrial doctor --on k8s")
         claim = GpuClaim(device_class=MIG_CLASS if profile else GPU_CLASS, profile=profile)
         name = f"{claim.device_class} ({profile})" if profile else claim.device_class
         facts = replace(facts, nodes=None)
@@ -309,7 +307,7 @@ def _auto(job: Job, name: str, claim: GpuClaim | None, facts: ClusterFacts) -> t
         return True, "--gpus auto"
     if any(node.allocatable for node in facts.nodes or ()):
         return True, "a node has some"
-    reason = "the nodes cannot be listed" if facts.nodes is None else f"no node has {name}"
+    reason = "free GPUs are unknown" if facts.nodes is None else f"no node has {name}"
     others = _offered(facts.nodes or ())
     return False, f"{reason}; they offer {others}" if others else reason
 

@@ -60,12 +60,15 @@ def test_secrets_precede_the_plan_and_the_plan_the_image():
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID" and env["PYTHONUNBUFFERED"] == "1"
 
 
-@pytest.mark.parametrize(("launcher", "stays"), [("torchrun", False), ("none", True)])
-def test_operators_arguments_of_torchrun_go_where_seatrial_starts_it(launcher, stays):
+@pytest.mark.parametrize(("launcher", "script", "stays"), [("torchrun", 1, 0), ("none", 1, 0), ("none", None, 7)])
+def test_ranks_of_operators_go_where_seatrial_starts_the_script(launcher, script, stays):
+    """A script that finds RANK without LOCAL_RANK fails; a command of the user's own has what its operator set."""
     operators = {"PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "run-master-0"}
-    others = {"RANK": "1", "MASTER_ADDR": "run-master-0", "PET_LOG_DIR": "/tmp/logs"}
-    env = target_environment(plan(launcher=launcher), {**operators, **others}, {})
-    assert others.items() <= env.items() and (operators.keys() <= env.keys()) is stays
+    ranks = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "run-master-0", "MASTER_PORT": "23456"}
+    env = target_environment(plan(launcher=launcher, script=script), {**operators, **ranks, "PET_LOG_DIR": "/tmp"}, {})
+    assert len({**operators, **ranks}.keys() & env.keys()) == stays and env["PET_LOG_DIR"] == "/tmp"
+    if not stays and launcher == "none":  # no operator's pod: the user's own
+        assert target_environment(plan(script=script), ranks, {})["RANK"] == "0"
 
 
 @pytest.mark.parametrize(

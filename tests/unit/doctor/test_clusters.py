@@ -28,6 +28,11 @@ def listing(*items: dict[str, Any]) -> dict[str, Any]:
     return {"items": list(items)}
 
 
+def a_slice(*devices: dict[str, Any], pool: str = "gpu-1", generation: int = 1, **more: Any) -> dict[str, Any]:
+    known = {"driver": "gpu.nvidia.com", "pool": {"name": pool, "generation": generation}, "nodeName": "gpu-1"}
+    return {"spec": {**known, "devices": list(devices), **more}}
+
+
 def a_cluster(version: str, plugin: int = 0, claims: int = 0, *, driver: bool = False, **more: Any) -> dict[str, Any]:
     dra = VERSIONS[version]
     names = ["apps", *(["resource.k8s.io"] if dra else []), *more.pop("groups", ())]
@@ -38,13 +43,7 @@ def a_cluster(version: str, plugin: int = 0, claims: int = 0, *, driver: bool = 
     ]
     counts = {"nvidia.com/gpu": str(plugin)} if plugin else {}
     node = {"metadata": {"name": "gpu-1"}, "status": {"capacity": counts, "allocatable": counts}}
-    slices = {
-        "spec": {
-            "driver": "gpu.nvidia.com",
-            "nodeName": "gpu-1",
-            "devices": [{"name": f"gpu-{n}"} for n in range(claims)],
-        }
-    }
+    slices = a_slice(*({"name": f"gpu-{n}"} for n in range(claims)))
     of_dra = {
         f"/apis/resource.k8s.io/{dra}/resourceslices": listing(*([slices] if claims else [])),
         f"/apis/resource.k8s.io/{dra}/deviceclasses": listing(
@@ -93,6 +92,39 @@ def test_gpus_are_found_however_they_are_offered(tmp_path: Path, version: str, o
         assert verdict.status == "ok"
         assert ("8 GPUs on gpu-1" in verdict.line) == bool(plugin)
         assert ("4 GPUs to claim ([kubernetes] gpu_claims = true) on gpu-1" in verdict.line) == bool(claims)
+
+
+def a_device(kind: str, **more: Any) -> dict[str, Any]:
+    return {"name": kind, "attributes": {"type": {"string": kind}}, **more}
+
+
+TAINT = {"key": "gpu.nvidia.com/xid", "effect": "NoExecute"}
+WHOLE = a_device("gpu")
+CLASS = {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}}
+
+
+@pytest.mark.parametrize(
+    ("slices", "classes", "line"),
+    [
+        ([a_slice(WHOLE), a_slice(WHOLE)], [], "2 GPUs to claim ([kubernetes] gpu_claims = true) on gpu-1"),
+        ([a_slice(WHOLE, WHOLE), a_slice(WHOLE, generation=2)], [], "1 GPUs to claim"),
+        ([a_slice(WHOLE), a_slice(sharedCounters=[{"name": "gpu-0"}])], [], "1 GPUs to claim"),
+        ([a_slice(WHOLE, *[a_device("mig")] * 7)], [], "7 MIG slices to claim"),
+        ([a_slice(WHOLE, a_device("gpu", taints=[TAINT]))], [], "1 GPUs to claim"),
+        ([a_slice(WHOLE, nodeName=None, allNodes=True)], [], "on several nodes"),
+        ([a_slice({**WHOLE, "nodeName": "gpu-7"}, nodeName=None)], [], "on gpu-7"),
+        ([a_slice({"name": "gpu-0", "basic": {"attributes": WHOLE["attributes"]}})], [], "1 GPUs to claim"),
+        ([a_slice(WHOLE)], [CLASS], "1 GPUs by claims for nvidia.com/gpu on gpu-1"),
+        ([a_slice(WHOLE), {"driverName": "gpu.nvidia.com", "nodeName": "gpu-1"}], [], "1 GPUs to claim"),
+    ],
+)
+def test_devices_are_counted_as_claims_get_them(
+    tmp_path: Path, slices: list[dict[str, Any]], classes: list[dict[str, Any]], line: str
+) -> None:
+    """Several slices of a pool, replaced ones, partitions, taints, all forms of a node, and v1beta1 and v1alpha2."""
+    paths = {"resourceslices": slices, "deviceclasses": classes}
+    answers = {f"/apis/resource.k8s.io/v1/{name}": listing(*items) for name, items in paths.items()}
+    assert line in examined(tmp_path, a_cluster("1.35", **answers))["nodes"].verdict.line
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -62,10 +62,10 @@ def test_options_next_to_the_file_are_kept_and_others_refused(tmp_path):
         ("          command: [python3, /app/train.py]\n", "", "its container has no command"),
         ("spec:\n    template", "spec:\n    parallelism: 2\n    template", "completionMode: Indexed"),
         ("- name: pytorch\n", "- {name: a}\n        - name: b\n", "several containers"),
-        ('value: "3"', "valueFrom: {fieldRef: {fieldPath: metadata.name}}", r"\$\(EPOCHS\) in its command"),
         ("        containers:", "        kontainers:", "containers is missing"),
         ("nvidia.com/gpu: 1", "nvidia.com/gpu: one", "cannot be run"),
         ("kind: Job", "kind: CronJob", "has batch/v1 CronJob; --file takes one object"),
+        ("batch/v1\nkind: Job", "jobset.x-k8s.io/v1alpha2\nkind: JobSet", "v1alpha2 JobSet; --file takes one object"),
         ("apiVersion", "kind: List\n---\napiVersion", "has None List, batch/v1 Job; --file takes one object"),
         (JOB, "- 1\n", "has no object"),
         (JOB, "# nothing\n", "has nothing"),
@@ -77,10 +77,20 @@ def test_what_no_run_can_be_made_of_is_refused_by_name(tmp_path, old, new, why):
         read(tmp_path, JOB.replace(old, new, 1))
 
 
-def test_replicas_with_commands_of_their_own_are_refused(tmp_path):
+def test_replicas_may_differ_in_their_commands_and_not_in_their_images(tmp_path):
     head, worker = PYTORCH.split("   Worker:")
-    with pytest.raises(ConfigError, match="Master and Worker differ"):
-        read(tmp_path, head + "   Worker:" + worker.replace("/app/train.py", "/app/other.py"))
+    own, _ = read(tmp_path, head + "   Worker:" + worker.replace("/app/train.py", "/app/other.py"))
+    assert own.argv[1] == "/app/train.py"
+    with pytest.raises(ConfigError, match="Master and Worker differ in GPUs, image or workingDir"):
+        read(tmp_path, head + "   Worker:" + worker.replace("1.13.1", "2.0.1"))
+
+
+@pytest.mark.parametrize("line", ["cd /src && torchrun $(nproc) train.py --lr 1", "exec python -u ./a/train.py;"])
+def test_a_script_is_found_in_a_shells_line_which_stays_as_it_is(tmp_path, line):
+    (tmp_path / "train.py").write_text("import torch\n")
+    text = JOB.replace("[python3, /app/train.py]", f"[sh, -c, {line!r}]")
+    own, _ = read(tmp_path, text)
+    assert own.argv[:3] == ("sh", "-c", line) and own.script == "train.py"
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ TEMPLATE = """
 """
 PYTORCH = (
     "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: mine}\nspec:\n  pytorchReplicaSpecs:\n"
-    f"    Master:\n      restartPolicy: OnFailure\n      template:{TEMPLATE}"
-    f"    Worker:\n      restartPolicy: OnFailure\n      template:{TEMPLATE}"
+    f"    Master:\n      replicas: 1\n      restartPolicy: OnFailure\n      template:{TEMPLATE}"
+    f"    Worker:\n      replicas: 1\n      restartPolicy: OnFailure\n      template:{TEMPLATE}"
 )
 JOB = (
     "apiVersion: batch/v1\nkind: Job\nmetadata: {name: mine}\nspec:\n      backoffLimit: 2\n"
@@ -87,10 +87,21 @@ def test_only_the_agent_is_added_and_the_file_is_left_alone(tmp_path: Path, text
         assert pod["volumes"][2]["configMap"]["name"] == maps[0]["metadata"]["name"]
         del pod["volumes"][2:], container["volumeMounts"][2:]
         assert container["command"][-2:] == ["/seatrial/config/agent.pyz", "/seatrial/config/plan.json"]
+        assert container.pop("args") == ["--", *plan.agent.argv]
         container["command"] = list(plan.agent.argv)
     assert stripped == parse_yaml(text, "job.yaml")
     assert text != JOB or not any(violations(workload, version) for version in VERSIONS)
     assert plan.agent.argv == ("python3", "/app/train.py") and plan.agent.gpu_count == 1 and plan.agent.check == "torch"
+
+
+def test_each_pod_gets_its_own_words_and_its_kubelet_fills_in_what_only_the_pod_knows(tmp_path: Path) -> None:
+    master = PYTORCH.replace("/app/train.py]", "--rank=$(JOB), $(CUDA_VISIBLE_DEVICES), $$(x), /app/train.py]", 1)
+    plan = planned(tmp_path / "project", master)
+    sets = rendered(plan)[-1]["spec"]["pytorchReplicaSpecs"]
+    words = [sets[name]["template"]["spec"]["containers"][0]["args"] for name in ("Master", "Worker")]
+    written = ["--rank=$(JOB)", "$(CUDA_VISIBLE_DEVICES)", "$$(x)"]
+    assert words == [["--", "python3", *written, "/app/train.py"], ["--", "python3", "/app/train.py"]]
+    assert plan.agent.argv == ("python3", "--rank=$(JOB)", "0", "$(x)", "/app/train.py")
 
 
 def test_aliases_are_values_of_their_own(tmp_path: Path) -> None:

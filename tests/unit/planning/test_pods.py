@@ -56,7 +56,9 @@ def test_claim_names_class_count_and_profile(tmp_path: Path, gpus: str) -> None:
 @pytest.mark.parametrize("kind", ["job", "pytorchjob", "jobset", "trainjob"])
 def test_every_kind_but_a_trainjob_claims(tmp_path: Path, kind: str) -> None:
     options = {"kind": kind, "gpu_claims": True, "models": "pvc:m"}
-    plan = a_cluster_plan(tmp_path, gpus="1", nodes="2", script=DDP, kubernetes=options)
+    plan = a_cluster_plan(tmp_path, CLAIMS, gpus="1", nodes="2", script=DDP, kubernetes=options)
+    with pytest.raises(UsageError, match=r"needs resource\.k8s\.io/v1, which Kubernetes v1\.31\.0 lacks"):
+        a_cluster_plan(tmp_path, gpus="1", nodes="2", script=DDP, kubernetes=options)
     if kind == "trainjob":
         with pytest.raises(UsageError, match="cannot claim GPUs"):
             rendered(plan)

@@ -108,15 +108,15 @@ def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
 
 
 def _own(cluster: ClusterPlan) -> list[Manifest]:
-    """Render the user's own workload with the agent in front of its pods' command; all else is as it was written."""
+    """Render the user's own workload with the agent in front of its pods' commands, in which kubelets fill in names."""
     manifest: Manifest = copy.deepcopy(cluster.own or {})
     volumes, mounts = agent_volumes(cluster)
     for template, _ in replicas(manifest):
         spec, container = template["spec"], own_container_of(template)
         spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
         container["volumeMounts"] = [*(container.get("volumeMounts") or []), *mounts]
+        container["args"] = ["--", *container["command"], *(container.get("args") or ())]
         container["command"] = list(cluster.command)
-        container.pop("args", None)
         meta = template["metadata"] = template.get("metadata") or {}
         meta["labels"] = {**(meta.get("labels") or {}), **cluster.labels}
         meta["annotations"] = {**(meta.get("annotations") or {}), DEFAULT_CONTAINER: container["name"]}

@@ -90,11 +90,11 @@ def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
 
 
 def _environment(cluster: ClusterPlan) -> list[Manifest]:
-    """Return the container's variables, sorted, so that manifests of the same plan are the same text."""
+    """Return the container's variables, sorted, as they were given: a kubelet fills in ``$(NAME)``, but not ``$$(``."""
     variables = {**home_env("seatrial"), "PYTHONUNBUFFERED": "1", **cluster.env}
     if cluster.gpus == 0:  # a node's default runtime would show every GPU to a CUDA image
         variables["NVIDIA_VISIBLE_DEVICES"] = "void"
-    return [{"name": name, "value": value} for name, value in sorted(variables.items())]
+    return [{"name": name, "value": value.replace("$", "$$")} for name, value in sorted(variables.items())]
 
 
 def _resources(cluster: ClusterPlan) -> Manifest:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: First version with stable Indexed Jobs. Source: kubernetes.io/blog, release notes of 1.24.
 INDEXED_SINCE = (1, 24)
+#: First version that serves resource.k8s.io/v1. Source: kubernetes.io/blog, release notes of 1.34.
+CLAIMS_SINCE = (1, 34)
 #: podFailurePolicy is on by default from here, and stable since 1.31. With it, a Job replaces a pod when that has ended
 #: and not while it is ending (podReplacementPolicy Failed is the only value allowed then), so no two pods of one rank
 #: write the same checkpoints. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
@@ -86,13 +88,17 @@ def survey(cluster: Cluster, gpu_resource: str = "nvidia.com/gpu") -> ClusterFac
         nodes = tuple(read_node(item, gpu_resource) for item in cluster.get("/api/v1/nodes")["items"])
     except ApiError as error:
         unread = (f"no permission to list nodes, so free GPUs are unknown ({error.message})",)
+    classes = _read(cluster, "/apis/resource.k8s.io/v1/deviceclasses").get("items") or ()
+    claimed = any(one["spec"].get("extendedResourceName") == gpu_resource for one in classes)  # which no node counts
+    if claimed and nodes and not any(node.capacity for node in nodes):
+        nodes, unread = None, (f"a DeviceClass stands for {gpu_resource}, so free GPUs are unknown",)
     return ClusterFacts(
         version=read_version(version),
         git_version=version["gitVersion"],
         namespace=cluster.namespace,
         context=cluster.context,
         address=cluster.address(),
-        kueue=_has_kueue(cluster),
+        kueue=bool(_read(cluster, "/apis/kueue.x-k8s.io").get("versions")),
         nodes=nodes,
         unread=unread,
     )
@@ -123,12 +129,12 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
     )
 
 
-def _has_kueue(cluster: Cluster) -> bool:
-    """Look for Kueue in discovery, which everybody may read; its version differs from cluster to cluster."""
+def _read(cluster: Cluster, path: str) -> Object:
+    """Return what discovery and classes are, which everybody may read; {} where the cluster does not serve it."""
     try:
-        return bool(cluster.get("/apis/kueue.x-k8s.io").get("versions"))
+        return cluster.get(path)
     except SeatrialError:
-        return False
+        return {}
 
 
 def _number(text: str) -> int:

@@ -76,13 +76,16 @@ def _nodes(machine: Machine) -> Verdict:
     seen = _cluster(machine)
     if "nodes" in seen.unread:
         return unknown("no permission to list nodes, so their GPUs are unknown")
-    specs = [one.get("spec") or {} for one in seen.slices]
-    claimable = {
-        str(spec.get("nodeName")): len(spec.get("devices") or ()) for spec in specs if spec["driver"] == DRA_DRIVER
-    }
-    offers = [("", seen.gpus("allocatable")), (" to claim ([kubernetes] gpu_claims = true)", claimable)]
-    if any(sum(gpus.values()) for _, gpus in offers):
-        return ok("; ".join(f"{sum(gpus.values())} GPUs{how} on {', '.join(gpus)}" for how, gpus in offers if gpus))
+    extended = {(one.get("spec") or {}).get("extendedResourceName") for one in seen.device_classes}
+    how = (
+        "by claims for nvidia.com/gpu" if "nvidia.com/gpu" in extended else "to claim ([kubernetes] gpu_claims = true)"
+    )
+    slices = "MIG slices to claim ([kubernetes] gpu_claims = true)"
+    offers = {"GPUs": seen.gpus("allocatable"), f"GPUs {how}": seen.claimable("gpu"), slices: seen.claimable("mig")}
+    if lines := [
+        f"{sum(each.values())} {what} on {', '.join(each)}" for what, each in offers.items() if any(each.values())
+    ]:
+        return ok("; ".join(lines))
     nodes = f"nodes: {', '.join(str(node['metadata']['name']) for node in seen.nodes)}; none has nvidia.com/gpu"
     if any(one["metadata"]["name"] == DRA_DRIVER for one in seen.device_classes):
         cause = "NVIDIA's driver for Dynamic Resource Allocation is installed, and reports no GPU"
@@ -174,7 +177,7 @@ def _free(machine: Machine) -> Verdict:
     ]
     if waiting:
         return found("k8s-insufficient-gpus", [*waiting[:5], f"{total} allocatable, {taken} taken"])
-    return ok(f"{total - taken} of {total} GPUs are free") if total else skipped("no node has GPUs")
+    return ok(f"{total - taken} of {total} GPUs are free") if total else skipped("no node reports GPUs")
 
 
 @KUBERNETES.check("runtime-class", "containerd has the named runtime", "k8s-runtime-missing")

@@ -208,6 +208,13 @@ def test_requests_stand_below_limits(tmp_path: Path) -> None:
         a_cluster_plan(tmp_path, cpus="1", kubernetes=own)
 
 
+def test_a_kubelet_leaves_every_value_as_it_was_given(tmp_path: Path) -> None:
+    given = {"A": "$(B)", "B": "pa$$word", "C": "$HOME$"}
+    env = rendered(a_cluster_plan(tmp_path, env=given))[-1]["spec"]["template"]["spec"]["containers"][0]["env"]
+    read = {one["name"]: one["value"].replace("$$", "$") for one in env}
+    assert {name: read[name] for name in given} == given
+
+
 def test_what_steers_the_loader_is_the_targets_and_not_pid_1s(tmp_path):
     plan = a_cluster_plan(tmp_path, env={"LD_PRELOAD": "/workspace/evil.so", "PYTHONPATH": "lib", "LEVEL": "3"})
     assert plan.cluster is not None

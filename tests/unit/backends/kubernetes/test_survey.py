@@ -33,6 +33,23 @@ def test_cluster_with_gpus_and_kueue(tmp_path: Path) -> None:
     assert facts.indexed and facts.disruptions_free
 
 
+@pytest.mark.parametrize(("resource", "known"), [("nvidia.com/gpu", False), ("nvidia.com/mig-1g.10gb", True)])
+def test_gpus_that_a_device_class_stands_for_are_not_counted_on_nodes(
+    tmp_path: Path, resource: str, known: bool
+) -> None:
+    classes = {"items": [{"spec": {"extendedResourceName": "nvidia.com/gpu"}}]}
+    nodes = {"items": [a_node("a", {"cpu": "8"})]}
+    answers = {
+        "/version": version(35),
+        "/api/v1/nodes": nodes,
+        "/apis/resource.k8s.io/v1/deviceclasses": classes,
+    }
+    with cluster_api(tmp_path, answers) as (cluster, _):
+        facts = survey(cluster, resource)
+    assert (facts.nodes is not None) is known
+    assert facts.unread == (() if known else ("a DeviceClass stands for nvidia.com/gpu, so free GPUs are unknown",))
+
+
 def test_nodes_that_may_not_be_listed_are_unread(tmp_path: Path) -> None:
     with cluster_api(tmp_path, {"/version": version(20), "/api/v1/nodes": FORBIDDEN}) as (cluster, _):
         facts = survey(cluster)
