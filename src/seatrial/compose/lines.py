@@ -14,7 +14,7 @@ import yaml
 
 from seatrial.errors import UsageError
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.text import as_typed, from_here, refuse_copied
+from seatrial.system.text import as_typed, from_here
 
 #: A Compose file of a hundred services has 100 KB.
 MAX_BYTES = 1_000_000
@@ -81,7 +81,6 @@ def read_lines(files: Sequence[Path]) -> SourceLines:
         if not path.is_file():
             raise UsageError(f"Compose file not found: {from_here(path)}", run=f"ls {as_typed(path.parent)}")
         text = read_bytes(path, inside=None, limit_bytes=MAX_BYTES, refusal=UsageError).decode("utf-8-sig", "replace")
-        refuse_copied(text, path, str(from_here(path)), refusal=UsageError)
         roots[path] = next(iter(_roots(text, path)), None)
     return SourceLines(roots)
 

@@ -14,7 +14,7 @@ from seatrial.job.in_container import AGENT_GRACE_S
 from seatrial.job.startable import scripts
 from seatrial.job.value import Value
 from seatrial.system.project_files import MAX_BYTES, parse_yaml, read_text
-from seatrial.system.text import as_typed, refuse_copied
+from seatrial.system.text import as_typed
 
 _KINDS = {"batch/v1 Job": "job", "kubeflow.org/v1 PyTorchJob": "pytorchjob"}
 
@@ -103,7 +103,6 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
         names = ", ".join("--" + key.replace("_", "-") for key in typed)
         raise ConfigError(f"{names}: with --file, the file decides", run=f"${{EDITOR:-vi}} {as_typed(path)}")
     text = read_text(path, inside=None, limit_bytes=MAX_BYTES)
-    refuse_copied(text, path, str(path))
     parts = re.split(r"(?m)^---(?:[ \t].*)?$", text)
     objects = [one for one in (parse_yaml(part, str(path)) for part in parts) if one is not None]
     kinds = [f"{one.get('apiVersion')} {one.get('kind')}" if isinstance(one, dict) else "no object" for one in objects]

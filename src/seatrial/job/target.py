@@ -38,12 +38,12 @@ from seatrial.job.startable import (
     without_runner,
 )
 from seatrial.job.tasks import activated, makefile, task_commands
-from seatrial.system.text import as_typed, refuse_copied
+from seatrial.system.text import as_typed
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
-_MOST_OF_YAML, _MOST_OF_SCRIPT, _MOST_OF_PYTHON = 20_000, 50_000, 2_000_000
+_MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
 #: Most scripts that an error lists if none is similar.
 _MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
@@ -160,7 +160,6 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
-    refuse_copied(text, here / name, name, shell=True, refusal=TargetError)
     return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
 
 
@@ -264,7 +263,6 @@ def _script(word: str, project: Path, start: Path) -> str:
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or is_shell(path):
         raise _no_python(word, path)
-    refuse_copied(beginning(path, _MOST_OF_PYTHON), path, word, refusal=TargetError)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",

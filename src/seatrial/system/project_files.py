@@ -18,7 +18,7 @@ from typing import Any
 
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError
 from seatrial.system.nofollow import open_source, write_inside
-from seatrial.system.text import as_typed, refuse_copied
+from seatrial.system.text import as_typed
 
 #: Far above usual files, and read in milliseconds.
 MAX_BYTES = 2_000_000
@@ -204,7 +204,6 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
     if long_key := _LONG_KEY.search(text):
         line = text.count("\n", 0, long_key.start()) + 1
         raise _refused(path, f"a key of more than {_MOST_PARTS} parts (at line {line})")
-    refuse_copied(text, path, path.name)
     try:
         table: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -57,7 +57,7 @@ def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("words", COPIED)
-def test_a_file_that_was_copied_from_a_page(words: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_another_kind(words: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, *expected = COPIED[words]
     (project / next(word for word in words.split() if "." in word)).write_text(text)
     assert cli._main(words.split()) == 2

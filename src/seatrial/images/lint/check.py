@@ -19,7 +19,6 @@ from seatrial.stack.facts import cuda_images
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import image_problems
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.text import what_came_along, without_lines
 
 #: Limits far above usual files; some rules' time grows with lines times stages.
 _MAX_BYTES, _MOST_LINES, _MOST_STAGES = 200_000, 5000, 200
@@ -45,7 +44,7 @@ def check_dockerfile(path: Path) -> list[Remark]:
             run=f"iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8   # where it was written by PowerShell",
         )
     file = read_dockerfile(text)
-    refused = list(_unknown(file, path))
+    refused = list(_unknown(file))
     if is_shell(path) or len(refused) * 2 > len(file.instructions):
         kind = "it is a shell script" if is_shell(path) else refused[0].message
         raise UsageError(f"{path} is not a Dockerfile: {kind}", run=f"head {path}")
@@ -64,16 +63,12 @@ def check_dockerfile(path: Path) -> list[Remark]:
     return sorted({*refused, *found}, key=lambda each: (each.line, each.id))
 
 
-def _unknown(file: Dockerfile, path: Path) -> Iterator[Remark]:
-    """Find unknown instructions, such as lines of a web page that were copied along with the file."""
-    unknown = [each for each in file.instructions if each.name not in _INSTRUCTIONS]
-    lines = [(each.line, what) for each in unknown if (what := what_came_along(f"{each.name}{each.raw}"))]
-    for each in unknown:
-        what = f", {what}" if (what := dict(lines).get(each.line)) else ""
+def _unknown(file: Dockerfile) -> Iterator[Remark]:
+    """Find unknown instructions."""
+    for each in (each for each in file.instructions if each.name not in _INSTRUCTIONS):
         close = difflib.get_close_matches(each.name, _INSTRUCTIONS, n=1)
         fix = f"{close[0]}{each.raw}" if close else "end the line above with \\, or write RUN before it"
-        fix = without_lines([line for line, _ in lines], str(path)) if what else fix
-        yield remark(each.line, "unknown-instruction", name=each.name.lower(), what=what, fix=fix)
+        yield remark(each.line, "unknown-instruction", name=each.name.lower(), fix=fix)
 
 
 def image_warnings(image: str, machine: TargetMachine | None, *, pulled: bool) -> Iterator[str]:

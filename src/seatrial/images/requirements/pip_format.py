@@ -24,7 +24,7 @@ from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
 from seatrial.system.project_files import is_there, read_bytes
-from seatrial.system.text import as_typed, refuse_copied, shown
+from seatrial.system.text import as_typed, shown
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
@@ -330,7 +330,6 @@ def text_of(path: Path, root: Path) -> str:
         text = data.decode("utf-16" if wide else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
-    refuse_copied(text, path, path.name)
     return text
 
 
