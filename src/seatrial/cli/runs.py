@@ -61,13 +61,9 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.cli.screen import front
     from seatrial.compose.commands import refresh
     from seatrial.compose.receipt import show_receipt
-    from seatrial.runs.notify import notes
 
     group = refresh(GroupStore(store), group, this_host())
-    person = front(as_json=as_json)
-    show_receipt(group, store, person, this_host(), as_json=as_json)
-    for note in [] if as_json else notes(GroupStore(store).folder(group.id)):
-        person.note(f"notified {note}")
+    show_receipt(group, store, front(as_json=as_json), this_host(), as_json=as_json)
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 

@@ -36,12 +36,6 @@ FOLDER = "exports"
 
 def check_format(to: str) -> None:
     """Check the name of an export's format. Raises UsageError."""
-    if to == "torchscript":
-        raise UsageError(
-            "--to torchscript is not written any more",
-            cause="torch has deprecated TorchScript; a .pt2 file also carries its network",
-            run="seatrial export last --to pt2",
-        )
     if to not in SUFFIXES:
         raise UsageError(
             f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"

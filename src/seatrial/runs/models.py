@@ -39,7 +39,6 @@ PROGRAMS = (".pt2", ".onnx")
 #: Inputs and outputs that recipes keep next to a model's weights. Source: train/saving/examples.py.
 _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
-_TORCHSCRIPT = (".torchscript", ".ts")
 
 #: Suffixes of files that torch.save writes. ``model_best.pth.tar`` is usual, too.
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
@@ -81,7 +80,7 @@ SERVE = Verb(
 )
 
 #: Ends of the names of models' files, whether or not a command reads them; other words name runs.
-FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_TORCHSCRIPT, *_KERAS)))
+FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_KERAS)))
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,6 @@ def _check_suffix(path: Path, verb: Verb) -> None:
             cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
             run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
         )
-    if suffix in _TORCHSCRIPT:
-        raise torchscript_error(path)
     if path.name.lower().endswith(verb.suffixes):
         return
     if verb is SERVE and path.name.lower().endswith(_CHECKPOINTS):
@@ -163,15 +160,6 @@ def _check_suffix(path: Path, verb: Verb) -> None:
     raise UsageError(
         f"{from_here(path)} is not a model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
         run=verb.example,
-    )
-
-
-def torchscript_error(path: Path) -> UsageError:
-    """Return the refusal of a TorchScript file, which older versions read."""
-    return UsageError(
-        f"{from_here(path)} is TorchScript, which is not read any more",
-        cause="torch has deprecated it; a .pt2 file also carries its network",
-        run="seatrial export WEIGHTS --to pt2 --model MODULE:FUNCTION   # net:make_model: make_model() in net.py",
     )
 
 
@@ -246,17 +234,14 @@ def _whole_zip(path: Path) -> bool:
 
 
 def _is_pickle(path: Path) -> bool:
-    """Return True for what torch.save wrote. Raises UsageError for TorchScript."""
+    """Return True for what torch.save wrote."""
     if not zipfile.is_zipfile(path):
         return True
     try:
         with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
-            names = {name.rpartition("/")[2] for name in archive.namelist()}
+            return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist())
     except (zipfile.BadZipFile, ValueError, NotImplementedError):  # names of other bytes, a later version
         return False
-    if "constants.pkl" in names and "data.pkl" in names:
-        raise torchscript_error(path)
-    return "data.pkl" in names
 
 
 # -- which model a reference names

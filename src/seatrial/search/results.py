@@ -1,4 +1,4 @@
-"""Write the results of a study: columns, the line of its status, the page with a chart and a table, notifications."""
+"""Write the results of a study: columns, the line of its status, the page with a chart and a table."""
 
 from __future__ import annotations
 

@@ -195,5 +195,3 @@ def test_an_export_reports_as_early_what_it_lacks(tmp_path: Path) -> None:
     (tmp_path / "w.pt").write_bytes((tmp_path / "w.pt").read_bytes()[:-30])
     with pytest.raises(DataError, match=r"w\.pt is truncated"):
         check_model_file(of_file(tmp_path / "w.pt", EXPORT), EXPORT, with_network=True)
-    with pytest.raises(UsageError, match="is TorchScript"):
-        check_model_file(of_file(zipped(tmp_path / "s.pt", "s/data.pkl", "s/constants.pkl"), EXPORT), EXPORT)
