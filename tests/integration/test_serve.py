@@ -80,7 +80,7 @@ def test_from_a_trained_model_to_a_receipt(project: Project) -> None:
     assert ask(port, body={"image": "no image"})[0] in (400, 422)
 
     taken = project.cli("serve", "digits", "--on", "local", "--port", str(port), exit_code=2).stderr
-    assert f"Port {port} is taken by run {run_id}" in taken
+    assert f"Port {port} is taken" in taken
     assert re.search(r"--port \d+", taken)  # the next one that is free: other tests listen, too
 
     project.cli("runs", "stop", run_id)

@@ -14,13 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from seatrial.backends import table
-from seatrial.errors import DataError, SeatrialError, UsageError
+from seatrial.errors import DataError, UsageError
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.tables import TOKEN, Changes, Serving, Tuning, Weights
 from seatrial.runs.models import TrainedModel
-from seatrial.runs.run import Run, run_name
-from seatrial.runs.store import RunStore
 from seatrial.system.address import is_loopback, taken
 from seatrial.system.text import as_typed, from_here
 
@@ -207,7 +205,7 @@ _INTERVAL_S, _ANSWER_S = 0.2, 2.0
 _LOOKED_AT = 20
 
 
-def refuse_taken_port(job: Job, store: RunStore) -> None:
+def refuse_taken_port(job: Job) -> None:
     """Check a server's address. Raises UsageError: the port is taken, or the address is not this machine's."""
     serving = job.serve
     if serving is None or (error := taken(serving.address, serving.port)) is None:
@@ -216,11 +214,7 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
     if error.errno == errno.EADDRINUSE:
         above = range(serving.port + 1, min(serving.port + _LOOKED_AT, 65536))
         free = next((port for port in above if taken(serving.address, port) is None), serving.port + 1)
-        other = _serving_on(store, serving.port)
-        by = "" if other is None else f" by run {run_name(other) or other.id}, which serves too"
-        first = "" if other is None else f"seatrial runs stop {run_name(other) or other.id}   # or: "
-        command = f"{first}seatrial serve {_with_port(serving.typed, free)}"
-        raise UsageError(f"Port {serving.port} is taken{by}", run=command)
+        raise UsageError(f"Port {serving.port} is taken", run=f"seatrial serve {_with_port(serving.typed, free)}")
     if error.errno == errno.EACCES:
         raise UsageError(
             f"Port {serving.port} may be opened by root alone",
@@ -230,16 +224,6 @@ def refuse_taken_port(job: Job, store: RunStore) -> None:
         f"{where} is not an address of this machine: {error.strerror}",
         run="seatrial serve … --host 0.0.0.0   # every address of this machine",
     )
-
-
-def _serving_on(store: RunStore, port: int) -> Run | None:
-    """Return the run of this project that serves on a port, by its record; None if none does."""
-    for run in reversed(store.all()):
-        with contextlib.suppress(SeatrialError, OSError):  # another look at the run reports it
-            serving = None if run.ended else run.plan().job.serve
-            if serving is not None and serving.port == port:
-                return run
-    return None
 
 
 def warnings_of(job: Job) -> tuple[str, ...]:

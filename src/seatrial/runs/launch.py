@@ -165,7 +165,7 @@ def prepare(
         )
         _require_model(job)
     store = RunStore(job.project, host)
-    refuse_taken_port(job, store)
+    refuse_taken_port(job)
     ground = _survey(job, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         finalise(earlier, host)  # one that ended while nobody watched does not hold its name

@@ -85,10 +85,10 @@ def test_a_taken_port_names_a_free_one(project: Path, store: RunStore) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(UsageError, match=f"Port {port} is taken") as raised:
-            refuse_taken_port(job(project, "digits", store, port=port, typed=f"digits --port {port}"), store)
+            refuse_taken_port(job(project, "digits", store, port=port, typed=f"digits --port {port}"))
     named = int((raised.value.run or "").rpartition("--port ")[2])
     assert port < named < port + 20
-    refuse_taken_port(job(project, "digits", store, port=port), store)
+    refuse_taken_port(job(project, "digits", store, port=port))
 
 
 def test_a_list_of_files_is_never_read_whole(tmp_path: Path) -> None:
