@@ -223,9 +223,6 @@ def elsewhere_in_the_project(
         if remedy.startswith("git "):
             run, _, folder = remedy.removesuffix(" is empty").partition("   # ")
             raise ConfigError(f"{where} imports {name} from the git submodule {folder}, which is empty", run=run)
-        if builder := _built_by_ffi(project / where.rpartition(":")[0]):
-            remedy = f"{builder} compiles it with torch.utils.ffi, which torch 1.0 and later lack: replace it, for "
-            remedy += "example by a function of torchvision.ops"
         yield f"{where} imports {name}, which is not in the project: {remedy}"
     if image := script.modules.get("scipy.misc.…"):
         yield f"{image}: scipy 1.3 removed it; use imageio.v2.imread, imageio.v2.imwrite or PIL.Image.resize"
@@ -239,13 +236,6 @@ def _is_installed(name: str, project: Path, found: Requirements) -> bool:
     if not top or folder_of(top, project) is not None:
         return False
     return _is_known(top, _names()) or is_listed(found, top, top) or folder_of(name, project) is not None
-
-
-def _built_by_ffi(module: Path) -> str | None:
-    """Return the build.py that compiles a module's extension with torch 0.4's torch.utils.ffi; None if none does."""
-    scripts = [folder / "build.py" for folder in module.parents[:2]]
-    found = (each for each in scripts if is_file(each) and "torch.utils.ffi" in each.read_text(errors="replace"))
-    return next((f"{each.parent.name}/{each.name}" for each in found), None)
 
 
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:

@@ -73,7 +73,7 @@ class SourceBuild:
 
     @property
     def in_sight(self) -> bool:
-        """Return True if the build needs the image's packages. (Also: rename `in_sight` to `needs_image_packages`.)"""
+        """Return True if the build needs the image's packages."""
         return bool(self.modules) or self.legacy
 
 
