@@ -109,18 +109,17 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     if len(objects) == 1 and isinstance(objects[0], dict) and {"services", "include"} & objects[0].keys():
         raise ConfigError(f"{path} is a Compose file, which up takes", run=f"seatrial up -f {as_typed(path)}")
     if len(kinds) != 1 or kinds[0] not in _KINDS:
-        kind = kinds[0].rpartition(" ")[2].lower() if len(kinds) == 1 else ""
-        ours = kind in ("jobset", "trainjob")
+        others = "kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml"
+        made = {"JobSet": "jobset", "TrainJob": "trainjob"}.get(kinds[0].rpartition(" ")[2] if len(kinds) == 1 else "")
         raise ConfigError(
             f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}",
-            run=f"seatrial run … --kind {kind}" if ours else "kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml",
+            run=f"seatrial run train.py --on k8s --kind {made}" if made else others,
         )
     try:
         own, flags = _read(objects[0], str(path), project)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         why = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-        check = f"kubectl apply --dry-run=server -f {as_typed(path)}"
-        raise ConfigError(f"{path} cannot be run: {why}", run=check) from None
+        raise ConfigError(f"{path} cannot be run: {why}", run=f"${{EDITOR:-vi}} {as_typed(path)}") from None
     kubernetes = {"kind": _KINDS[kinds[0]], **flags.pop("kubernetes"), **tables["kubernetes"]}
     return own, {**given, **flags, "image": {**flags["image"], **tables["image"]}, "kubernetes": kubernetes}
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.kubernetes.manifests import KINDS, addresses
-from seatrial.backends.kubernetes.pod import MANAGED_BY
+from seatrial.backends.kubernetes.pod import MANAGED_BY, check_admission
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
 from seatrial.images.lint.check import image_warnings
@@ -172,6 +172,7 @@ def _labels(job: Job, run_id: str) -> dict[str, str]:
 def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> Parts:
     """Plan a workload of the user's own: its pods start the agent, and the agent starts their command."""
     assert site.cluster is not None and job.image.ready is not None, "the file names an image"
+    check_admission(own.manifest, own.file)
     facts, template, spec = site.cluster.facts, replicas(own.manifest)[0][0], own.manifest["spec"]
     gpus, kind = pod_gpus(job, facts), job.kubernetes.kind
     is_python = re.fullmatch(r"(?:.*/)?python(?:3(?:\.\d+)?)?", own.argv[0]) is not None

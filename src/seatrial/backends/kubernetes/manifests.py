@@ -86,8 +86,8 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
-    for workload in workloads:
-        check_admission(workload, plan.job.own.file if plan.job.own else None)
+    for workload in workloads if cluster.own is None else ():  # the user's was checked when it was planned
+        check_admission(workload, None)
     return [*maps, *claim_template(cluster), *workloads]
 
 

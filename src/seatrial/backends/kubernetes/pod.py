@@ -267,7 +267,7 @@ def _mount(name: str, mount: PodMount) -> dict[str, Any]:
     return entry
 
 
-#: Rules of the operators' validating webhooks.
+#: Rules of the operators' validating webhooks, and of the API server.
 _ADMISSION = Path(__file__).with_name("admission.toml")
 
 #: Names in that table → RFC 1035, RFC 1123, and Kubernetes' domain-prefixed path.
@@ -291,7 +291,7 @@ def check_admission(manifest: Mapping[str, Any], file: str | None) -> None:
                 got = f", got {wrong[0]}" if wrong else ""
                 raise UsageError(
                     f"{file or manifest['kind']}: {rule['field']} must be {rule['must']}{got}",
-                    cause=f"the webhook of {operator} refuses it ({table['source']})",
+                    cause=f"{operator} refuses it ({table['source']})",
                     run=f"${{EDITOR:-vi}} {file}" if file else "seatrial run … --kind job",
                 )
 
