@@ -15,7 +15,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import Job
 from seatrial.job.reading.files import CONFIGURATION, Read, Write
 from seatrial.job.reading.modules import folders_of
-from seatrial.job.reading.signs import of_a_machine
+from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
 
 #: Words of an option's name, or of a key, whose folder is written to.
@@ -104,20 +104,24 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
-        path = Path(os.path.normpath(job.folder / read.path))
-        seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
-        if "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
-            found.append(f"{read.where} reads {read.path}, a Git LFS pointer without its content: git lfs pull")
+        seen = posixpath.normpath(posixpath.join(job.folder_inside, read.path))
+        path = (brought := on_host(job, seen)) or Path(os.path.normpath(job.folder / read.path))
+        if WINDOWS.match(read.path):
+            absent.setdefault(Path(read.path[:2]), []).append(read)
+        elif "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
+            found.append(f"{read}, a Git LFS pointer without its content: git lfs pull")
         elif "\\" in read.path:
-            found.append(f"{read.where} reads {read.path}; Linux needs {read.path.replace(chr(92), '/')}")
+            found.append(f"{read}; Linux needs {read.path.replace(chr(92), '/')}")
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             found += _lacking(job, path, read, reads)
-        elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
+        elif brought and not _exists(brought):
+            found.append(f"{read}, and the mounted folder has no {brought}")
+        elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
     yield from found[:_MOST_MISSING]
     for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
         also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""
-        yield f"{read.where} reads {read.path}{also}, which {_instead(job, path, [read, *more])}"
+        yield f"{read}{also}, which {_instead(job, path, [read, *more])}"
     if (left := len(found) + len(absent) - _MOST_MISSING) > 0:
         yield f"and {left} more missing inputs"
 
@@ -143,40 +147,62 @@ def mounted(job: Job) -> list[str]:
     return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
 
 
+def on_host(job: Job, path: str) -> Path | None:
+    """Return where a container's path lies on this machine, None if no mount of the user's brings it."""
+    folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
+    pairs = [(mount.target, mount.source) for mount in job.mounts]
+    pairs += [(target, folder.source) for folder, target in folders if folder]
+    inside = [(target, source) for target, source in pairs if PurePosixPath(path).is_relative_to(target)]
+    target, source = max(inside, key=lambda pair: len(pair[0]), default=("", None))
+    return source and source / posixpath.relpath(path, target)
+
+
 def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
     """Yield a sentence for each folder that a script writes to, and neither the project nor a mount has."""
     texts = [*read_sources(_sources(job), job.project, _MOST_SEARCHED)] if writes else []
     lines = [line for text in texts for line in text.splitlines() if _MAKES_FOLDERS.search(line)]
     for write in writes[:_MOST_MISSING]:
         folder = posixpath.normpath(posixpath.dirname(write.path))
-        path = Path(os.path.normpath(job.folder / folder))
-        seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, folder)))
-        known = _exists(path) or any(map(seen.is_relative_to, mounted(job))) or not path.is_relative_to(job.project)
+        brought = on_host(job, posixpath.normpath(posixpath.join(job.folder_inside, folder)))
+        path = brought or Path(os.path.normpath(job.folder / folder))
+        known = _exists(path) or not (brought or path.is_relative_to(job.project))
         if not known and not any(path.name in line for line in lines):
-            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shlex.quote(folder)}"
+            shown = shlex.quote(str(brought or folder))
+            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shown}"
 
 
 def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     """Return where missing inputs are, or what creates them. ``path``: the first part of them that is missing."""
     read = reads[0]
+    folders, parts = folders_of(job.project), Path(read.path.replace("\\", "/")).parts
+    same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
+    there = os.path.relpath(same[0], job.folder) if same else None
+    edit = f"-- {read.option} {there or 'PATH'}" if read.option else f"edit {read.where}"
+    if WINDOWS.match(read.path):
+        has = (
+            f"{edit}, as the project has {there}"
+            if there
+            else f"{edit}, for example to {CONTAINER_DATA}, which --data DIR mounts"
+        )
+        return f"is a Windows path, and no container has one: {has}"
+    if there and of_a_machine(read.path):
+        return f"this machine does not have, but the project has {there}: {edit}"
     if not path.is_relative_to(job.project):
         parents = [posixpath.dirname(each.path) if Path(each.path).suffix else each.path for each in reads]
         alike = len({each.startswith("/") for each in parents}) == 1
         folder = posixpath.commonpath(parents) if alike else parents[0]
         target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
         option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
-        typed = read.option or _exists(Path(folder))  # the missing file lies in a folder that is mounted where it is
-        return "this machine does not have" + ("" if typed else f"; to mount it: {option}")
-    folders, parts = folders_of(job.project), Path(read.path).parts
+        option += f", or give {read.option}" if read.option else ""
+        mounts = _exists(Path(folder))  # the missing file lies in a folder that is mounted where it is
+        return "this machine does not have" + ("" if mounts else f"; to mount it: {option}")
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
         script = os.path.relpath(job.project / job.target.value, root)
         run = f"seatrial run {shlex.quote(script)}" if job.target.kind == "script" else "seatrial run …"
         there = os.path.relpath(root, job.folder)
         return f"is below {there}, but the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
-    same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
-    if same:
-        found = os.path.relpath(same[0], job.folder)
-        return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
+    if there:
+        return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
     return f"the project does not have{advice or _maker(job, read.path)}"
 

@@ -171,6 +171,10 @@ PLACEHOLDER = re.compile(
 )
 
 
+#: The beginning of an absolute path of Windows, which Linux takes for a relative one.
+WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
+
+
 def of_a_machine(text: object) -> bool:
     """Return whether a text is a path of one machine: ``/home/me/data``, ``D:\\data``."""
     return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
@@ -179,28 +183,50 @@ def of_a_machine(text: object) -> bool:
 #: Calls whose arguments are paths of files, and keywords for them; of other calls an argument may be a key or a route.
 _READS = re.compile(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir")
 _FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
+#: Paths that are nothing else; calls that show, change or check them alone.
+_PATHS_ALONE = re.compile(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
+_USES_NOTHING = re.compile(
+    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|\w+swith|r?split|sub|compile|match|search|"
+    r"exists|is_?file|is_?dir|(sys\.path|.*\.environ)\..*|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
+)
 
 
-def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
-    """Yield paths of an assignment, a call or a dictionary, but not of typed options; of a longer text its folder."""
+def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield (path, option) of an assignment, a call or a dictionary, but not of typed options; of a text its folder.
+
+    Args: typed: options without their dashes.
+    """
     values: list[ast.expr] = []
+    option = None
     if isinstance(node, ast.Assign) and not any(isinstance(each, ast.Subscript) for each in node.targets):
         values = [node.value]
     elif isinstance(node, ast.Dict):
-        values = [
-            each for key, each in zip(node.keys, node.values, strict=True) if _FOR_PATHS.fullmatch(literal(key) or "")
-        ]
+        pairs = zip(node.keys, node.values, strict=True)
+        values = [each for key, each in pairs if _FOR_PATHS.fullmatch(literal(key) or "") or _is_path(each)]
     elif isinstance(node, ast.Call):
+        last, defines = last_name(node.func), last_name(node.func).startswith("DEFINE_")
         given = {name: value for name, value in keywords(node).items() if name and _FOR_PATHS.fullmatch(name)}
         names = [*(each for each in _constants(node.args) if isinstance(each, str)), *given]
-        by_place = "default" in given and not names[0].startswith("-")
+        option = f"--{names[0]}" if defines else next((each for each in names if each.startswith("-")), None)
+        by_place = "default" in given and option is None
         is_typed = by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)
-        values = [*(() if is_typed else given.values()), *(node.args if _READS.fullmatch(last_name(node.func)) else ())]
-    for value in values:
-        whole = value.left if isinstance(value, ast.BinOp) else value
-        first = next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
+        others = () if _USES_NOTHING.fullmatch(last) or _USES_NOTHING.fullmatch(dotted(node.func)) else node.args
+        values = [] if is_typed else [*given.values()]
+        values += node.args if _READS.fullmatch(last) else [] if option and is_typed else filter(_is_path, others)
+    for value in (inner for each in values for inner in getattr(each, "elts", [each])):
+        first = _first(value)
         text = literal(first) or ""
-        yield text if first is value else text[: text.rfind("/") + 1]
+        yield text if first is value else text[: text.rfind("/") + 1], option
+
+
+def _first(value: ast.expr) -> ast.expr | None:
+    """Return the text that an expression begins with: of a sum, of an f-string."""
+    whole = value.left if isinstance(value, ast.BinOp) else value
+    return next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
+
+
+def _is_path(value: ast.expr) -> bool:
+    return _PATHS_ALONE.match(literal(_first(next(iter(getattr(value, "elts", [])), value))) or "") is not None
 
 
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
