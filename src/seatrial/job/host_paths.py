@@ -45,7 +45,9 @@ _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|un
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
 _KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
-_IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
+_IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
+#: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
+_OF_YOLO = re.compile(r"""(?m)^(path|train|val|names|nc|download)\s*:[ \t]*["']?([^\s"'#\[]*)""")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class HostPath:
         variants = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
         variants += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
         found = next((f"; {text} exists" for source, text in variants if _exists(Path(source))), "")
+        if WINDOWS.match(self.text):
+            return f"{self}: no container has a Windows path{found}"
         return f"{self}: this machine has no such file or folder{found}"
 
     def __str__(self) -> str:
@@ -137,7 +141,7 @@ def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterato
             if read.where == read.path and each.key[:1].strip():
                 group = posixpath.relpath(posixpath.dirname(read.path) or ".", posixpath.commonpath(composed))
                 override = f", or override it: -- {'.'.join((*Path(group).parts, each.key))}=DIR"
-            mount = f"; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}" if folder.startswith("/") else ""
+            mount = f"; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}" if each.text[0] in "/~." else ""
             yield f"{each.absence}{mount}"
 
 
@@ -179,13 +183,9 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     there = os.path.relpath(same[0], job.folder) if same else None
     edit = f"-- {read.option} {there or 'PATH'}" if read.option else f"edit {read.where}"
     if WINDOWS.match(read.path):
-        has = (
-            f"{edit}, as the project has {there}"
-            if there
-            else f"{edit}, for example to {CONTAINER_DATA}, which --data DIR mounts"
-        )
-        return f"is a Windows path, and no container has one: {has}"
-    if there and of_a_machine(read.path):
+        why = f"the project has {there}" if there else f"--data DIR mounts {CONTAINER_DATA}, for example"
+        return f"is a Windows path, and no container has one: {edit}; {why}"
+    if there and of_a_machine(read.path) and not reads[1:]:
         return f"this machine does not have, but the project has {there}: {edit}"
     if not path.is_relative_to(job.project):
         parents = [posixpath.dirname(each.path) if Path(each.path).suffix else each.path for each in reads]
@@ -198,7 +198,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
         return "this machine does not have" + ("" if mounts else f"; to mount it: {option}")
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
         script = os.path.relpath(job.project / job.target.value, root)
-        run = f"seatrial run {shlex.quote(script)}" if job.target.kind == "script" else "seatrial run …"
+        words = [script, *(["--", *job.target.args] if job.target.args else [])]
+        run = f"seatrial run {shlex.join(words)}" if job.target.kind == "script" else "seatrial run …"
         there = os.path.relpath(root, job.folder)
         return f"is below {there}, but the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
     if there:
@@ -233,9 +234,6 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if (path := _path(value, where, job, written=written)) is not None:
         yield path
         return
-    if re.match(r"[C-Z]:[\\/]", value) and of_a_machine(value):
-        yield HostPath(Path(value), value, where, value, written=False)
-        return
     file = Path(os.path.normpath(job.folder / value))
     if not value or not file.is_relative_to(job.project):
         return
@@ -269,15 +267,35 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
         text = read_bytes(file, inside=job.project, limit_bytes=_MOST_BYTES).decode()
     except (ConfigError, UnicodeDecodeError):
         return
+    yield from _of_yolo(text, file, shown, job)
     for number, line in enumerate(text.splitlines(), 1):
         for match in _IN_TEXT.finditer(line.partition(" #")[0]):
             written = _is_written(line[: match.start()])
             path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
-            if path is not None and path.text.count("/") > 1 and (path.is_there or of_a_machine(path.text)):
+            deep = len(re.findall(r"[\\/]+", match[0])) > 1
+            if path is not None and deep and (path.is_there or of_a_machine(path.text)):
                 yield replace(path, key=key[1] if (key := _KEY.match(line)) else "")
 
 
+def _of_yolo(text: str, file: Path, shown: str, job: Job) -> Iterator[HostPath]:
+    """Yield the missing images of a data set that a file describes for Ultralytics: by its folder, or by ours."""
+    found = {match[1]: match for match in _OF_YOLO.finditer(text)}
+    values = {key: match[2] for key, match in found.items()}
+    if not ({"train", "val"} <= {*values} and {"names", "nc"} & {*values}) or values.get("download"):
+        return
+    for key in ("train", "val"):
+        folder, name = values.get("path", ""), values[key]
+        tried = [folder and job.folder, folder and job.folder / "datasets", file.parent]
+        places = [Path(root, folder, each) for root in filter(None, tried) for each in (name, name.removeprefix("../"))]
+        target = posixpath.join(folder, name)
+        if name and not (of_a_machine(target) or target.startswith("/") or any(map(_exists, places))):
+            where = f"{shown}:{text.count(chr(10), 0, found[key].start()) + 1} {key}"
+            yield HostPath(places[0], posixpath.join(job.folder_inside, target), where, target, written=False)
+
+
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
+    if WINDOWS.match(text) and of_a_machine(text):
+        return HostPath(Path(text), text, where, text, written, typed)
     if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
         return None
     if text.startswith(("/dev/", "/proc/", "/sys/")):  # the kernel's: a container has its own

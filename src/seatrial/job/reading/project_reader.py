@@ -387,7 +387,8 @@ class ProjectReader:
             for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
                 self.reading.signs.setdefault(sign, evidence)
-                if certain and (seen.always if sign == "notebook" else seen.certain):
+                holds = {"notebook": seen.always, "input": seen.likely and not shown.startswith("sys.")}
+                if certain and holds.get(sign, seen.certain):
                     self.reading.certain_signs.setdefault(sign, evidence)
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")

@@ -88,7 +88,10 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
-            is_read = any(inside(_in_container(job, each.path), path.target) for each in script.reads)
+            is_read = any(
+                inside(_in_container(job, each.path), path.target) or path.where.startswith(f"{each.path}:")
+                for each in script.reads
+            )
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
                 warnings.append(path.absence)
             continue
