@@ -194,8 +194,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
         target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
         option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
         option += f", or give {read.option}" if read.option else ""
-        mounts = _exists(Path(folder))  # the missing file lies in a folder that is mounted where it is
-        return "this machine does not have" + ("" if mounts else f"; to mount it: {option}")
+        unclear = _exists(Path(folder)) or re.search("[$%]", folder)  # a folder that is mounted where it is
+        return "this machine does not have" + ("" if unclear else f"; to mount it: {option}")
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
         script = os.path.relpath(job.project / job.target.value, root)
         words = [script, *(["--", *job.target.args] if job.target.args else [])]
