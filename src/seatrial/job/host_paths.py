@@ -145,20 +145,18 @@ def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterato
             yield f"{each.absence}{mount}"
 
 
-def mounted(job: Job) -> list[str]:
-    """Return the paths in the container at which the user's folders are mounted, including data and models."""
+def mounted(job: Job) -> dict[str, Path]:
+    """Return path in the container → the user's folder that is mounted there, including data and models."""
     folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
-    return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
+    own = {target: folder.source for folder, target in folders if folder}
+    return {mount.target: mount.source for mount in job.mounts} | own
 
 
 def on_host(job: Job, path: str) -> Path | None:
     """Return where a container's path lies on this machine, None if no mount of the user's brings it."""
-    folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
-    pairs = [(mount.target, mount.source) for mount in job.mounts]
-    pairs += [(target, folder.source) for folder, target in folders if folder]
-    inside = [(target, source) for target, source in pairs if PurePosixPath(path).is_relative_to(target)]
-    target, source = max(inside, key=lambda pair: len(pair[0]), default=("", None))
-    return source and source / posixpath.relpath(path, target)
+    inside = {target: source for target, source in mounted(job).items() if PurePosixPath(path).is_relative_to(target)}
+    target = max(inside, key=len, default="")
+    return inside[target] / posixpath.relpath(path, target) if inside else None
 
 
 def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:

@@ -278,11 +278,8 @@ class Constants:
         index = names.index(name) - (names[0] in ("self", "cls"))
         for caller, node, always, tests in self.callers.get(unit, ()):
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
-            sure = (
-                (self.likely(caller, tests) if self.likely else always)
-                and caller in self.always
-                and None not in keywords(node)
-            )
+            sure = self.likely(caller, tests) if self.likely else always
+            sure = sure and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
@@ -336,13 +333,11 @@ def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Call) and last_name(node.func).startswith("DEFINE_") and node.args:
         pairs = [(literal(node.args[0]), keywords(node).get("default") or next(iter(node.args[1:]), None))]
     elif isinstance(node, ast.ClassDef) and "dataclass" in {
-        last_name(getattr(each, "func", each)) for each in node.decorator_list
+        dotted(getattr(each, "func", each)) for each in node.decorator_list
     }:
-        fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-        calls = [
-            keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value for each in fields
-        ]
-        pairs = [(last_name(each.target), default) for each, default in zip(fields, calls, strict=True)]
+        for each in (each for each in node.body if isinstance(each, ast.AnnAssign)):
+            default = keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value
+            pairs.append((last_name(each.target), default))
     yield from ((name, default) for name, default in pairs if name and default)
 
 

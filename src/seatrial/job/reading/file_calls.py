@@ -27,18 +27,9 @@ _BY_NAME = re.compile(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_doten
 _OF_PACKAGES = re.compile(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
 #: Packages whose paths are not of this project's files; a path that is no dotted name and no name on a hub.
 _OF_OTHERS = re.compile(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
-IS_PATH = re.compile(
-    r"(\.{0,2}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.(avi|bin|bmp|ckpt|csv|dat|db|edf|feather|flac|gif|gz|h5|hdf5?|jpe?g|joblib|jsonl?|"
-    r"keras|las|lst|mat|md|mp[34]|msgpack|nc|nii|npy|npz|obj|onnx|parquet|pb|pcd|pickle|pkl|ply|png|pth?|safetensors|stl|"
-    r"tar|tfrecords?|tiff?|tsv|txt|vec|wav|xlsx?|xml|ya?ml|zip)",
-    re.S,
-)
+IS_PATH = re.compile(rf"(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})", re.S)
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
-OF_ULTRALYTICS = re.compile(
-    r"(?!.*\.ya?ml).*|(.*/)?(african|argo|brain|carparts|coco|construction|crack|dog|dota|global|hand-|home|imagenet|kitti|lvis|"
-    r"medical|objects|open-im|package-|signature|sku|tiger|tt100k|visdrone|voc|xview)[\w.-]*",
-    re.I,
-)
+OF_ULTRALYTICS = re.compile(rf"(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*", re.I)
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.

@@ -193,11 +193,10 @@ class Files:
         self.constants.likely = likely
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
-        made = []
-        for each in self._noted:
-            for path in calls.made_paths(each.node):
-                made.append(self.constants.text(path, each.unit))
-                self.outputs |= {self.constants.by_option or ""}
+        writing = [(each.unit, path) for each in self._noted for path in calls.made_paths(each.node)]
+        pairs = [(self.constants.text(path, unit), self.constants.by_option or "") for unit, path in writing]
+        made = [text for text, _ in pairs]
+        self.outputs = {flag for _, flag in pairs}
         checked = [
             self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
         ]
@@ -207,9 +206,8 @@ class Files:
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
-        for (unit, node, _, tests), found in (
-            (call, text) for call, path in paths for text in self._texts(path, call.unit)
-        ):
+        texts = ((call, text) for call, path in paths for text in self._texts(path, call.unit))
+        for (unit, node, _, tests), found in texts:
             flag, last = self.constants.by_option, calls.called_names(node)[1]
             self.outputs.discard(flag or "")
             module = self._module_at(unit[0])
@@ -255,7 +253,8 @@ class Files:
         return tuple(reads.values())
 
     def _paths(self, unit: Unit, node: ast.Call) -> Iterable[ast.expr]:
-        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node, self._names(unit))
+        names = module.names if (module := self._module_at(unit[0])) else {}
+        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node, names)
 
     def _texts(self, path: ast.expr, unit: Unit) -> Iterator[Text | None]:
         """Yield the texts of a path, one for each call of its function, or each object of its class."""
@@ -269,10 +268,6 @@ class Files:
         known[taker] = before
         if not before:
             yield self.constants.text(path, unit)
-
-    def _names(self, unit: Unit) -> Mapping[str, str]:
-        module = self._module_at(unit[0])
-        return module.names if module else {}
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
         """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""

@@ -45,7 +45,6 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     memory_note,
-    of_a_machine,
     signs,
     started_files,
     used_paths,
@@ -374,9 +373,8 @@ class ProjectReader:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         self.decorators.update(map(id, getattr(node, "decorator_list", ())))
         if certain and seen.likely and id(node) not in self.decorators:
-            place = f"{module.shown}:{getattr(node, 'lineno', 1)}"
-            named = ((text, option) for text, option in used_paths(node, self.typed) if of_a_machine(text))
-            for text, option in named:
+            for text, option in used_paths(node, self.typed):
+                place = f"{module.shown}:{getattr(node, 'lineno', 1)}"
                 self.files.named.setdefault(posixpath.normpath(text), Read(text, place, option, verb="names"))
         for started in (self.roots.folder / name for name in started_files(node)):
             if is_file(started) and (file := started.resolve()).is_relative_to(self.project):

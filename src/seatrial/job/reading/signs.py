@@ -186,47 +186,40 @@ _FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?
 #: Paths that are nothing else; calls that show, change or check them alone.
 _PATHS_ALONE = re.compile(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
 _USES_NOTHING = re.compile(
-    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|\w+swith|r?split|sub|compile|match|search|"
-    r"exists|is_?file|is_?dir|(sys\.path|.*\.environ)\..*|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
+    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|\w+swith|r?split|sub|match|search|"
+    r"exists|is_?file|is_?dir|append|insert|setdefault|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
 )
 
 
 def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield (path, option) of an assignment, a call or a dictionary, but not of typed options; of a text its folder.
+    """Yield (path of a machine, option) of an assignment, a call or a dictionary; of a longer text its folder.
 
-    Args: typed: options without their dashes.
+    Args: typed: options that the command line gives, without their dashes.
     """
-    values: list[ast.expr] = []
+    values: list[tuple[ast.expr, bool]] = []  # whether each can be nothing but a path
     option = None
     if isinstance(node, ast.Assign) and not any(isinstance(each, ast.Subscript) for each in node.targets):
-        values = [node.value]
+        values = [(node.value, True)]
     elif isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
-        values = [each for key, each in pairs if _FOR_PATHS.fullmatch(literal(key) or "") or _is_path(each)]
-    elif isinstance(node, ast.Call):
-        last, defines = last_name(node.func), last_name(node.func).startswith("DEFINE_")
+        values = [(value, _FOR_PATHS.fullmatch(literal(key) or "") is not None) for key, value in pairs]
+    elif isinstance(node, ast.Call) and not _USES_NOTHING.fullmatch(last := last_name(node.func)):
         given = {name: value for name, value in keywords(node).items() if name and _FOR_PATHS.fullmatch(name)}
         names = [*(each for each in _constants(node.args) if isinstance(each, str)), *given]
-        option = f"--{names[0]}" if defines else next((each for each in names if each.startswith("-")), None)
+        option = next((each for each in names if each.startswith("-")), None)
+        if last.startswith("DEFINE_") and names:
+            option = f"--{names[0]}"
         by_place = "default" in given and option is None
-        is_typed = by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)
-        others = () if _USES_NOTHING.fullmatch(last) or _USES_NOTHING.fullmatch(dotted(node.func)) else node.args
-        values = [] if is_typed else [*given.values()]
-        values += node.args if _READS.fullmatch(last) else [] if option and is_typed else filter(_is_path, others)
-    for value in (inner for each in values for inner in getattr(each, "elts", [each])):
-        first = _first(value)
+        if not (by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)):
+            values = [(each, True) for each in given.values()]
+        values += [(each, _READS.fullmatch(last) is not None) for each in ([] if option and not values else node.args)]
+    for value, is_path in ((inner, is_path) for each, is_path in values for inner in getattr(each, "elts", [each])):
+        whole = value.left if isinstance(value, ast.BinOp) else value
+        first = next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
         text = literal(first) or ""
-        yield text if first is value else text[: text.rfind("/") + 1], option
-
-
-def _first(value: ast.expr) -> ast.expr | None:
-    """Return the text that an expression begins with: of a sum, of an f-string."""
-    whole = value.left if isinstance(value, ast.BinOp) else value
-    return next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
-
-
-def _is_path(value: ast.expr) -> bool:
-    return _PATHS_ALONE.match(literal(_first(next(iter(getattr(value, "elts", [])), value))) or "") is not None
+        path = text if first is value else text[: text.rfind("/") + 1]
+        if of_a_machine(path) and (is_path or _PATHS_ALONE.match(path)):
+            yield path, option
 
 
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
