@@ -210,9 +210,9 @@ def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str
         if last.startswith("DEFINE_") and names:
             option = f"--{names[0]}"
         by_place = "default" in given and option is None
-        if not (by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)):
-            values = [(each, True) for each in given.values()]
-        values += [(each, _READS.fullmatch(last) is not None) for each in ([] if option and not values else node.args)]
+        is_typed = by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)
+        values = [(each, True) for each in given.values() if not is_typed]
+        values += [(each, _READS.fullmatch(last) is not None) for each in node.args if not (option and is_typed)]
     for value, is_path in ((inner, is_path) for each, is_path in values for inner in getattr(each, "elts", [each])):
         whole = value.left if isinstance(value, ast.BinOp) else value
         first = next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
