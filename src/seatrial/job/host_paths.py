@@ -15,7 +15,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import Job
 from seatrial.job.reading.files import CONFIGURATION, Read, Write
 from seatrial.job.reading.modules import folders_of
-from seatrial.job.reading.signs import of_a_machine
+from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
 
 #: Words of an option's name, or of a key, whose folder is written to.
@@ -45,7 +45,9 @@ _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|un
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
 _KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
-_IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./)[\w.][\w./+@-]*")
+_IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
+#: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
+_OF_YOLO = re.compile(r"""(?m)^(path|train|val|names|nc|download)\s*:[ \t]*["']?([^\s"'#\[]*)""")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class HostPath:
         variants = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
         variants += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
         found = next((f"; {text} exists" for source, text in variants if _exists(Path(source))), "")
+        if WINDOWS.match(self.text):
+            return f"{self}: no container has a Windows path{found}"
         return f"{self}: this machine has no such file or folder{found}"
 
     def __str__(self) -> str:
@@ -104,20 +108,24 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
-        path = Path(os.path.normpath(job.folder / read.path))
-        seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, read.path)))
-        if "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
-            found.append(f"{read.where} reads {read.path}, a Git LFS pointer without its content: git lfs pull")
+        seen = posixpath.normpath(posixpath.join(job.folder_inside, read.path))
+        path = (brought := on_host(job, seen)) or Path(os.path.normpath(job.folder / read.path))
+        if WINDOWS.match(read.path):
+            absent.setdefault(Path(read.path[:2]), []).append(read)
+        elif "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
+            found.append(f"{read}, a Git LFS pointer without its content: git lfs pull")
         elif "\\" in read.path:
-            found.append(f"{read.where} reads {read.path}; Linux needs {read.path.replace(chr(92), '/')}")
+            found.append(f"{read}; Linux needs {read.path.replace(chr(92), '/')}")
         elif _exists(path) and path.suffix in (*CONFIGURATION, *_LISTS):
             found += _lacking(job, path, read, reads)
-        elif not (_exists(path) or any(map(seen.is_relative_to, mounted(job))) or _OF_IMAGES.fullmatch(str(seen))):
+        elif brought and not _exists(brought):
+            found.append(f"{read}, and the mounted folder has no {brought}")
+        elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
     yield from found[:_MOST_MISSING]
     for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
         also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""
-        yield f"{read.where} reads {read.path}{also}, which {_instead(job, path, [read, *more])}"
+        yield f"{read}{also}, which {_instead(job, path, [read, *more])}"
     if (left := len(found) + len(absent) - _MOST_MISSING) > 0:
         yield f"and {left} more missing inputs"
 
@@ -133,14 +141,22 @@ def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterato
             if read.where == read.path and each.key[:1].strip():
                 group = posixpath.relpath(posixpath.dirname(read.path) or ".", posixpath.commonpath(composed))
                 override = f", or override it: -- {'.'.join((*Path(group).parts, each.key))}=DIR"
-            mount = f"; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}" if folder.startswith("/") else ""
+            mount = f"; to mount it: --mount {shlex.quote(f'DIR:{folder}')}{override}" if each.text[0] in "/~." else ""
             yield f"{each.absence}{mount}"
 
 
-def mounted(job: Job) -> list[str]:
-    """Return the paths in the container at which the user's folders are mounted, including data and models."""
+def mounted(job: Job) -> dict[str, Path]:
+    """Return path in the container → the user's folder that is mounted there, including data and models."""
     folders = ((job.data, CONTAINER_DATA), (job.models, CONTAINER_MODELS))
-    return [*(mount.target for mount in job.mounts), *(target for folder, target in folders if folder)]
+    own = {target: folder.source for folder, target in folders if folder}
+    return {mount.target: mount.source for mount in job.mounts} | own
+
+
+def on_host(job: Job, path: str) -> Path | None:
+    """Return where a container's path lies on this machine, None if no mount of the user's brings it."""
+    inside = {target: source for target, source in mounted(job).items() if PurePosixPath(path).is_relative_to(target)}
+    target = max(inside, key=len, default="")
+    return inside[target] / posixpath.relpath(path, target) if inside else None
 
 
 def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
@@ -149,34 +165,43 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
     lines = [line for text in texts for line in text.splitlines() if _MAKES_FOLDERS.search(line)]
     for write in writes[:_MOST_MISSING]:
         folder = posixpath.normpath(posixpath.dirname(write.path))
-        path = Path(os.path.normpath(job.folder / folder))
-        seen = PurePosixPath(posixpath.normpath(posixpath.join(job.folder_inside, folder)))
-        known = _exists(path) or any(map(seen.is_relative_to, mounted(job))) or not path.is_relative_to(job.project)
+        brought = on_host(job, posixpath.normpath(posixpath.join(job.folder_inside, folder)))
+        path = brought or Path(os.path.normpath(job.folder / folder))
+        known = _exists(path) or not (brought or path.is_relative_to(job.project))
         if not known and not any(path.name in line for line in lines):
-            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shlex.quote(folder)}"
+            shown = shlex.quote(str(brought or folder))
+            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shown}"
 
 
 def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     """Return where missing inputs are, or what creates them. ``path``: the first part of them that is missing."""
     read = reads[0]
+    folders, parts = folders_of(job.project), Path(read.path.replace("\\", "/")).parts
+    same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
+    there = os.path.relpath(same[0], job.folder) if same else None
+    edit = f"-- {read.option} {there or 'PATH'}" if read.option else f"edit {read.where}"
+    if WINDOWS.match(read.path):
+        why = f"the project has {there}" if there else f"--data DIR mounts {CONTAINER_DATA}, for example"
+        return f"is a Windows path, and no container has one: {edit}; {why}"
+    if there and of_a_machine(read.path) and not reads[1:]:
+        return f"this machine does not have, but the project has {there}: {edit}"
     if not path.is_relative_to(job.project):
         parents = [posixpath.dirname(each.path) if Path(each.path).suffix else each.path for each in reads]
         alike = len({each.startswith("/") for each in parents}) == 1
         folder = posixpath.commonpath(parents) if alike else parents[0]
         target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
         option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
-        typed = read.option or _exists(Path(folder))  # the missing file lies in a folder that is mounted where it is
-        return "this machine does not have" + ("" if typed else f"; to mount it: {option}")
-    folders, parts = folders_of(job.project), Path(read.path).parts
+        option += f", or give {read.option}" if read.option else ""
+        unclear = _exists(Path(folder)) or re.search("[$%]", folder)  # a folder that is mounted where it is
+        return "this machine does not have" + ("" if unclear else f"; to mount it: {option}")
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
         script = os.path.relpath(job.project / job.target.value, root)
-        run = f"seatrial run {shlex.quote(script)}" if job.target.kind == "script" else "seatrial run …"
+        words = [script, *(["--", *job.target.args] if job.target.args else [])]
+        run = f"seatrial run {shlex.join(words)}" if job.target.kind == "script" else "seatrial run …"
         there = os.path.relpath(root, job.folder)
         return f"is below {there}, but the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
-    same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
-    if same:
-        found = os.path.relpath(same[0], job.folder)
-        return f"is missing, but the project has {found}" + (f": -- {read.option} {found}" if read.option else "")
+    if there:
+        return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
     return f"the project does not have{advice or _maker(job, read.path)}"
 
@@ -206,9 +231,6 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     written = where != value and _is_written(where)
     if (path := _path(value, where, job, written=written)) is not None:
         yield path
-        return
-    if re.match(r"[C-Z]:[\\/]", value) and of_a_machine(value):
-        yield HostPath(Path(value), value, where, value, written=False)
         return
     file = Path(os.path.normpath(job.folder / value))
     if not value or not file.is_relative_to(job.project):
@@ -243,15 +265,35 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
         text = read_bytes(file, inside=job.project, limit_bytes=_MOST_BYTES).decode()
     except (ConfigError, UnicodeDecodeError):
         return
+    yield from _of_yolo(text, file, shown, job)
     for number, line in enumerate(text.splitlines(), 1):
         for match in _IN_TEXT.finditer(line.partition(" #")[0]):
             written = _is_written(line[: match.start()])
             path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
-            if path is not None and path.text.count("/") > 1 and (path.is_there or of_a_machine(path.text)):
+            deep = len(re.findall(r"[\\/]+", match[0])) > 1
+            if path is not None and deep and (path.is_there or of_a_machine(path.text)):
                 yield replace(path, key=key[1] if (key := _KEY.match(line)) else "")
 
 
+def _of_yolo(text: str, file: Path, shown: str, job: Job) -> Iterator[HostPath]:
+    """Yield the missing images of a data set that a file describes for Ultralytics: by its folder, or by ours."""
+    found = {match[1]: match for match in _OF_YOLO.finditer(text)}
+    values = {key: match[2] for key, match in found.items()}
+    if not ({"train", "val"} <= {*values} and {"names", "nc"} & {*values}) or values.get("download"):
+        return
+    for key in ("train", "val"):
+        folder, name = values.get("path", ""), values[key]
+        tried = [folder and job.folder, folder and job.folder / "datasets", file.parent]
+        places = [Path(root, folder, each) for root in filter(None, tried) for each in (name, name.removeprefix("../"))]
+        target = posixpath.join(folder, name)
+        if name and not (of_a_machine(target) or target.startswith("/") or any(map(_exists, places))):
+            where = f"{shown}:{text.count(chr(10), 0, found[key].start()) + 1} {key}"
+            yield HostPath(places[0], posixpath.join(job.folder_inside, target), where, target, written=False)
+
+
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
+    if WINDOWS.match(text) and of_a_machine(text):
+        return HostPath(Path(text), text, where, text, written, typed)
     if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
         return None
     if text.startswith(("/dev/", "/proc/", "/sys/")):  # the kernel's: a container has its own

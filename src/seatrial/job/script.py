@@ -67,7 +67,7 @@ class ScriptFacts(Readings):
             image needs a C compiler, or None.
         nvcc_evidence: where it gives CUDA code to torch.utils.cpp_extension, which then runs nvcc, or None.
         hub_evidence: where it takes a token of Hugging Face, or None.
-        input_evidence: where it may read standard input, or None.
+        input_evidence: where it may read standard input, or None. asks_evidence: where a usual run prompts.
         python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
     """
 
@@ -93,6 +93,7 @@ class ScriptFacts(Readings):
     nvcc_evidence: str | None = None
     hub_evidence: str | None = None
     input_evidence: str | None = None
+    asks_evidence: str | None = None
     python_path: tuple[str, ...] = ()
 
     @property
@@ -343,6 +344,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         nvcc_evidence=seen.get("cuda-source") if any(name.startswith(_JIT) for name in modules) else None,
         hub_evidence=seen.get("hub-token"),
         input_evidence=seen.get("input"),
+        asks_evidence=certain.get("input"),
     )
 
 

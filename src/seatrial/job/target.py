@@ -82,7 +82,7 @@ def resolve_target(
         raise _nothing(start, recipes)
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
-    raise _not_there(words[0], start, recipes)
+    raise _not_there(words, start, recipes)
 
 
 _MPI = (
@@ -344,7 +344,8 @@ def _started_by_main(folder: str, project: Path) -> TargetError:
     )
 
 
-def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetError:
+def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) -> TargetError:
+    word = words[0]
     if not word.strip():
         similar = sorted(scripts(project))[:1]
         return TargetError(
@@ -378,12 +379,25 @@ def _not_there(word: str, project: Path, recipes: Collection[str]) -> TargetErro
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     here = [] if similar else [f"scripts here: {', '.join(likely_scripts(project)[:_MOST_NAMED]) or 'none'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
+    folder, name = os.path.split(similar[0] if similar else "")
+    enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None
+    found = name if enter else similar[0] if similar else ""
+    run = f"seatrial run {shlex.quote(found)}" if found else f"ls {as_typed(project)}"
     return TargetError(
         f"{kind.capitalize()} {word} not found in {project}{hint}",
         cause="; ".join(here) or None,
-        run=f"seatrial run {shlex.quote(similar[0])}" if similar else f"ls {as_typed(project)}",
-        instead=(word, similar[:1]) if similar else None,
+        run=f"{enter} && {run}" if enter else run,
+        instead=(word, [found]) if found else None,
+        first=enter,
     )
+
+
+def _starts_in(folder: str, name: str, arguments: Sequence[str], project: Path) -> bool:
+    """Return whether arguments of a script, or paths in its text, exist from its folder and not from here."""
+    texts = re.findall(r"""["']([\w./-]*[\w-][./][\w./-]+)["']""", beginning(project / folder / name, _MOST_OF_SCRIPT))
+    texts += [word.rpartition("=")[2] for word in arguments]
+    pairs = [(project / folder / text, project / text) for text in texts if text[:1] not in ("", "/", "-")]
+    return any(os.path.exists(there) and not os.path.exists(here) for there, here in pairs)  # noqa: PTH110  never raises
 
 
 def _similar(word: str, names: Sequence[str]) -> list[str]:

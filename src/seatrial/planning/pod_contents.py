@@ -202,12 +202,8 @@ def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], sc
 
 def file_warnings(script: ScriptFacts, mounts: Collection[str], how: str, lost: list[Write], keep: str) -> list[str]:
     """Return a sentence for each path that no volume has or keeps. Args: how, keep: advice on a volume with it."""
-    found = {each.path: f"{each.where} reads {each.path}" for each in script.reads if is_outside(each.path)}
-    known = [*found, *(each.path for each in script.writes)]
-    for path, where in script.machine_paths.items():
-        if not any(inside(path, each) or inside(each, path) for each in known):
-            found[path] = f"{where} names {path}"
-    absent = [found[path] for path in found if not any(inside(path, each) for each in (*mounts, *IN_IMAGES))]
+    outside = (each for each in script.reads if is_outside(each.path))
+    absent = [each for each in outside if not any(inside(each.path, mount) for mount in (*mounts, *IN_IMAGES))]
     reads = [f"{each}, which no volume of the pod has; {how}" for each in absent[:_MOST_PATHS]]
     return [*reads, *(f"{each}, and no volume keeps that: it is deleted with the pod; {keep}" for each in lost)]
 

@@ -146,7 +146,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 def _file_warnings(script: ScriptFacts, volumes: Volumes, lost: list[Write], *, build: bool) -> Iterator[str]:
     """Yield what no volume has or keeps; another's image may have what the script reads."""
-    named = script if build else replace(script, reads=(), machine_paths={})
+    named = script if build else replace(script, reads=())
     held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
     by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
     by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"

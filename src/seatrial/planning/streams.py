@@ -14,6 +14,8 @@ from seatrial.planning.launcher import Launcher
 from seatrial.planning.site import Parts, Site
 from seatrial.system.host import Caller
 
+_ASKS = "asks on the terminal, which -d and clusters lack; answers can be piped: printf 'ANSWER\\n' | seatrial run …"
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -32,9 +34,9 @@ class Streams:
 
 def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher) -> Streams:
     """Choose the target's terminal and input. Raises UsageError: ``--interactive`` where no input can be passed on."""
-    caller = site.caller
+    caller, asks = site.caller, f"{script.asks_evidence} {_ASKS}" if script.asks_evidence else None
     if caller is None:
-        return Streams(parts.container)
+        return Streams(parts.container, warnings=(asks,) if asks else ())
     no_input = _why_no_input(site, parts, launcher)
     if no_input is not None and caller.asks:
         raise UsageError(f"--interactive cannot be used: {no_input[0]}", run=no_input[1])
@@ -42,6 +44,8 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
     if wants and no_input is not None:
         if caller.input != "terminal" and script.input_evidence is not None:
             warnings = (f"Standard input is not passed to the target: {no_input[0]}",)
+        elif asks:
+            warnings = (asks,)
         wants = False
     terminal = None
     if site.backend.traits.on_this_host and not _has_ranks(parts, launcher):

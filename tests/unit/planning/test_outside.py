@@ -18,7 +18,6 @@ from seatrial.planning.container import outside
 from seatrial.planning.container.outside import (
     refuse_lost_writes,
     warn_of_lost_writes,
-    warn_of_missing_data,
     warn_of_outside,
     with_host_paths,
     with_models,
@@ -55,7 +54,7 @@ def test_an_absolute_path(project: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_data_set_in_no_mount_is_named(project: Path) -> None:
     def missing(source: str, **options: Any) -> list[str]:
         job, script = read(project, source, **options)
-        return [*missing_inputs(job, script.reads), *warn_of_missing_data(job, script)]
+        return [*missing_inputs(job, script.reads)]
 
     source = "import torchvision\ntorchvision.datasets.MNIST(root='/input/MNIST', train=True)\n"
     [reported] = missing(source)
@@ -63,7 +62,11 @@ def test_data_set_in_no_mount_is_named(project: Path) -> None:
     assert reported.endswith("--mount DIR:/input/MNIST")
     [reported] = missing("from torchvision import datasets\ndatasets.CIFAR10('/data', train=True)\n")
     assert reported.endswith("--data DIR")
-    assert not missing(source, mounts=(Mount(source=project.parent / "data", target="/input"),))
+    mount = Mount(source=project.parent / "data", target="/input")
+    [reported] = missing(source, mounts=(mount,))
+    assert reported.endswith(f"and the mounted folder has no {mount.source}/MNIST")
+    (mount.source / "MNIST").touch()
+    assert not missing(source, mounts=(mount,))
     [reported] = missing("import pandas\npandas.read_csv('/home/nobody/a.csv')\n")
     assert reported.endswith("--mount DIR:/home/nobody")
 
@@ -81,7 +84,7 @@ NO_FOLDERS = (
     "import os\nif '/home/me' in os.getcwd() or os.getcwd().startswith('/home/me'):\n    pass\n",
     "x = 'a'.replace('/home/me/x', 'b')\n",
     "D = {'a': '/data1/x', 'b': '/mnt/y'}.get(hostname)\n",
-    "f = h5py.File('a.h5')\nx = f['/data/images']\nf.create_dataset('/data/x')\n",
+    "f = h5py.File(name)\nx = f['/data/images']\nf.create_dataset('/data/x')\n",
     "@app.route('/data/x')\n@app.get(path='/data/y')\ndef f():\n    pass\n",
     "rospy.Subscriber('/scratch/x', int)\nprint('/data/x')\n",
     "import os\nos.environ.setdefault('TORCH_HOME', '/data/cache')\nos.environ['HF_HOME'] = '/data/cache'\n",
@@ -102,16 +105,18 @@ NO_FOLDERS = (
             (),
             "to mount it: --mount DIR:/home/nobody/data",
         ),
-        ("ROOT = 'D:\\\\data\\\\a'\n", (), "names D:\\data\\a, which this machine does not have"),
-        (OPTION, (), "to mount it: --mount DIR:/home/nobody/data"),
+        ("ROOT = 'D:\\\\data\\\\a'\n", (), "no container has one: edit code/train.py:1; --data DIR mounts /data, for example"),
+        ("def f(at):\n    pass\nf('/content/x')\n", (), "to mount it: --mount DIR:/content/x"),
+        ("from absl import flags\nflags.DEFINE_string('d', '/content/x', '')\n", (), "DIR:/content/x, or give --d"),
+        (OPTION, (), "to mount it: --mount DIR:/home/nobody/data, or give --root"),
         (OPTION, ("--root", "data"), ""),
         ("import os\nROOT = os.environ.get('DATA', '/data/raw')\n", (), ""),
         ("def load(root='/home/nobody/data'):\n    pass\n", (), ""),
         ("import os\nA = f'{os.getcwd()}/data/cats'\nB = os.getcwd() + '/data/cats'\n", (), ""),
         ("if debug:\n    ROOT = '/home/nobody/data'\n", (), ""),
         ("train(data_dir='/home/nobody/data')\n", (), "--mount DIR:/home/nobody/data"),
-        ("D = f'/data/x/{n}'\n", (), "--mount DIR:/data/x/"),
-        ("D = '/data/x/%d' % 3\n", (), "--mount DIR:/data/x/"),
+        ("D = f'/data/x/{n}'\n", (), "--mount DIR:/data/x"),
+        ("D = '/data/x/%d' % 3\n", (), "--mount DIR:/data/x"),
         ("D = '/data/x/${name}'\n", (), "which this machine does not have"),
         (OPTION.replace("--root", "--root-dir"), ("--root", "x"), ""),
         (OPTION + "p.set_defaults(root='/data/x')\n", ("--root=x",), ""),
@@ -122,13 +127,13 @@ NO_FOLDERS = (
 def test_path_of_the_authors_machine_is_named(project: Path, source: str, words: tuple[str, ...], end: str) -> None:
     (project / "code" / "train.py").write_text(source)
     target = Target(kind="script", value=TARGET.value, args=words)
-    found = [*warn_of_missing_data(Job(project=project, target=target), script_facts(target, project))]
+    found = [*missing_inputs(Job(project=project, target=target), script_facts(target, project).reads)]
     assert [each.endswith(end) for each in found] == [True] * bool(end)
 
 
 def test_paths_of_equal_beginning_are_two(project: Path) -> None:
     (project / "code" / "train.py").write_text("A = '/home/nobody/data'\nB = '/home/nobody/data2'\n")
-    assert len([*warn_of_missing_data(Job(project=project, target=TARGET), script_facts(TARGET, project))]) == 2
+    assert len(script_facts(TARGET, project).reads) == 2
 
 
 def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
@@ -202,7 +207,7 @@ def test_outside_is_read_only_and_inside_is_writable(tmp_path: Path) -> None:
     (project / "own").mkdir(parents=True)
     data.mkdir()
     named = job_of(project, "--data", str(data), "--out", str(project / "own"))
-    job, choices, warnings = with_host_paths(named, build=True)
+    job, choices, warnings = with_host_paths(named, ScriptFacts(), build=True)
     mounts = [(mount.target, mount.read_only) for mount in job.mounts]
     assert mounts == [(str(data), True), (str(project / "own"), False)]
     assert [choice.reason for choice in choices] == ["--data names it", "--out names it"]
@@ -212,16 +217,16 @@ def test_outside_is_read_only_and_inside_is_writable(tmp_path: Path) -> None:
 def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path) -> None:
     job = job_of(tmp_path, "--output_dir", "/mnt/results")
     with pytest.raises(UsageError, match="--output_dir /mnt/results is for results") as refusal:
-        with_host_paths(job, build=True)
+        with_host_paths(job, ScriptFacts(), build=True)
     assert refusal.value.run == "seatrial run … --mount /mnt/results:/mnt/results"
     mounted = job.changed(mounts=({"source": "/mnt", "target": "/mnt/results", "read_only": False},))
-    assert with_host_paths(mounted, build=True)[0] == mounted
+    assert with_host_paths(mounted, ScriptFacts(), build=True)[0] == mounted
 
 
 def test_a_folder_for_results_in_tmp_is_named(tmp_path: Path) -> None:
     (project := tmp_path / "project").mkdir()
     (out := tmp_path / "out").mkdir()
-    same, _, [warning] = with_host_paths(job_of(project, "--out", str(out)), build=True)
+    same, _, [warning] = with_host_paths(job_of(project, "--out", str(out)), ScriptFacts(), build=True)
     assert same.mounts == () and warning.endswith(f"--mount {out}:{out}")
 
 
@@ -239,11 +244,11 @@ def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> 
         "--weight",
         "0.1",
     )
-    same, choices, warnings = with_host_paths(job, build=True)
+    same, choices, warnings = with_host_paths(job, ScriptFacts(), build=True)
     assert (same, choices) == (job, ())
     assert warnings == ("--data /nowhere/imagenet: this machine has no such file or folder",)
     read = Read("/nowhere/imagenet/a.csv", "train.py:3", "--data")  # which is named by itself
-    assert with_host_paths(job, [read], build=True) == (job, (), ())
+    assert with_host_paths(job, ScriptFacts(reads=(read,)), build=True) == (job, (), ())
 
 
 # --------------------------------------------------------------------- trackers

@@ -8,10 +8,10 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from seatrial.job.reading.flow import FunctionNode, parameters
+from seatrial.job.reading.flow import FunctionNode, Tests, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, keywords, last_name, literal
 
@@ -42,12 +42,12 @@ class _Value(NamedTuple):
 
 
 class ParsedCall(NamedTuple):
-    """A call, and whether it runs whenever its unit does, or is likely to (see RunNode)."""
+    """A call, whether it runs whenever its unit does, and the conditions under which it is likely to (see RunNode)."""
 
     unit: Unit
     node: ast.Call
     always: bool
-    likely: bool
+    tests: Tests
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Constants:
 
     Attributes:
         callers: unit → calls that run it.
-        always: units that run in every run, once that is known. likely: take those that are likely to, instead.
+        always: units that run in every run, once that is known. likely: decides by tests, instead.
         options: name → option.
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read → (value, ``config.yaml:3``), where it has one value.
@@ -80,7 +80,7 @@ class Constants:
         self._module_at, self.arguments, self._folder = module_at, arguments, folder
         self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
-        self.likely = False
+        self.likely: Callable[[Unit, Tests], bool] | None = None
         self.options: dict[str, ParserOption] = {}
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
@@ -128,6 +128,8 @@ class Constants:
                 return Text(os.path.relpath(unit[0], self._folder), True)
             case ast.Attribute(attr="parent", value=below):
                 return (path := inner(below)) and _above(path)
+            case ast.Attribute(attr="name" | "stem" as part, value=below) if path := inner(below):
+                return path._replace(text=getattr(PurePosixPath(path.text), part) or ANY)
             case ast.Subscript(value=ast.Attribute(attr="parents", value=below), slice=ast.Constant(value=int(count))):
                 return (path := inner(below)) and _above(path, count + 1)
             case ast.Name() | ast.Attribute() | ast.Subscript():
@@ -168,7 +170,7 @@ class Constants:
             owner = dotted(node.value)
             made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
             parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
-            if isinstance(node, ast.Attribute) or any("parse_args" in ast.dump(each) for each in made):
+            if isinstance(node, ast.Attribute) or parsed or any("parse_args" in ast.dump(each) for each in made):
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
                 return option and option._replace(sure=option.sure and sure)
@@ -274,12 +276,21 @@ class Constants:
         function = module.flow.functions[unit[1]]
         names = parameters(function)
         index = names.index(name) - (names[0] in ("self", "cls"))
-        for caller, node, always, likely in self.callers.get(unit, ()):
+        for caller, node, always, tests in self.callers.get(unit, ()):
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
-            sure = (likely if self.likely else always) and caller in self.always and None not in keywords(node)
+            sure = self.likely(caller, tests) if self.likely else always
+            sure = sure and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
 
-    def note_option(self, unit: Unit, node: ast.Call) -> None:
+    def note_options(self, unit: Unit, node: ast.AST) -> None:
+        """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
+        if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option"):
+            self._note_option(unit, node)
+        for name, default in declared(node):
+            call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
+            self._note_option(unit, ast.copy_location(call, node))
+
+    def _note_option(self, unit: Unit, node: ast.Call) -> None:
         words = [word for word in map(literal, node.args) if word is not None]
         dest = literal(keywords(node).get("dest"))
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
@@ -314,6 +325,20 @@ class Constants:
         """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""
         module = self._module_at(unit[0])
         return [] if module is None else module.flow.assigned(unit[1]).get(name, [])
+
+
+def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (name, default) of ``flags.DEFINE_string("name", default)``, and of each field of a data class."""
+    pairs: list[tuple[str | None, ast.expr | None]] = []
+    if isinstance(node, ast.Call) and last_name(node.func).startswith("DEFINE_") and node.args:
+        pairs = [(literal(node.args[0]), keywords(node).get("default") or next(iter(node.args[1:]), None))]
+    elif isinstance(node, ast.ClassDef) and "dataclass" in {
+        dotted(getattr(each, "func", each)) for each in node.decorator_list
+    }:
+        for each in (each for each in node.body if isinstance(each, ast.AnnAssign)):
+            default = keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value
+            pairs.append((last_name(each.target), default))
+    yield from ((name, default) for name, default in pairs if name and default)
 
 
 def member(node: ast.AST) -> str | None:

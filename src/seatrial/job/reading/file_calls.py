@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from seatrial.job.reading.flow import fails
-from seatrial.job.reading.signs import SETS, TABLES, dotted, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
 
 #: Last name of a call that writes → index of the path among its arguments, the keywords that it may come by, and
 #: whether it is a folder.
@@ -22,6 +22,14 @@ _DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
 NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
 ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+#: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
+_BY_NAME = re.compile(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
+_OF_PACKAGES = re.compile(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
+#: Packages whose paths are not of this project's files; a path that is no dotted name and no name on a hub.
+_OF_OTHERS = re.compile(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
+IS_PATH = re.compile(rf"(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})", re.S)
+#: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
+OF_ULTRALYTICS = re.compile(rf"(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*", re.I)
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.
@@ -64,21 +72,40 @@ def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
 
 def made_paths(node: ast.Call) -> list[ast.expr]:
     """Return the written paths that the call itself does not require."""
-    required = [*read_paths(node)]
+    required = [*read_paths(node, {})]
     return [path for path, *_ in written_paths(node) if path not in required]
 
 
-def read_paths(node: ast.Call) -> Iterator[ast.expr]:
-    """Yield the path that a call reads, if it reads one."""
+def reads_by_name(node: ast.Call, names: Mapping[str, str]) -> bool:
+    """Return whether only its name shows that a call reads a path. Args: names: see imported_names."""
+    (name, last), root = called_names(node), dotted(node.func).partition(".")[0]
+    known = {name, last} & {*SETS["readers"], *OPENERS}
+    shown = _BY_NAME.fullmatch(last) or (root in names and _OF_PACKAGES.fullmatch(last))
+    return bool(shown) and not known and root != "self" and not _OF_OTHERS.match(full_name(dotted(node.func), names))
+
+
+def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
+    """Yield the path that a call reads, if it reads one. Args: names: see imported_names."""
     name, last = called_names(node)
     given = keywords(node)
+    by_place = len(node.args) > 1 and (name in OPENERS or last == "open")
+    mode = node.args[1] if by_place else given.get("mode")
     if name in OPENERS:
-        yield from node.args[: not _opens_to_write(node.args[1] if len(node.args) > 1 else given.get("mode"), _MAKES)]
+        yield from node.args[: not _opens_to_write(mode, _MAKES)]
     elif isinstance(node.func, ast.Attribute) and last in _READ_PATHS and name not in SETS["readers"]:
         yield node.func.value
-    elif not SETS["readers"].isdisjoint((name, last)) or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given}):
+    elif last == "load_dataset":
+        files = given.get("data_files") if literal(next(iter(node.args), None)) in SETS["formats"] else None
+        yield from getattr(files, "values", getattr(files, "elts", [files] if files else []))
+    elif last == "train" and name != last and "data" in given:
+        yield given["data"]
+    elif (
+        not SETS["readers"].isdisjoint((name, last))
+        or reads_by_name(node, names)
+        or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given})
+    ):
         downloads = not is_constant(given.get("download", ast.Constant(False)), False)
-        if not downloads and not _opens_to_write(given.get("mode")):
+        if not downloads and not _opens_to_write(mode):
             yield from (*node.args[:1], *(value for key, value in given.items() if key in SETS["paths"]))
 
 

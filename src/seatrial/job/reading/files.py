@@ -6,20 +6,20 @@ import ast
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.errors import ConfigError
 from seatrial.job.reading import file_calls as calls
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
-from seatrial.job.reading.flow import statements
+from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import PLACEHOLDER, dotted, full_name, keywords, literal, of_a_machine
+from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import parse_yaml, read_sources, read_text
 
-_MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS = 500, 300, 200_000
+_MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
@@ -61,12 +61,14 @@ class Write:
         folder: it is a folder.
         where: ``train.py:78``, or the option that was typed.
         certain: it runs in every run that ends well, and with this path.
+        option: by which the path is given, ``--out``, or None.
     """
 
     path: str
     folder: bool
     where: str
     certain: bool
+    option: str | None = None
 
     def __str__(self) -> str:
         return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
@@ -79,12 +81,17 @@ class Read:
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
         advice: the message of the script where the path is missing: ``Run prepare.py first``, or "".
+        verb: ``names`` where no call is seen to read it.
     """
 
     path: str
     where: str
     option: str | None
     advice: str = ""
+    verb: str = "reads"
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.verb} {self.path}"
 
 
 class Files:
@@ -100,6 +107,9 @@ class Files:
         self.constants = Constants(module_at, arguments, folder)
         self.hub_model: tuple[str, str] | None = None
         self.remote: dict[str, str] = {}
+        self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
+        self._written: tuple[Write, ...] = ()
+        self.outputs: set[str] = set()
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -107,43 +117,41 @@ class Files:
         self._demanded: dict[int, list[ast.expr]] = {}
         self._calls: dict[Unit, list[tuple[ast.Call, Sequence[Unit]]]] = {}
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
-        self._makes_any = False
-        self._runs: dict[Unit, list[tuple[Unit, bool, bool]]] = {}
+        self._making: set[Unit] = set()  # units that may create any path
+        self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = False
         self._composed: Mapping[str, str] = {}
 
-    def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, likely: bool) -> None:
+    def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = calls.called_names(node)
-        if last in ("add_argument", "option"):
-            self.constants.note_option(unit, node)
-        elif name == "os.chdir":
+        if name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
-            self._noted.append(ParsedCall(unit, node, always, likely))
-        if not called and len(self._reading) < _MOST_WRITES and any(self._paths(node)):
-            self._reading.append(ParsedCall(unit, node, always, likely))
+            self._noted.append(ParsedCall(unit, node, always, tests))
+        if not called and len(self._reading) < _MOST_WRITES and any(self._paths(unit, node)):
+            self._reading.append(ParsedCall(unit, node, always, tests))
         elif last in calls.ASKS:
-            self._asking.append(ParsedCall(unit, node, always, likely))
+            self._asking.append(ParsedCall(unit, node, always, tests))
         elif last not in ("add_argument", "Path", "join", "makedirs", "mkdir", "print", "info"):
             self._calls.setdefault(unit, []).append((node, called))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
         if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):
-            self._makes_any = True
+            self._making.add(unit)
         for each in called:
-            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, likely))
-            if self._runs_when_called(each):
+            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, tests))
+            if (at_once := self._runs_when_called(each)) is not None:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
-                self.note_runs(unit, [each, *more], always=always, likely=likely)
+                self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
 
     def note_demands(self, node: ast.AST) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
         self._demanded |= {id(call): texts for call, texts in calls.demanded(node)}
 
-    def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, likely: bool) -> None:
-        """Note that ``unit`` calls or imports others; ``always`` and ``likely``: see RunNode."""
-        self._runs.setdefault(unit, []).extend((each, always, likely) for each in run)
+    def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
+        """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
+        self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
 
     def read_settings(self, composed: Mapping[str, str]) -> None:
         """Note the settings of the files that the script opens in the working directory, and those of the command line.
@@ -152,7 +160,7 @@ class Files:
         """
         self._composed = composed
         opened = [
-            self.constants.text(path, each.unit) for each in self._reading for path in calls.read_paths(each.node)
+            self.constants.text(path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node)
         ]
         names = dict.fromkeys(
             [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
@@ -169,17 +177,26 @@ class Files:
             values.setdefault(key, {}).setdefault(value, where)
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
-    def reads(self, start: Unit) -> tuple[Read, ...]:
-        """Return what the script reads; () if unseen code may create it.
+    def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
+        """Return what the script reads; () if unseen code may create it. Args: truth: whether a condition holds.
 
-        Sets ``hub_model``, the first model that it loads by a hub's name, and ``remote``: see Readings.
+        Sets ``hub_model``, the first model that it loads by a hub's name, ``outputs`` and ``remote``: see Readings.
         """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
-            return tuple(reads.values())
-        self.constants.always, self.constants.likely = self._reached(start, 2), True
+            return self._with_named(reads)
+
+        def likely(unit: Unit, tests: Tests) -> bool:
+            return tests is not None and all(truth(test, unit) is wanted for test, wanted in tests)
+
+        self.constants.always = self._reached(start, lambda unit, edge: likely(unit, edge[2]))
+        self.constants.likely = likely
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        made = [self.constants.text(path, each.unit) for each in self._noted for path in calls.made_paths(each.node)]
+        makes_any = self._makes_any(start)
+        writing = [(each.unit, path) for each in self._noted for path in calls.made_paths(each.node)]
+        pairs = [(self.constants.text(path, unit), self.constants.by_option or "") for unit, path in writing]
+        made = [text for text, _ in pairs]
+        self.outputs = {flag for _, flag in pairs}
         checked = [
             self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
         ]
@@ -188,9 +205,11 @@ class Files:
         kept, kept_or_checked = _Paths(made), _Paths(known)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
-        paths = [(each, path) for each in self._reading for path in self._paths(each.node)]
-        for (unit, node, _, likely), path in paths:
-            found, flag, last = self.constants.text(path, unit), self.constants.by_option, calls.called_names(node)[1]
+        paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
+        texts = ((call, text) for call, path in paths for text in self._texts(path, call.unit))
+        for (unit, node, _, tests), found in texts:
+            flag, last = self.constants.by_option, calls.called_names(node)[1]
+            self.outputs.discard(flag or "")
             module = self._module_at(unit[0])
             if module is None or found is None:
                 continue
@@ -198,27 +217,57 @@ class Files:
             if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
                 self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag])
-            usual = likely and unit in self.constants.always and (found.sure or self.constants.by_setting)
+            usual = likely(unit, tests) and unit in self.constants.always and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not is_typed and not of_a_machine(text)
-            unclear: object = found.text in given or re.search(r"^~|[:\n]", text) or (asks and found.text in guarded)
+            unclear: object = (
+                found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text) or (asks and found.text in guarded)
+            )
+            unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
+            unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
-            unclear = unclear or (self._makes_any and not of_a_machine(text))
+            unclear = unclear or (makes_any and not of_a_machine(text))
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
             missing = (usual or is_typed) and not unclear and not there
             if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, advice))
+        return self._with_named(reads)
+
+    def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
+        """Add the paths of other machines that no other sentence is about."""
+        known = [PurePosixPath(each) for each in (*reads, *(write.path for write in self._written))]
+        for path, named in self.named.items():
+            pure = PurePosixPath(path)
+            if path in reads:
+                reads[path] = replace(named, option=reads[path].option or named.option)  # the line to edit
+            elif not any(pure.is_relative_to(each) or each.is_relative_to(pure) for each in known):
+                reads[path] = named
+                known.append(pure)
         return tuple(reads.values())
 
-    def _paths(self, node: ast.Call) -> Iterable[ast.expr]:
-        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node)
+    def _paths(self, unit: Unit, node: ast.Call) -> Iterable[ast.expr]:
+        names = module.names if (module := self._module_at(unit[0])) else {}
+        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node, names)
+
+    def _texts(self, path: ast.expr, unit: Unit) -> Iterator[Text | None]:
+        """Yield the texts of a path, one for each call of its function, or each object of its class."""
+        made = (unit[0], f"{unit[1].rpartition('.')[0]}.__init__")
+        known = self.constants.callers
+        taker = next((each for each in (made, unit) if len(known.get(each, ())) > 1), unit)
+        before = known.get(taker, [])
+        for call in before[:_MOST_CALLERS]:
+            known[taker] = [call]
+            yield self.constants.text(path, unit)
+        known[taker] = before
+        if not before:
+            yield self.constants.text(path, unit)
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
         """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
@@ -243,7 +292,7 @@ class Files:
         return next((each.text.replace(ANY, "…") for each in texts if each and _ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
-        """Return files that it writes in folders of the project that it does not make. Call ``reads`` first.
+        """Return files that it writes in folders that it does not make. Call ``reads`` first.
 
         () if unseen code may make them.
         """
@@ -254,39 +303,46 @@ class Files:
                 return ()
             folders += texts
         reached, made, writes = self._reached(start), _Paths(folders), dict[str, Write]()
-        for unit, node, *_ in () if self._moves or self._makes_any else self._noted:
+        for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
             if module is not None and unit in reached and needy:
                 texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
                 for text in [each.text for each in texts if each and each.sure]:
                     folder = posixpath.normpath(posixpath.dirname(text))
-                    relative = folder != "." and ANY not in folder and not is_outside(f"{folder}/") and folder[0] != "~"
-                    if relative and folder not in made:
+                    known = folder == "." or ANY in folder or folder[0] == "~" or WINDOWS.match(text) or folder in made
+                    if not known:
                         write = Write(text[:_LONGEST_PATH], False, f"{module.shown}:{node.lineno}", False)
                         writes.setdefault(folder, write)
         return tuple(writes.values())
 
-    def _reached(self, start: Unit, kind: int = 0) -> set[Unit]:
-        """Return the units that ``start`` runs: perhaps, in every run (1), or likely (2)."""
+    def _makes_any(self, start: Unit) -> bool:
+        """Return whether code that may run creates unseen paths. A function may also be a method that nothing names."""
+        reached = self._reached(start)
+        return any(unit in reached or "." in unit[1] for unit in self._making)
+
+    def _reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
+        """Return the units that ``start`` runs, by the calls of which ``runs`` is true."""
         reached, pending = {start}, [start]
         while pending:
-            for edge in self._runs.get(pending.pop(), ()):
-                if edge[kind] and edge[0] not in reached:
+            unit = pending.pop()
+            for edge in self._runs.get(unit, ()):
+                if edge[0] not in reached and (runs is None or runs(unit, edge)):
                     reached.add(edge[0])
                     pending.append(edge[0])
         return reached
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        always = self._reached(start, 1)
+        always = self._reached(start, lambda _, edge: edge[1])
         self.constants.always = always
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
             known = writes.get(write.path)
             if known is None or (write.certain and not known.certain):
                 writes[write.path] = write
-        return tuple(writes.values())
+        self._written = tuple(writes.values())
+        return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
         for unit, node, runs, _ in self._noted:
@@ -295,12 +351,12 @@ class Files:
                 continue
             for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)
-                if found is None or not is_outside(found.text):
+                if found is None or not (is_outside(found.text) or WINDOWS.match(found.text)):
                     continue
                 certain = sure and runs and unit in always and found.sure and not found.anywhere
                 certain = certain and not (self._moves and found.text.startswith(".."))
                 where = f"{module.shown}:{node.lineno}"
-                yield Write(found.text[:_LONGEST_PATH], folder, where, certain)
+                yield Write(found.text[:_LONGEST_PATH], folder, where, certain, self.constants.by_option)
                 break
 
     def _of_options(self) -> Iterator[Write]:
@@ -319,16 +375,14 @@ class Files:
             if _OUTPUT_KEYS.fullmatch(key) and is_outside(value) and " " not in value:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
 
-    def _runs_when_called(self, unit: Unit) -> bool:
-        """Return whether a call runs it: not a generator or a coroutine, nor one of two of the name."""
+    def _runs_when_called(self, unit: Unit) -> bool | None:
+        """Return whether a call runs it at once, False for a generator; None for a coroutine, and one of two."""
         module = self._module_at(unit[0])
-        if module is None:
-            return False
-        if not unit[1]:
-            return True
+        if module is None or not unit[1]:
+            return None if module is None else True
         function = module.flow.functions[unit[1]]
         if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
-            return False
+            return None
         return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
 
 

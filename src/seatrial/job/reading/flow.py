@@ -53,6 +53,8 @@ _BINDING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 #: Decides if an import names a module that is there in any case: a standard one, or one of the project.
 Provided: TypeAlias = Callable[[ast.Import | ast.ImportFrom], bool]
+#: Conditions under which a training runs code, each with the value that it needs; None if errors decide.
+Tests: TypeAlias = tuple[tuple[ast.expr, bool], ...] | None
 
 
 class RunNode(NamedTuple):
@@ -61,14 +63,19 @@ class RunNode(NamedTuple):
     Attributes:
         certain: it runs whenever its block does. needed: so, and no ``except ImportError`` stands around it.
         always: certain, in no loop that may be empty, behind no exit, and nothing catches its errors.
-        likely: it stands in no branch that a training may pass by, and nothing catches its errors.
+        tests: of the branches that a training may pass by; None if something catches its errors.
     """
 
     node: ast.AST
     certain: bool
     needed: bool
     always: bool
-    likely: bool
+    tests: Tests
+
+    @property
+    def likely(self) -> bool:
+        """Return whether it stands in no branch that a training may pass by, and nothing catches its errors."""
+        return self.tests == ()
 
 
 class _Runs(NamedTuple):
@@ -77,10 +84,10 @@ class _Runs(NamedTuple):
     certain: bool
     needed: bool
     always: bool
-    likely: bool
+    tests: Tests
 
 
-_ALWAYS, _PERHAPS = _Runs(True, True, True, True), _Runs(False, False, False, False)
+_ALWAYS, _PERHAPS = _Runs(True, True, True, ()), _Runs(False, False, False, None)
 
 
 class Flow:
@@ -181,10 +188,9 @@ class Flow:
                 pending.extend(reversed(self._children(seen)))
 
     def _children(self, seen: RunNode) -> list[RunNode]:
-        node, *flags = seen
-        runs = _Runs(*flags)
+        node, runs = seen.node, _Runs(*seen[1:])
         if not isinstance(node, _BRANCHING):
-            return [RunNode(each, *flags) for each in _inside(node)]
+            return _each([*_inside(node)], runs)
         if isinstance(node, FunctionNode):
             return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):
@@ -206,7 +212,7 @@ class Flow:
             return [*_each([node.subject], runs), *bodies]
         inner = runs
         if isinstance(node, ast.With) and any(_suppresses(item.context_expr) for item in node.items):
-            inner = inner._replace(needed=False, always=False, likely=False)
+            inner = inner._replace(needed=False, always=False, tests=None)
         if isinstance(node, ast.For | ast.AsyncFor | ast.While) and not _loops_for_certain(node):
             inner = inner._replace(always=False)
         head: list[ast.expr] = [node.iter] if isinstance(node, ast.For | ast.AsyncFor) else []
@@ -222,14 +228,17 @@ class Flow:
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
-        body, orelse = (runs if fails(other) else _PERHAPS for other in (node.orelse, node.body))
+        body, orelse = (
+            runs
+            if fails(other)
+            else _PERHAPS._replace(tests=None if runs.tests is None else (*runs.tests, (node.test, taken)))
+            for other, taken in ((node.orelse, True), (node.body, False))
+        )
         if _holds_on_gpus(node.test):
-            body = body._replace(likely=runs.likely)
+            body = body._replace(tests=runs.tests)
         for each in (*_block(node.body, body), *_block(node.orelse, orelse)):
             in_any_case = _called([each.node]) & both
-            children.append(
-                RunNode(each.node, *runs._replace(always=False, likely=each.likely)) if in_any_case else each
-            )
+            children.append(RunNode(each.node, *runs._replace(always=False, tests=each.tests)) if in_any_case else each)
         return children
 
     def _try(self, node: ast.Try, runs: _Runs) -> list[RunNode]:
@@ -239,8 +248,8 @@ class Flow:
         optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
         stands_in = optional and any(not self._provided(each) for each in tried)
-        always, likely = (each and not node.handlers for each in (runs.always, runs.likely))
-        inner = runs._replace(needed=runs.needed and not optional, always=always, likely=likely)
+        always, tests = (False, None) if node.handlers else (runs.always, runs.tests)
+        inner = runs._replace(needed=runs.needed and not optional, always=always, tests=tests)
         children = _block(node.body, inner)
         for handler in node.handlers:
             children += _block(handler.body, _PERHAPS._replace(needed=runs.needed and stands_in and handler in caught))
@@ -307,7 +316,7 @@ def _block(block: Sequence[ast.stmt], runs: _Runs) -> list[RunNode]:
         if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
             break
         if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
-            runs = _PERHAPS._replace(likely=runs.likely)
+            runs = _PERHAPS._replace(tests=runs.tests)
         elif runs.always and _may_leave(node):
             runs = runs._replace(always=False)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import glob
 import os
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,7 +45,6 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     memory_note,
-    of_a_machine,
     signs,
     started_files,
     used_paths,
@@ -60,6 +60,8 @@ _NOTED = (
 )
 
 
+#: Packages that make options of a data class's fields.
+_PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
 
@@ -76,9 +78,9 @@ class Readings:
             there.
         asserted: ``mmcv<=1.4.0`` → where the script fails unless the module has such a version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
-        machine_paths: path of a folder that only the author's machine has, in code that runs → where.
         writes: files and folders that it makes outside of the working directory.
-        reads: paths that it reads in any usual run, and Hydra's files. unmade: files in folders that it does not make.
+        reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
+        unmade: files in folders that it does not make. outputs: options whose paths it makes and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
@@ -96,10 +98,10 @@ class Readings:
     missing: dict[str, Missing] = field(default_factory=dict)
     asserted: dict[str, str] = field(default_factory=dict)
     paths: dict[str, str] = field(default_factory=dict)
-    machine_paths: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
     unmade: tuple[Write, ...] = ()
+    outputs: frozenset[str] = frozenset()
     hub_model: tuple[str, str] | None = None
     remote: dict[str, str] = field(default_factory=dict)
     devices: tuple[Reason, ...] = ()
@@ -225,7 +227,8 @@ class ProjectReader:
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=writes,
             devices=self.devices.found(self.visited, imported),
-            reads=self.files.reads((self.start, "")),  # by what is likely, and so after the devices
+            reads=self.files.reads((self.start, ""), self.devices.truth),  # by what is likely, and so after the devices
+            outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
@@ -358,6 +361,8 @@ class ProjectReader:
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
+        if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and _PARSES_FIELDS.search(module.source)):
+            self.files.constants.note_options((module.path, unit), node)
         self.files.note_demands(node)
         if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
             self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
@@ -368,8 +373,9 @@ class ProjectReader:
             self.reading.paths.setdefault(path, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         self.decorators.update(map(id, getattr(node, "decorator_list", ())))
         if certain and seen.likely and id(node) not in self.decorators:
-            for text in filter(of_a_machine, used_paths(node, self.typed)):
-                self.reading.machine_paths.setdefault(text, f"{module.shown}:{getattr(node, 'lineno', 1)}")
+            for text, option in used_paths(node, self.typed):
+                place = f"{module.shown}:{getattr(node, 'lineno', 1)}"
+                self.files.named.setdefault(posixpath.normpath(text), Read(text, place, option, verb="names"))
         for started in (self.roots.folder / name for name in started_files(node)):
             if is_file(started) and (file := started.resolve()).is_relative_to(self.project):
                 (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
@@ -379,7 +385,8 @@ class ProjectReader:
             for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{module.shown}:{node.lineno} {shown}"
                 self.reading.signs.setdefault(sign, evidence)
-                if certain and (seen.always if sign == "notebook" else seen.certain):
+                holds = {"notebook": seen.always, "input": seen.likely and not shown.startswith("sys.")}
+                if certain and holds.get(sign, seen.certain):
                     self.reading.certain_signs.setdefault(sign, evidence)
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")
@@ -403,7 +410,7 @@ class ProjectReader:
             own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
             taken={each.arg for function in functions if function for each in function.args.args},
         )
-        self.files.note((module.path, unit), node, run, always=seen.always, likely=seen.likely)
+        self.files.note((module.path, unit), node, run, always=seen.always, tests=seen.tests)
         if node.args or node.keywords or not run:
             self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
 
@@ -426,7 +433,7 @@ class ProjectReader:
             for each in found:
                 if each is not None:
                     queue.append((each[0], ""))
-                    self.files.note_runs(unit, [(each[0], "")], always=seen.always, likely=seen.likely)
+                    self.files.note_runs(unit, [(each[0], "")], always=seen.always, tests=seen.tests)
                     if roots is absolute:
                         self.found_under.setdefault(each[1])
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module

@@ -171,6 +171,10 @@ PLACEHOLDER = re.compile(
 )
 
 
+#: The beginning of an absolute path of Windows, which Linux takes for a relative one.
+WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
+
+
 def of_a_machine(text: object) -> bool:
     """Return whether a text is a path of one machine: ``/home/me/data``, ``D:\\data``."""
     return isinstance(text, str) and text.isprintable() and _OF_MACHINES.fullmatch(text[:_LONGEST_PATH]) is not None
@@ -179,28 +183,43 @@ def of_a_machine(text: object) -> bool:
 #: Calls whose arguments are paths of files, and keywords for them; of other calls an argument may be a key or a route.
 _READS = re.compile(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir")
 _FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
+#: Paths that are nothing else; calls that show, change or check them alone.
+_PATHS_ALONE = re.compile(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
+_USES_NOTHING = re.compile(
+    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|\w+swith|r?split|sub|match|search|"
+    r"exists|is_?file|is_?dir|append|insert|setdefault|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
+)
 
 
-def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[str]:
-    """Yield paths of an assignment, a call or a dictionary, but not of typed options; of a longer text its folder."""
-    values: list[ast.expr] = []
+def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield (path of a machine, option) of an assignment, a call or a dictionary; of a longer text its folder.
+
+    Args: typed: options that the command line gives, without their dashes.
+    """
+    values: list[tuple[ast.expr, bool]] = []  # whether each can be nothing but a path
+    option = None
     if isinstance(node, ast.Assign) and not any(isinstance(each, ast.Subscript) for each in node.targets):
-        values = [node.value]
+        values = [(node.value, True)]
     elif isinstance(node, ast.Dict):
-        values = [
-            each for key, each in zip(node.keys, node.values, strict=True) if _FOR_PATHS.fullmatch(literal(key) or "")
-        ]
-    elif isinstance(node, ast.Call):
+        pairs = zip(node.keys, node.values, strict=True)
+        values = [(value, _FOR_PATHS.fullmatch(literal(key) or "") is not None) for key, value in pairs]
+    elif isinstance(node, ast.Call) and not _USES_NOTHING.fullmatch(last := last_name(node.func)):
         given = {name: value for name, value in keywords(node).items() if name and _FOR_PATHS.fullmatch(name)}
         names = [*(each for each in _constants(node.args) if isinstance(each, str)), *given]
-        by_place = "default" in given and not names[0].startswith("-")
+        option = next((each for each in names if each.startswith("-")), None)
+        if last.startswith("DEFINE_") and names:
+            option = f"--{names[0]}"
+        by_place = "default" in given and option is None
         is_typed = by_place or any(name.lstrip("-").startswith(word) for name in names for word in typed)
-        values = [*(() if is_typed else given.values()), *(node.args if _READS.fullmatch(last_name(node.func)) else ())]
-    for value in values:
+        values = [(each, True) for each in given.values() if not is_typed]
+        values += [(each, _READS.fullmatch(last) is not None) for each in node.args if not (option and is_typed)]
+    for value, is_path in ((inner, is_path) for each, is_path in values for inner in getattr(each, "elts", [each])):
         whole = value.left if isinstance(value, ast.BinOp) else value
         first = next(iter(whole.values), None) if isinstance(whole, ast.JoinedStr) else whole
         text = literal(first) or ""
-        yield text if first is value else text[: text.rfind("/") + 1]
+        path = text if first is value else text[: text.rfind("/") + 1]
+        if of_a_machine(path) and (is_path or _PATHS_ALONE.match(path)):
+            yield path, option
 
 
 def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:

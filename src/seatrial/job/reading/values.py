@@ -157,6 +157,10 @@ class Evaluation:
         finally:
             self._depth -= 1
 
+    def truth(self, node: ast.expr, unit: Unit) -> bool | None:
+        """Return whether a condition holds; None where that is not known."""
+        return _truth(self.values(node, unit))
+
     def _evaluated(self, node: ast.expr, unit: Unit) -> Values:
         match node:
             case ast.Constant(value=value):

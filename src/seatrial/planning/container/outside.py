@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
@@ -18,8 +17,8 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
-from seatrial.job.reading.files import Read, Write
-from seatrial.job.reading.signs import of_a_machine
+from seatrial.job.reading.files import Write
+from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.job.script import ScriptFacts
 
 #: Folders that images have, too: a path below them is not this machine's.
@@ -57,13 +56,10 @@ def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]
     return job.changed(models=DataMount(source=folder, read_only=False)), (choice,)
 
 
-def with_host_paths(
-    job: Job, reads: Sequence[Read] = (), *, build: bool
-) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
+def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
     """Mount what the arguments name on this machine where they name it; return the job, choices and warnings.
 
     Args:
-        reads: inputs of the script, which are named where they are missing.
         build: the image is one of ours. Another's may have these paths itself.
 
     Raises UsageError: a folder for results is outside of the project and no mount.
@@ -92,8 +88,11 @@ def with_host_paths(
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
-            is_read = any(inside(_in_container(job, each.path), path.target) for each in reads)
-            if build and (path.typed or by_file) and not is_read:
+            is_read = any(
+                inside(_in_container(job, each.path), path.target) or path.where.startswith(f"{each.path}:")
+                for each in script.reads
+            )
+            if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
                 warnings.append(path.absence)
             continue
         read_only = not own
@@ -139,7 +138,10 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     for mount, write in _lost_writes(job, script):
         lost.setdefault(mount, write)
     for mount, write in [*lost.items()][:_MOST_SHOWN]:
-        yield f"{write}, in no mounted folder; to have it on this machine: --mount {shlex.quote(mount)}"
+        option = f"-- {write.option} DIR, or " if write.option else ""
+        yield f"{write}, in no mounted folder; to have it on this machine: {option}--mount {shlex.quote(mount)}"
+    for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
+        yield f"{write}, a Windows path, which Linux takes for one below the working directory: edit {write.where}"
 
 
 def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
@@ -151,9 +153,14 @@ def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
 def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
     """Yield (``SOURCE:TARGET`` of the mount that would keep it, write) for each write to a folder that is not kept."""
     kept = [*WRITABLE, *mounted(job)]
+    made = [_in_container(job, write.path).partition(ANY) for write in script.writes if write.folder]
     for write in script.writes:
         path = _in_container(job, write.path)
-        folder = _mount_point(path, is_folder=write.folder)
+        parent = posixpath.dirname(path)
+        is_ready = write.folder or any(
+            parent.startswith(start) if rest else inside(start, parent) for start, rest, _ in made
+        )
+        folder = _mount_point(path, is_folder=write.folder, is_ready=is_ready)
         is_made = write.folder and any(inside(each, path) for each in kept)  # by the engine, above a mount
         if folder is not None and not is_made and not any(inside(path, each) for each in kept):
             yield f"{_source(job, write, folder)}:{folder}", write
@@ -177,15 +184,16 @@ def _may_succeed(job: Job, write: Write) -> bool:
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*IN_IMAGES, "/root", "/home"))
 
 
-def _mount_point(path: str, *, is_folder: bool) -> str | None:
-    """Return ``/output`` of ``/output/epoch*/model.pt``, ``/app/models`` of ``/app/models/x``.
+def _mount_point(path: str, *, is_folder: bool, is_ready: bool) -> str | None:
+    """Return ``/output`` of ``/output/epoch*/model.pt``, ``/app/models`` of ``/app/models/x``; the folder of a file for
+    which the script makes none: not ``is_ready``.
 
     None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
     """
     parts = path.strip("/").split("/")
     known = next((number for number, part in enumerate(parts) if ANY in part), len(parts) - (not is_folder))
     top = f"/{parts[0]}"
-    depth = known if top in IN_IMAGES else min(known, 2 if top in _SHARED else 1)
+    depth = known if top in IN_IMAGES or not is_ready else min(known, 2 if top in _SHARED else 1)
     folder = "/" + "/".join(parts[:depth])
     return None if folder in ("/", *_EMPTY, *IN_IMAGES) else folder
 
@@ -218,21 +226,6 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
             f"{where} names {path}, which is outside of the project and so not in the container; "
             f"to have it there: --mount {shlex.quote(mount)}"
         )
-
-
-def warn_of_missing_data(job: Job, script: ScriptFacts) -> Iterator[str]:
-    """Yield a warning for each data folder or path of another machine that neither this machine nor a mount has."""
-    kept = [*IN_IMAGES, *WRITABLE, *mounted(job)]
-    absent: list[tuple[str, str]] = []
-    for path, where in script.machine_paths.items():
-        kept_there = not path.startswith("/dev/shm/") and any(inside(path, each) for each in kept)
-        read = any(inside(each.path, path) or inside(path, each.path) for each in script.reads)
-        known = os.path.exists(path) or kept_there or read or any(inside(path, each) for each, _ in absent)  # noqa: PTH110
-        if not known and not any(inside(path, each.path) for each in script.writes):
-            absent.append((path, where))
-    for path, where in absent[:_MOST_SHOWN]:
-        option = f"; to mount it: --mount {shlex.quote(f'DIR:{path}')}" if re.fullmatch(r"/[^${%]*", path) else ""
-        yield f"{where} names {path}, which this machine does not have{option}"
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:

@@ -42,7 +42,6 @@ from seatrial.planning.container.outside import (
     made_by_writes,
     refuse_lost_writes,
     warn_of_lost_writes,
-    warn_of_missing_data,
     warn_of_outside,
     with_host_paths,
     with_models,
@@ -68,7 +67,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
     job, models_choices = with_models(job, script)
-    job, path_choices, path_warnings = with_host_paths(job, script.reads, build=image.build)
+    job, path_choices, path_warnings = with_host_paths(job, script, build=image.build)
     refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
@@ -89,7 +88,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         made_if_missing=made_by_writes(job, script),
         more_mounts=() if wheel is None else (Mount(source=wheel, target=CONTAINER_RECIPES, read_only=True),),
     )
-    missing = warn_of_missing_data(job, script) if image.build else ()
     lost = warn_of_lost_writes(job, script)
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     pulled, ready = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices), job.image.ready
@@ -100,7 +98,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         *made.warnings,
         *path_warnings,
         *warn_of_outside(job, script),
-        *missing,
         *lost,
     )
     all_env = {**image.env, **made.container.env, **made.target_env}
