@@ -22,7 +22,7 @@ from urllib.request import Request, urlopen
 from zlib import error as ZlibError
 
 from packaging.tags import Tag
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from seatrial.images.resolve.sdist import files_of
@@ -31,8 +31,11 @@ from seatrial.images.resolve.sdist import files_of
 _MOST_BYTES, _END, _AHEAD, _SMALL = 16 << 20, 256 << 10, 64 << 10, 3 << 20
 _MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE = 20_000, 1_000_000, 64, 8
 
-#: Texts with one of these may make names of their module.
-_MAKES_NAMES = r"__getattr__|__path__|globals\(|locals\(|vars\(|exec\(|sys\.modules|setattr|[lL]azy|attach"
+#: Texts with one of these may make modules, or names, at run time, and so may a ``__getattr__`` with one of the last.
+_MAKES_MODULES = r"__path__|meta_path|sys\.modules(?!\[__name__\])|initpkg"
+_MAKES_NAMES = rf"{_MAKES_MODULES}|sys\.modules|__getattr__|attach_stub|globals\(|locals\(|vars\(|exec\(|setattr"
+_GETATTR = re.compile(r"^def __getattr__\(.*\n(?:[ \t].*\n|\n)+", re.MULTILINE)
+_OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
@@ -44,21 +47,22 @@ def main() -> None:
     def judged(row: tuple[str, str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
         package, release, address, names = row
         with suppress(OSError, HTTPException):
-            found = lacking(address, names)
-            around = newest_with(package, release, names, pythons, index, day) if found else ("", "")
-            return {package: (found, *around)}
+            found = [name for name, has in found_in(address, names).items() if has is False]
+            return {
+                package: (found, *(newest_with(package, release, found, pythons, index, day) if found else ("", "")))
+            }
         return {}
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         json.dump({name: row for each in threads.map(judged, asked) for name, row in each.items()}, sys.stdout)
 
 
-def lacking(address: str, names: Sequence[str]) -> list[str]:
-    """Return the names that a wheel lacks. Raises OSError, HTTPException."""
+def found_in(address: str, names: Sequence[str]) -> dict[str, bool | None]:
+    """Return whether a wheel has each name, as Modules.has does. Raises OSError, HTTPException."""
     with suppress(ValueError, zipfile.BadZipFile, ZlibError, NotImplementedError, RuntimeError, EOFError):
         wheel = Modules(_Ranges(address))
-        return [name for name in names if wheel.lacks(name)]
-    return []
+        return {name: wheel.has(name) for name in names}
+    return {}
 
 
 def newest_with(
@@ -76,7 +80,7 @@ def newest_with(
     places = [(1 << at) - 1 for at in range(1, 12)]  # 1, 3, 7, …
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         while places := [each for each in places if newer < each < older]:
-            has = [*threads.map(lambda at: not lacking(wheels[versions[at]], names), places)]
+            has = [*threads.map(lambda at: all(found_in(wheels[versions[at]], names).values() or [None]), places)]
             first = has.index(True) if True in has else len(has)
             newer, older = [newer, *places][first], [*places, older][first]
             places = sorted({newer + max(1, (older - newer) * part // _AT_ONCE) for part in range(1, _AT_ONCE)})
@@ -86,7 +90,7 @@ def newest_with(
 def _fits(tags: frozenset[Tag], pythons: list[str]) -> bool:
     mine = {f"cp{each.replace('.', '')}" for each in pythons}
     return any(
-        (each.platform == "any" or "manylinux" in each.platform and each.platform.endswith("x86_64"))
+        (each.platform == "any" or ("manylinux" in each.platform and each.platform.endswith("x86_64")))
         and (each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3")
         for each in tags
     )
@@ -154,28 +158,34 @@ class Modules:
                 found.add("/".join((*folders, file.partition(".")[0])))
         return found
 
-    def lacks(self, name: str) -> bool:
-        """Return whether neither a module nor a module's text has a dotted name."""
+    def has(self, name: str) -> bool | None:
+        """Return whether a module, or the text of one, has a dotted name; None if it may be made at run time."""
         module, *parts = name.split(".")
         for part in parts:
             if f"{module}/{part}" not in self.names:
-                return self._lacks(module, part, {module})
+                return self._has(module, part, {module}, makes=_MAKES_NAMES if part is parts[-1] else _MAKES_MODULES)
             module = f"{module}/{part}"
-        return False
+        return True
 
-    def _lacks(self, module: str, word: str, seen: set[str]) -> bool:
+    def _has(self, module: str, word: str, seen: set[str], makes: str) -> bool | None:
         text = self.text(module)
-        if text is None or word == "*" or re.search(rf"\b{word}\b|{_MAKES_NAMES}", text):
-            return False
+        if text is None or word == "*" or word.startswith("__"):
+            return None
+        if re.search(rf"\b{word}\b", text):
+            return True
+        listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
+        text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
+        if not listed and re.search(makes, text):
+            return None
         package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
-        for dots, path in _STAR.findall(text):
+        for dots, path in _STAR.findall(text) if makes == _MAKES_NAMES else ():
             above = package[: len(package) + 1 - len(dots)] if dots else []
             other = "/".join([*above, *filter(None, path.split("."))])
             if other not in seen:
                 seen.add(other)
-                if not self._lacks(other, word, seen):
-                    return False
-        return True
+                if (found := self._has(other, word, seen, makes)) is not False:
+                    return found
+        return False
 
     def text(self, module: str) -> str | None:
         """Return a module's text; None if it has none that can be read."""
