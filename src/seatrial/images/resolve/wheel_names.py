@@ -29,7 +29,7 @@ from seatrial.images.resolve.sdist import files_of
 
 #: Most bytes of a wheel; of its end, read first; read at once behind what is asked for; of a wheel read as a whole.
 _MOST_BYTES, _END, _AHEAD, _SMALL = 16 << 20, 256 << 10, 64 << 10, 3 << 20
-_MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE = 20_000, 1_000_000, 64, 8
+_MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE, _MOST_SPANS = 20_000, 1_000_000, 200, 8, 8
 
 #: Texts with one of these may make modules, or names, at run time, and so may a ``__getattr__`` with one of the last.
 _MAKES_MODULES = r"__path__|meta_path|sys\.modules(?!\[__name__\])|initpkg"
@@ -37,6 +37,7 @@ _MAKES_NAMES = rf"{_MAKES_MODULES}|sys\.modules|__getattr__|attach_stub|globals\
 _GETATTR = re.compile(r"^def __getattr__\(.*\n(?:[ \t].*\n|\n)+", re.MULTILINE)
 _OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
+_MANY = re.compile(r"-any\.whl$|manylinux\w+x86_64")
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
 
@@ -68,32 +69,37 @@ def found_in(address: str, names: Sequence[str]) -> dict[str, bool | None]:
 def newest_with(
     package: str, release: str, names: Sequence[str], pythons: list[str], index: str, day: str
 ) -> tuple[str, str]:
-    """Return the newest before a release whose wheel has all names, and the next one; twice "" if there is none."""
-    wheels = dict[Version, str]()
+    """Return the newest release before another that has all names, of those that end a minor version, and the next
+    minor version, ``("1.5.3", "2.0")``; twice "" if there is none.
+    """
+    own, last = Version(release), dict[tuple[int, ...], tuple[Version, str]]()
     for file, address, _ in files_of(index, package, day):
         with suppress(InvalidWheelFilename):
-            _, version, _, tags = parse_wheel_filename(file)
-            if version < Version(release) and not version.is_prerelease and _fits(tags, pythons):
-                wheels.setdefault(version, address)
-    versions = [Version(release), *sorted(wheels, reverse=True)]
-    newer, older = 0, len(versions)  # the first lacks a name; past the last there is nothing
-    places = [(1 << at) - 1 for at in range(1, 12)]  # 1, 3, 7, …
+            version = Version(file.split("-")[1]) if file.endswith(".whl") and _MANY.search(file) else own
+            if version < own and not version.is_prerelease and _fits(parse_wheel_filename(file)[3], pythons):
+                last[version.release[:2]] = max(last.get(version.release[:2], (version, address)), (version, address))
+    found = [
+        (own, ""),
+        *sorted((each for each in last.values() if each[0].release[:2] < own.release[:2]), reverse=True),
+    ]
+    majors = [next(at for at, row in enumerate(found) if row[0].major == each[0].major) for each in found]
+    newer, older = 0, len(found)  # the first lacks a name; past the last there is nothing
+    places = sorted({*majors[1:], *(1 << at for at in range(_MOST_SPANS))})
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         while places := [each for each in places if newer < each < older]:
-            has = [*threads.map(lambda at: all(found_in(wheels[versions[at]], names).values() or [None]), places)]
+            has = [*threads.map(lambda at: all(found_in(found[at][1], names).values() or [None]), places)]
+            if True not in has and older == len(found):
+                return "", ""
             first = has.index(True) if True in has else len(has)
             newer, older = [newer, *places][first], [*places, older][first]
             places = sorted({newer + max(1, (older - newer) * part // _AT_ONCE) for part in range(1, _AT_ONCE)})
-    return (str(versions[older]), str(versions[newer])) if older < len(versions) else ("", "")
+    below = ".".join(map(str, found[newer][0].release[:2]))
+    return (str(found[older][0]), below) if older < len(found) else ("", "")
 
 
 def _fits(tags: frozenset[Tag], pythons: list[str]) -> bool:
     mine = {f"cp{each.replace('.', '')}" for each in pythons}
-    return any(
-        (each.platform == "any" or ("manylinux" in each.platform and each.platform.endswith("x86_64")))
-        and (each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3")
-        for each in tags
-    )
+    return any(each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3" for each in tags)
 
 
 class _Ranges(io.RawIOBase):
