@@ -408,6 +408,7 @@ class Needs:
         as_of: day of the code, as 2021-09-03, by which unpinned packages were released; "" for today.
         alone: the project installs its list with ``--no-deps``.
         left_out: lines of a frozen list that nothing imports; their releases are preferred.
+        names: dotted name that the target cannot start without → ``train.py:3``.
     """
 
     requirements: Requirements
@@ -427,6 +428,7 @@ class Needs:
     as_of: str = ""
     alone: bool = False
     left_out: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def python(self) -> SpecifierSet:

@@ -146,6 +146,7 @@ def project_needs(
         guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script))),
         project=project,
         extensions=extensions,
+        names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
 

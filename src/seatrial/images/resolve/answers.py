@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -50,13 +51,17 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it."""
+    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it.
+
+    ``address``: of a wheel; "" for one that needs a login, or lies in a folder.
+    """
 
     name: str
     version: str
     sha256: tuple[str, ...] = ()
     size_bytes: int | None = None
     uploaded: str = ""
+    address: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,14 @@ class SourceTexts:
     names: tuple[str, ...]
     texts: dict[str, str]
     version: str = ""
+
+
+class LackedNames(NamedTuple):
+    """Hold the names that a wheel lacks, the newest release before it that has all, and the next one; or twice ""."""
+
+    names: tuple[str, ...]
+    newest: str
+    below: str
 
 
 Answer = Lock | Unsatisfiable | Unreachable

@@ -28,7 +28,7 @@ from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_plac
 from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import pinned
-from seatrial.images.resolve.wheel_files import judged, refuse_unstartable
+from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -98,6 +98,12 @@ def resolve_packages(
         with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
             if (known := judged(resolver, request, needs, checked.names)) != needs:
                 return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
+    if request and checked.lock:
+        known, notes = with_names(resolver, request, needs, checked.lock)
+        with suppress(ConfigError, GpuContractError):
+            if known != needs:
+                return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
+        checked = replace(checked, warnings=(*checked.warnings, *notes))
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
     if needs.as_of and request and checked.lock:

@@ -39,8 +39,7 @@ def main() -> None:
     """Write ``{"names": …, "texts": …, "version": …}`` of the newest source that requirement and day admit."""
     line, python, index, as_of = json.load(sys.stdin)
     wanted = Requirement(line)
-    page = f"{index.rstrip('/')}/{canonicalize_name(wanted.name)}/"
-    found = dict(_sources(_get(page).decode(), page, wanted, python, as_of))
+    found = dict(_sources(wanted, python, index, as_of))
     names, texts = _read(_get(found[newest := max(found)]))
     kept = [each for each in names if len(each) <= _MOST_OF_PATH]
     json.dump({"names": kept, "texts": texts, "version": str(newest)}, sys.stdout)
@@ -57,21 +56,30 @@ def _get(url: str) -> bytes:
     return data
 
 
-def _sources(page: str, url: str, wanted: Requirement, python: str, as_of: str) -> Iterator[tuple[Version, str]]:
-    """Yield (version, address) of the sources on an index's page, JSON or HTML, that the requirement admits."""
+def files_of(index: str, package: str, as_of: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, address, Pythons) of the files on an index's page, JSON or HTML, of a day, if it has that one's.
+
+    Raises ValueError, OSError.
+    """
+    url = f"{index.rstrip('/')}/{canonicalize_name(package)}/"
+    page = _get(url).decode()
     if page.lstrip().startswith("{"):
         rows = [each for each in json.loads(page)["files"] if not each.get("yanked")]
         rows = [each for each in rows if not as_of or each.get("upload-time", "")[:10] <= as_of] or rows
-        files = [(row["filename"], row["url"], row.get("requires-python") or "") for row in rows]
+        yield from ((row["filename"], urljoin(url, row["url"]), row.get("requires-python") or "") for row in rows)
     else:
-        files = [(html.unescape(text), html.unescape(link), "") for link, text in _LINK.findall(page)]
-    for name, link, pythons in files:
+        yield from ((html.unescape(text), urljoin(url, html.unescape(link)), "") for link, text in _LINK.findall(page))
+
+
+def _sources(wanted: Requirement, python: str, index: str, as_of: str) -> Iterator[tuple[Version, str]]:
+    """Yield (version, address) of the sources that the requirement admits."""
+    for name, address, pythons in files_of(index, wanted.name, as_of):
         with suppress(InvalidSdistFilename):
             project, version = parse_sdist_filename(name)
             early = bool(wanted.specifier.prereleases)
             fits = wanted.specifier.contains(version, early) and SpecifierSet(pythons).contains(f"{python}.99")
             if project == canonicalize_name(wanted.name) and fits:
-                yield version, urljoin(url, link)
+                yield version, address
 
 
 def _read(data: bytes) -> tuple[list[str], dict[str, str]]:

@@ -39,6 +39,7 @@ from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableErr
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import (
     Answer,
+    LackedNames,
     Lock,
     LockedPackage,
     ResolveRequest,
@@ -56,11 +57,13 @@ from seatrial.images.resolve.uv_texts import (
     refusal,
     shown_index,
     stored_lock,
+    stored_names,
     stored_texts,
     up_to,
 )
 from seatrial.images.resolve.wheel_metadata import write_links
 from seatrial.images.sources import digest_of_wheel
+from seatrial.stack.resolve import PYTHONS
 from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
@@ -71,18 +74,15 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 10
+_FORMAT = 11
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
 _BOUNDED = f'ulimit -v {8 << 20} 2>/dev/null; ulimit -f {1 << 19} 2>/dev/null; exec "$@"'
 
-#: The program that reads a source; without a user's own folders of packages (-I), it gets the two that it needs.
-_SDIST = (
-    *(sys.executable, "-I", "-c"),
-    "import sys; sys.path += sys.argv[1:]; from seatrial.images.resolve.sdist import main; main()",
-    *{str(Path(str(each.__file__)).parents[1]) for each in (seatrial, packaging)},
-)
+#: The programs that read an index; without a user's own folders of packages (-I), they get the two that they need.
+_PROGRAM = "import sys; sys.path += sys.argv[1:]; from seatrial.images.resolve.{} import main; main()"
+_FOLDERS = {str(Path(str(each.__file__)).parents[1]) for each in (seatrial, packaging)}
 
 _Found = TypeVar("_Found")
 
@@ -213,25 +213,52 @@ class UvResolver:
         return frozenset()
 
     def source(self, line: str, request: ResolveRequest) -> SourceTexts | None:
-        """Return a remembered source, or let a program that can be stopped read it; none of an index with a login.
-
-        A server that sends one byte after the other would keep an HTTP client of this process for ever.
-        """
+        """Return a remembered source, or read it; none of an index with a login."""
         sources = tuple(each for each in request.sources if each.kind == "index" and "@" not in each.url)
         memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources, as_of=request.as_of))}"
         if (known := self._remembered(memory, stored_texts, _FRESH_S)) is not None:
             return known
         for index in sources if memory not in self._unread else ():
-            question = json.dumps([line, request.python, index.url, request.as_of])
-            with tempfile.TemporaryDirectory(prefix="seatrial-source-") as scratch:
-                argv, env = _bounded(*_SDIST), self._environment(request, Path(scratch), _SILENCE_S)
-                limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
-                with suppress(SeatrialError, OSError, ValueError, TypeError):
-                    ended = command.run(argv, timeout_s=limit_s, input=question, env=env, cwd=Path(scratch))
-                    found = stored_texts(json.loads(ended.stdout))
-                    self._remember(memory, asdict(found))
-                    return found
+            question = [line, request.python, index.url, request.as_of]
+            if found := self._read_index("sdist", question, request, stored_texts):
+                self._remember(memory, asdict(found))
+                return found
         self._unread.add(memory)
+        return None
+
+    def names(self, request: ResolveRequest, wanted: Mapping[LockedPackage, Collection[str]]) -> dict[str, LackedNames]:
+        """Return package → the names that its wheel lacks, remembered by the wheel; nothing for what is unknown."""
+        found, asked = dict[str, LackedNames](), dict[str, str]()
+        index = next((each.url for each in request.sources if each.kind == "index" and "@" not in each.url), "")
+        rows = []
+        for package, names in wanted.items():
+            digest = hashlib.sha256(json.dumps([request.as_of, PYTHONS, *names]).encode()).hexdigest()[:8]
+            memory = f"names/{package.sha256[0][:32]}{digest}"
+            if known := self._remembered(memory, stored_names):
+                found[package.name] = known
+            else:
+                asked[package.name] = memory
+                rows.append([package.name, package.version, package.address, list(names)])
+        question = [PYTHONS, index, request.as_of, rows]
+        for name, row in (self._read_index("wheel_names", question, request, dict) or {} if rows else {}).items():
+            self._remember(asked[name], row)
+            found[name] = stored_names(row)
+        return found
+
+    def _read_index(
+        self, program: str, question: Any, request: ResolveRequest, read: Callable[[Any], _Found]
+    ) -> _Found | None:
+        """Let a program that can be stopped read an index; None if it cannot.
+
+        A server that sends one byte after the other would keep an HTTP client of this process for ever.
+        """
+        argv = _bounded(sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS)
+        limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
+        with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:
+            env = self._environment(request, Path(folder), _SILENCE_S)
+            with suppress(SeatrialError, OSError, ValueError, TypeError, KeyError):
+                ended = command.run(argv, timeout_s=limit_s, input=json.dumps(question), env=env, cwd=Path(folder))
+                return read(json.loads(ended.stdout))
         return None
 
     @command.doing("asking the package index")

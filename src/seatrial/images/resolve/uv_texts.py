@@ -16,6 +16,7 @@ from packaging.version import Version
 from seatrial.errors import SeatrialError
 from seatrial.images.resolve.answers import (
     Answer,
+    LackedNames,
     Lock,
     LockedPackage,
     ResolveRequest,
@@ -127,7 +128,7 @@ def shown_index(request: ResolveRequest, text: str = "") -> str:
 
 
 def read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
-    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
+    """Read names, versions, hashes, sizes and addresses; paths are left out. None if it is not such a file.
 
     Args:
         digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
@@ -152,7 +153,8 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
     known = tuple(sorted(each for each in real if each is not None))
     uploaded = max((str(wheel.get("upload-time", ""))[:10] for wheel in wheels), default="")
     known = known or ("",) * (None in real)
-    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded)
+    addresses = (url for wheel in wheels if (url := str(wheel.get("url", ""))).startswith("http") and "@" not in url)
+    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded, next(addresses, ""))
 
 
 def stored_lock(data: Any) -> Lock:
@@ -160,6 +162,12 @@ def stored_lock(data: Any) -> Lock:
     rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
     names = (tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later"))
     return Lock(tuple(rows), *names)
+
+
+def stored_names(data: Any) -> LackedNames:
+    """Read the names that a wheel lacks."""
+    names, newest, below = data
+    return LackedNames(tuple(map(str, names)), str(newest), str(below))
 
 
 def stored_texts(data: Any) -> SourceTexts:

@@ -7,14 +7,17 @@ import shlex
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.imports import provides
+from seatrial.images.dockerfile.layer_program import FRAMEWORK
+from seatrial.images.requirements.imports import packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
 from seatrial.images.resolve.answers import Lock, ResolveRequest, Unsatisfiable
+from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
 from seatrial.system.project_files import is_there
@@ -24,6 +27,10 @@ _AT_ONCE, _MOST_RELEASES = 4, 4
 
 #: Imports names that another package may define.
 _STAR = "import *"
+
+#: Packages whose releases are a framework's. Most packages whose names are looked up.
+_OF_FRAMEWORKS = re.compile(rf"{FRAMEWORK.pattern}|(torchvision|torchaudio|torchtext|keras|tf-keras|tensorflow-.*)$")
+_MOST_PACKAGES = 8
 
 
 def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installed: Collection[str] = ()) -> Needs:
@@ -83,6 +90,38 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
         major, minor, *_ = *Version(package.version).release, 0
         bound = f"<{major}" if major and not bound else f"<{major}.{minor}"
     return ""
+
+
+def with_names(
+    resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock
+) -> tuple[Needs, tuple[str, ...]]:
+    """Return the needs with packages below the release that lost an imported name, and warnings if they stay as locked.
+
+    Raises ConfigError: the project demands a release without the name.
+    """
+    imported = packages_of_imports({name.partition(".")[0] for name in needs.names}, ())
+    modules = {canonical_name(line): module for module, line in {**imported.guessed, **imported.known}.items()}
+    wanted = {
+        package: [name for name in needs.names if name.startswith(f"{modules[package.name]}.")]
+        for package in lock.packages
+        if package.name in modules and package.address and package.sha256 and not _OF_FRAMEWORKS.match(package.name)
+    }
+    lacked = resolver.names(request, dict(islice(((key, few) for key, few in wanted.items() if few), _MOST_PACKAGES)))
+    notes = []
+    for package, found in ((each, lacked.get(each.name)) for each in wanted):
+        if found is None or not found.names:
+            continue
+        what = f"{needs.names[found.names[0]]} imports {found.names[0]}"
+        bound, lacks = f"{package.name}<{found.below}", f"{what}, which {package.name} {package.version} lacks"
+        own = needs.requirements.of(package.name)
+        if found.below and not all(each.specifier.contains(found.newest) for each in own):
+            pinned = any("==" in str(each.specifier) for each in own)
+            edit = f"{package.name}=={found.newest}" if pinned else bound
+            raise ConfigError(lacks, run=written([edit], needs), edits=lambda edit=edit: [edit])
+        if found.below and bound not in needs.requirements.constraints:
+            needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
+        notes.append(f"{lacks}: " + (f"{bound} would have it" if found.below else "change the import"))
+    return needs, tuple(notes)
 
 
 def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:

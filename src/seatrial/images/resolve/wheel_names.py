@@ -1,0 +1,204 @@
+"""Compare imported names with wheels on an index, of which it reads ranges: a program of its own, which uv.py bounds.
+
+Standard input is ``[Pythons, index, day, [[package, release, address of its wheel, [dotted name, …]], …]]``. Standard
+output is ``{package: [names that the wheel lacks, newest release before it that has all names, the one after that]}``.
+A name that a module may make at run time is in it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property
+from http.client import HTTPException
+from itertools import accumulate
+from urllib.request import Request, urlopen
+from zlib import error as ZlibError
+
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from seatrial.images.resolve.sdist import files_of
+
+#: Most bytes of a wheel; of its end, read first; read at once behind what is asked for; of a wheel read as a whole.
+_MOST_BYTES, _END, _AHEAD, _SMALL = 16 << 20, 256 << 10, 64 << 10, 3 << 20
+_MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE, _MOST_SPANS = 20_000, 1_000_000, 200, 8, 8
+
+#: Texts with one of these may make modules, or names, at run time, and so may a ``__getattr__`` with one of the last.
+_MAKES_MODULES = r"__path__|meta_path|sys\.modules(?!\[__name__\])|initpkg"
+_MAKES_NAMES = rf"{_MAKES_MODULES}|sys\.modules|__getattr__|attach_stub|globals\(|locals\(|vars\(|exec\(|setattr"
+_GETATTR = re.compile(r"^def __getattr__\(.*\n(?:[ \t].*\n|\n)+", re.MULTILINE)
+_OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
+_STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
+_MANY = re.compile(r"-any\.whl$|manylinux\w+x86_64")
+_INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
+
+
+def main() -> None:
+    """Write the answer; a wheel that cannot be read lacks nothing, and one that no server gave is left out."""
+    pythons, index, day, asked = json.load(sys.stdin)
+
+    def judged(row: tuple[str, str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
+        package, release, address, names = row
+        with suppress(OSError, HTTPException):
+            found = [name for name, has in found_in(address, names).items() if has is False]
+            return {
+                package: (found, *(newest_with(package, release, found, pythons, index, day) if found else ("", "")))
+            }
+        return {}
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        json.dump({name: row for each in threads.map(judged, asked) for name, row in each.items()}, sys.stdout)
+
+
+def found_in(address: str, names: Sequence[str]) -> dict[str, bool | None]:
+    """Return whether a wheel has each name, as Modules.has does. Raises OSError, HTTPException."""
+    with suppress(ValueError, zipfile.BadZipFile, ZlibError, NotImplementedError, RuntimeError, EOFError):
+        wheel = Modules(_Ranges(address))
+        return {name: wheel.has(name) for name in names}
+    return {}
+
+
+def newest_with(
+    package: str, release: str, names: Sequence[str], pythons: list[str], index: str, day: str
+) -> tuple[str, str]:
+    """Return the newest release before another that has all names, of those that end a minor version, and the next
+    minor version, ``("1.5.3", "2.0")``; twice "" if there is none.
+    """
+    own, last = Version(release), dict[tuple[int, ...], tuple[Version, str]]()
+    for file, address, _ in files_of(index, package, day):
+        with suppress(InvalidWheelFilename):
+            version = Version(file.split("-")[1]) if file.endswith(".whl") and _MANY.search(file) else own
+            if version < own and not version.is_prerelease and _fits(parse_wheel_filename(file)[3], pythons):
+                last[version.release[:2]] = max(last.get(version.release[:2], (version, address)), (version, address))
+    found = [
+        (own, ""),
+        *sorted((each for each in last.values() if each[0].release[:2] < own.release[:2]), reverse=True),
+    ]
+    majors = [next(at for at, row in enumerate(found) if row[0].major == each[0].major) for each in found]
+    newer, older = 0, len(found)  # the first lacks a name; past the last there is nothing
+    places = sorted({*majors[1:], *(1 << at for at in range(_MOST_SPANS))})
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        while places := [each for each in places if newer < each < older]:
+            has = [*threads.map(lambda at: all(found_in(found[at][1], names).values() or [None]), places)]
+            if True not in has and older == len(found):
+                return "", ""
+            first = has.index(True) if True in has else len(has)
+            newer, older = [newer, *places][first], [*places, older][first]
+            places = sorted({newer + max(1, (older - newer) * part // _AT_ONCE) for part in range(1, _AT_ONCE)})
+    below = ".".join(map(str, found[newer][0].release[:2]))
+    return (str(found[older][0]), below) if older < len(found) else ("", "")
+
+
+def _fits(tags: frozenset[Tag], pythons: list[str]) -> bool:
+    mine = {f"cp{each.replace('.', '')}" for each in pythons}
+    return any(each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3" for each in tags)
+
+
+class _Ranges(io.RawIOBase):
+    """A file on a server, whose ranges are read when they are asked for. Raises OSError; ValueError if too large."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.at, self.size, self.left = address, 0, 0, _MOST_BYTES
+        self.parts = list[tuple[int, bytes]]()
+        self._load(f"-{_END}")
+
+    def _load(self, span: str) -> None:
+        if not self.address.startswith(("https://", "http://")):
+            raise ValueError(self.address)
+        with urlopen(Request(self.address, headers={"Range": f"bytes={span}"})) as answer:
+            data = answer.read(self.left + 1)
+            found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.headers.get("Content-Range", ""))
+        self.left -= len(data)
+        if self.left < 0:
+            raise ValueError("too large")
+        start, self.size = (int(found[1]), int(found[2])) if found else (0, len(data))
+        self.parts.append((start, data))
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.at = offset + (0, self.at, self.size)[whence]
+        return self.at
+
+    def tell(self) -> int:
+        return self.at
+
+    def read(self, size: int = -1) -> bytes:
+        end = min(self.size, self.at + size) if size >= 0 else self.size
+        for _ in range(2):
+            for start, data in self.parts:
+                if start <= self.at and end <= start + len(data):
+                    self.at, at = end, self.at
+                    return data[at - start : end - start]
+            small = self.size <= _SMALL
+            self._load(f"0-{self.size - 1}" if small else f"{self.at}-{min(self.size, max(end, self.at + _AHEAD)) - 1}")
+        raise ValueError("no such range")
+
+
+class Modules:
+    """The modules of a wheel; their names are paths without an ending."""
+
+    def __init__(self, wheel: io.RawIOBase) -> None:
+        self.archive = zipfile.ZipFile(wheel)  # type: ignore[arg-type]
+        entries = self.archive.infolist()[:_MOST_MEMBERS]
+        self.files = {_INSTALLED.sub("", each.filename): each for each in entries}
+        self.texts = dict[str, str | None]()
+
+    @cached_property
+    def names(self) -> set[str]:
+        """Return all modules and folders."""
+        found = set[str]()
+        for path in self.files:
+            *folders, file = path.split("/")
+            found |= {*accumulate(folders, "{}/{}".format)}
+            if file.endswith((".py", ".pyi", ".so", ".pyd", ".pyc")):
+                found.add("/".join((*folders, file.partition(".")[0])))
+        return found
+
+    def has(self, name: str) -> bool | None:
+        """Return whether a module, or the text of one, has a dotted name; None if it may be made at run time."""
+        module, *parts = name.split(".")
+        for part in parts:
+            if f"{module}/{part}" not in self.names:
+                return self._has(module, part, {module}, makes=_MAKES_NAMES if part is parts[-1] else _MAKES_MODULES)
+            module = f"{module}/{part}"
+        return True
+
+    def _has(self, module: str, word: str, seen: set[str], makes: str) -> bool | None:
+        text = self.text(module)
+        if text is None or word == "*" or word.startswith("__"):
+            return None
+        if re.search(rf"\b{word}\b", text):
+            return True
+        listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
+        text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
+        if not listed and re.search(makes, text):
+            return None
+        package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
+        for dots, path in _STAR.findall(text) if makes == _MAKES_NAMES else ():
+            above = package[: len(package) + 1 - len(dots)] if dots else []
+            other = "/".join([*above, *filter(None, path.split("."))])
+            if other not in seen:
+                seen.add(other)
+                if (found := self._has(other, word, seen, makes)) is not False:
+                    return found
+        return False
+
+    def text(self, module: str) -> str | None:
+        """Return a module's text; None if it has none that can be read."""
+        if module not in self.texts:
+            file = next(
+                (self.files[each] for each in (f"{module}/__init__.py", f"{module}.py") if each in self.files), None
+            )
+            known = file is not None and file.file_size <= _MOST_TEXT and len(self.texts) < _MOST_MODULES
+            self.texts[module] = self.archive.read(file).decode("utf-8", "replace") if known else None
+        return self.texts[module]
