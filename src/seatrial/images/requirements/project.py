@@ -115,8 +115,8 @@ def project_needs(
     lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
-    inline = _inline(file, project) if file else None
-    needs = inline or _nearest_list(project, package or script_dir, folder or project, packages, file)
+    needs = _inline(file, project) if file else None
+    needs = needs or _nearest_list(project, package or script_dir, folder or project, packages, file)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it

@@ -175,7 +175,7 @@ def _metric(name: str, condition: str) -> Judge:
             reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number"
             printed = run.output.printed.complement(run.evidence.steps, own=bool(run.evidence.written))
             also = f"; numbers that are only printed ({', '.join([*printed][:8])}) are not judged" if printed else ""
-            close = nearest(name, [*run.evidence.steps.series, *printed])
+            close = nearest(name, [*run.evidence.steps.series])
             also += f"; did you mean {close}?" if close and close != name else ""
             missing = f"the target never reported {name} to $SEATRIAL_EVENTS: it reported {reported} there{also}"
             return Judgement("fail", missing, condition, None)

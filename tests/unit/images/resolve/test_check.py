@@ -522,6 +522,39 @@ def test_a_guess_is_what_a_release_holds(plan: Any, index: Index, listed: str) -
     assert index.requested.count("/f/fizzcrf-1.0-py3-none-any.whl") == 1
 
 
+def _three_releases(index: Index) -> None:
+    lazy = "def __getattr__(name):\n    import importlib\n    return importlib.import_module(name)\n"
+    index.holds("frames", "frames-1.0-py3-none-any.whl", {"frames/io/json/__init__.py": "", "frames/__init__.py": ""})
+    json = {"frames/io/json/__init__.py": "from ._json import *", "frames/io/json/_json.py": "def normalize(): ..."}
+    index.holds("frames", "frames-1.5-py3-none-any.whl", json)
+    index.holds("frames", "frames-2.1-py3-none-any.whl", {"frames/io/json.py": "", "frames/lazy.py": lazy})
+
+
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [("frames.io.json.normalize", "1.5"), ("frames.lazy.anything", "2.1"), ("frames.io.json", "2.1")],
+)
+def test_a_release_has_the_names_that_are_imported(plan: Any, index: Index, name: str, release: str) -> None:
+    _three_releases(index)
+    script = ScriptFacts(imports=("frames",), where={"frames": "train.py:3"}, modules={name: "train.py:3"})
+    for _ in ("fetched", "remembered"):
+        made = plan("frames\n", script)
+        shown = " ".join(map(str, plan.made.choices))
+        assert ("frames<2.1, as train.py:3 imports frames.io.json.normalize" in shown) == (release == "1.5"), shown
+        assert re.findall(r"frames==(\S+)", "\n".join(made.context_texts.values())) == [release]
+        assert not made.warnings
+    assert index.requested.count("/f/frames-2.1-py3-none-any.whl") == 1
+
+
+def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: Any, index: Index) -> None:
+    _three_releases(index)
+    modules = {"frames.io.json.normalize": "train.py:3"}
+    script = ScriptFacts(imports=("frames",), where={"frames": "train.py:3"}, modules=modules)
+    refused = plan.refused("frames==2.1\n", script)
+    assert "train.py:3 imports frames.io.json.normalize, which frames 2.1 lacks" in refused
+    assert "frames==2.1 → frames==1.5" in refused
+
+
 @pytest.mark.parametrize("module", ["tool", "tool.train"])
 def test_a_module_that_the_release_cannot_start_is_refused(plan: Any, index: Index, module: str) -> None:
     index.holds("tool", "tool-1.0-py3-none-any.whl", {"tool/__init__.py": "", "tool/cli.py": ""})
