@@ -99,6 +99,8 @@ def _as_pasted(found: list[Finding], text: str) -> list[Finding]:
 
 def _causes(found: list[Finding]) -> list[Finding]:
     """Return the findings without consequences of others; harmless ones last."""
+    if any(finding.id == "package-metadata-failed" for finding in found):
+        found = [_hidden_from_build(finding) for finding in found]
     ids = {finding.id for finding in found}
     roots = {entry.id for entry in entries(_OF_BUILDS) if not entry.follows}.difference(OF_A_BUILD)
     if ids & roots:  # pip that reaches no index then finds no package there
@@ -107,6 +109,14 @@ def _causes(found: list[Finding]) -> list[Finding]:
     if any(finding.severity != "info" for finding in found):
         found = [finding for finding in found if finding.id != "harmless-note"]
     return sorted(found, key=lambda finding: finding.severity == "info")
+
+
+def _hidden_from_build(finding: Finding) -> Finding:
+    """Replace a module missing while pip builds: installing it does not help, as pip builds in isolation."""
+    if finding.id != "python-module-missing":
+        return finding
+    module = re.search(r"No module named '([^']+)'", " ".join(finding.evidence))
+    return by_id("build-module-missing").finding(finding.evidence, values={"module": module[1] if module else ""})
 
 
 def _within(text: str) -> list[Finding]:

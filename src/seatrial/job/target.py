@@ -43,6 +43,9 @@ from seatrial.system.text import as_typed
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
 
+#: Text that a script has and a list of packages or a data file has not.
+_CODE = re.compile(r"\A#!|^\s*(import|from|def|class|print|for|if|with)\b", re.MULTILINE)
+
 _MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
 #: Most scripts that an error lists if none is similar.
 _MOST_NAMED = 5
@@ -263,6 +266,11 @@ def _script(word: str, project: Path, start: Path) -> str:
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or is_shell(path):
         raise _no_python(word, path)
+    if path.suffix not in ("", ".py", ".pyw", ".pyc", ".pyz", ".zip") and not _CODE.search(
+        beginning(path, _MOST_OF_YAML)
+    ):
+        run = next((f"seatrial run {shlex.quote(each)}" for each in likely_scripts(path.parent)), "ls *.py")
+        raise TargetError(f"{word} is not a Python script", run=run)
     if not path.is_relative_to(root):
         raise TargetError(
             f"{word} is outside the project {root}",

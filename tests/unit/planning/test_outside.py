@@ -105,7 +105,11 @@ NO_FOLDERS = (
             (),
             "to mount it: --mount DIR:/home/nobody/data",
         ),
-        ("ROOT = 'D:\\\\data\\\\a'\n", (), "no container has one: edit code/train.py:1; --data DIR mounts /data, for example"),
+        (
+            "ROOT = 'D:\\\\data\\\\a'\n",
+            (),
+            "no container has one: edit code/train.py:1; --data DIR mounts /data, for example",
+        ),
         ("def f(at):\n    pass\nf('/content/x')\n", (), "to mount it: --mount DIR:/content/x"),
         ("from absl import flags\nflags.DEFINE_string('d', '/content/x', '')\n", (), "DIR:/content/x, or give --d"),
         (OPTION, (), "to mount it: --mount DIR:/home/nobody/data, or give --root"),

@@ -97,8 +97,7 @@ def project_needs(
 
     Args:
         script_dir: the script's folder; its modules belong to the project.
-        also: requirements that are installed in addition to the project's.
-        file: the script, which may list what it needs (``# /// script``).
+        also: requirements beside the project's. file: the script, which may list its own (``# /// script``).
         folder: the working directory; the project by default. package: the folder of the module that is started.
         reread: reads the script with further folders on its path. imported: take of a frozen list what is imported.
     """

@@ -116,8 +116,8 @@ def with_names(
         own = needs.requirements.of(package.name)
         if found.below and not all(each.specifier.contains(found.newest) for each in own):
             pinned = any("==" in str(each.specifier) for each in own)
-            edit = f"{package.name}=={found.newest}" if pinned else bound
-            raise ConfigError(lacks, run=written([edit], needs), edits=lambda edit=edit: [edit])
+            edits = [f"{package.name}=={found.newest}" if pinned else bound]
+            raise ConfigError(lacks, run=written(edits, needs), edits=edits.copy)
         if found.below and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
         notes.append(f"{lacks}: " + (f"{bound} would have it" if found.below else "change the import"))

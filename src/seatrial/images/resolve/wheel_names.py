@@ -148,7 +148,7 @@ class Modules:
     """The modules of a wheel; their names are paths without an ending."""
 
     def __init__(self, wheel: io.RawIOBase) -> None:
-        self.archive = zipfile.ZipFile(wheel)  # type: ignore[arg-type]
+        self.archive = zipfile.ZipFile(wheel)
         entries = self.archive.infolist()[:_MOST_MEMBERS]
         self.files = {_INSTALLED.sub("", each.filename): each for each in entries}
         self.texts = dict[str, str | None]()
@@ -196,9 +196,7 @@ class Modules:
     def text(self, module: str) -> str | None:
         """Return a module's text; None if it has none that can be read."""
         if module not in self.texts:
-            file = next(
-                (self.files[each] for each in (f"{module}/__init__.py", f"{module}.py") if each in self.files), None
-            )
-            known = file is not None and file.file_size <= _MOST_TEXT and len(self.texts) < _MOST_MODULES
-            self.texts[module] = self.archive.read(file).decode("utf-8", "replace") if known else None
+            file = self.files.get(f"{module}/__init__.py") or self.files.get(f"{module}.py")
+            known = file and file.file_size <= _MOST_TEXT and len(self.texts) < _MOST_MODULES
+            self.texts[module] = self.archive.read(file).decode("utf-8", "replace") if file and known else None
         return self.texts[module]
