@@ -186,7 +186,7 @@ _FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?
 #: Paths that are nothing else; calls that show, change or check them alone.
 _PATHS_ALONE = re.compile(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
 _USES_NOTHING = re.compile(
-    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|\w+swith|r?split|sub|match|search|"
+    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|startswith|endswith|r?split|sub|match|search|"
     r"exists|is_?file|is_?dir|append|insert|setdefault|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
 )
 
