@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,17 +51,13 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it.
-
-    ``address``: of a wheel; "" for one that needs a login, or lies in a folder.
-    """
+    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it."""
 
     name: str
     version: str
     sha256: tuple[str, ...] = ()
     size_bytes: int | None = None
     uploaded: str = ""
-    address: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 11
+_FORMAT = 10
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -238,7 +238,7 @@ class UvResolver:
                 found[package.name] = known
             else:
                 asked[package.name] = memory
-                rows.append([package.name, package.version, package.address, list(names)])
+                rows.append([package.name, package.version, list(names)])
         question = [PYTHONS, index, request.as_of, rows]
         for name, row in (self._read_index("wheel_names", question, request, dict) or {} if rows else {}).items():
             self._remember(asked[name], row)

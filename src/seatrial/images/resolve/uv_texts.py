@@ -128,7 +128,7 @@ def shown_index(request: ResolveRequest, text: str = "") -> str:
 
 
 def read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
-    """Read names, versions, hashes, sizes and addresses; paths are left out. None if it is not such a file.
+    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
 
     Args:
         digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
@@ -153,8 +153,7 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
     known = tuple(sorted(each for each in real if each is not None))
     uploaded = max((str(wheel.get("upload-time", ""))[:10] for wheel in wheels), default="")
     known = known or ("",) * (None in real)
-    addresses = (url for wheel in wheels if (url := str(wheel.get("url", ""))).startswith("http") and "@" not in url)
-    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded, next(addresses, ""))
+    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded)
 
 
 def stored_lock(data: Any) -> Lock:

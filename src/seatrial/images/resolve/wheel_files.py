@@ -104,7 +104,7 @@ def with_names(
     wanted = {
         package: [name for name in needs.names if name.startswith(f"{modules[package.name]}.")]
         for package in lock.packages
-        if package.name in modules and package.address and package.sha256 and not _OF_FRAMEWORKS.match(package.name)
+        if package.name in modules and any(package.sha256) and not _OF_FRAMEWORKS.match(package.name)
     }
     lacked = resolver.names(request, dict(islice(((key, few) for key, few in wanted.items() if few), _MOST_PACKAGES)))
     notes = []

@@ -1,6 +1,6 @@
 """Compare imported names with wheels on an index, of which it reads ranges: a program of its own, which uv.py bounds.
 
-Standard input is ``[Pythons, index, day, [[package, release, address of its wheel, [dotted name, …]], …]]``. Standard
+Standard input is ``[Pythons, index, day, [[package, release, [dotted name, …]], …]]``. Standard
 output is ``{package: [names that the wheel lacks, newest release before it that has all names, the one after that]}``.
 A name that a module may make at run time is in it.
 """
@@ -21,7 +21,6 @@ from itertools import accumulate
 from urllib.request import Request, urlopen
 from zlib import error as ZlibError
 
-from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
@@ -45,13 +44,13 @@ def main() -> None:
     """Write the answer; a wheel that cannot be read lacks nothing, and one that no server gave is left out."""
     pythons, index, day, asked = json.load(sys.stdin)
 
-    def judged(row: tuple[str, str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
-        package, release, address, names = row
-        with suppress(OSError, HTTPException):
+    def judged(row: tuple[str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
+        package, release, names = row
+        with suppress(OSError, HTTPException, ValueError):
+            wheels = _wheels(index, package, day, pythons)
+            address = next(address for version, address in wheels if version == Version(release))
             found = [name for name, has in found_in(address, names).items() if has is False]
-            return {
-                package: (found, *(newest_with(package, release, found, pythons, index, day) if found else ("", "")))
-            }
+            return {package: (found, *(newest_with(release, found, wheels) if found else ("", "")))}
         return {}
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -66,18 +65,14 @@ def found_in(address: str, names: Sequence[str]) -> dict[str, bool | None]:
     return {}
 
 
-def newest_with(
-    package: str, release: str, names: Sequence[str], pythons: list[str], index: str, day: str
-) -> tuple[str, str]:
+def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Version, str]]) -> tuple[str, str]:
     """Return the newest release before another that has all names, of those that end a minor version, and the next
     minor version, ``("1.5.3", "2.0")``; twice "" if there is none.
     """
     own, last = Version(release), dict[tuple[int, ...], tuple[Version, str]]()
-    for file, address, _ in files_of(index, package, day):
-        with suppress(InvalidWheelFilename):
-            version = Version(file.split("-")[1]) if file.endswith(".whl") and _MANY.search(file) else own
-            if version < own and not version.is_prerelease and _fits(parse_wheel_filename(file)[3], pythons):
-                last[version.release[:2]] = max(last.get(version.release[:2], (version, address)), (version, address))
+    for row in wheels:
+        if row[0] < own and not row[0].is_prerelease:
+            last[row[0].release[:2]] = max(last.get(row[0].release[:2], row), row)
     found = [
         (own, ""),
         *sorted((each for each in last.values() if each[0].release[:2] < own.release[:2]), reverse=True),
@@ -97,9 +92,17 @@ def newest_with(
     return (str(found[older][0]), below) if older < len(found) else ("", "")
 
 
-def _fits(tags: frozenset[Tag], pythons: list[str]) -> bool:
-    mine = {f"cp{each.replace('.', '')}" for each in pythons}
-    return any(each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3" for each in tags)
+def _wheels(index: str, package: str, day: str, pythons: list[str]) -> list[tuple[Version, str]]:
+    """Return (release, address) of the wheels for Linux and one of the Pythons. Raises ValueError, OSError."""
+    mine, found = {f"cp{each.replace('.', '')}" for each in pythons}, []
+    for file, address, _ in files_of(index, package, day):
+        with suppress(InvalidWheelFilename):
+            tags = parse_wheel_filename(file)[3] if _MANY.search(file) else ()
+            if any(
+                each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3" for each in tags
+            ):
+                found.append((Version(file.split("-")[1]), address))
+    return found
 
 
 class _Ranges(io.RawIOBase):
