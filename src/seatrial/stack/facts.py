@@ -37,6 +37,7 @@ class Wheel(BaseModel):
         jit_from: it compiles for the GPU at run time with a compiler of its own, from this capability on.
         extra: the package's extra that brings its CUDA libraries, e.g. ``and-cuda``; None: they are dependencies.
         system_cuda: it brings no CUDA and needs the image's.
+        unlinked: folders below site-packages/nvidia of the CUDA libraries that it does not search.
         only_pinned: too old for seatrial to choose; a project may pin it.
         sure: the row was read in its source, not inferred.
     """
@@ -57,6 +58,7 @@ class Wheel(BaseModel):
     torchvision: str | None = None
     extra: str | None = None
     system_cuda: bool = False
+    unlinked: tuple[str, ...] = ()
     only_pinned: bool = False
     sure: bool = True
 

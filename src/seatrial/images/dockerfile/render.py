@@ -328,6 +328,11 @@ def finish(contents: ImageContents) -> Iterator[str]:
     """Write the end of every image: environment, user, labels."""
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
+    stack = contents.resolved.stack
+    if stack.wheel and stack.wheel.unlinked and not stack.cpu:
+        yield "# This build of the framework does not search the folders of its CUDA libraries."
+        packages = f"{VENV}/lib/python{stack.python}/site-packages/nvidia"
+        yield f"ENV LD_LIBRARY_PATH={':'.join(f'{packages}/{name}/lib' for name in stack.wheel.unlinked)}"
     if contents.slimming.architectures:
         yield "# Device code for other GPUs is not in here: the agent reads this and refuses them by name."
         yield f'ENV {ARCHITECTURES}="{" ".join(contents.slimming.architectures)}"'
@@ -342,7 +347,7 @@ def finish(contents: ImageContents) -> Iterator[str]:
     yield f'LABEL org.opencontainers.image.title="{contents.slug}" \\'
     yield f'      org.opencontainers.image.base.name="{contents.base.image}" \\'
     labels = {"seatrial.built": "true"}
-    labels |= {f"seatrial.stack.{name}": value for name, value in contents.resolved.stack.facts.items()}
+    labels |= {f"seatrial.stack.{name}": value for name, value in stack.facts.items()}
     if contents.slimming.architectures:
         labels["seatrial.architectures"] = " ".join(contents.slimming.architectures)
     lines = [f'      {name}="{value}"' for name, value in sorted(labels.items())]
