@@ -197,8 +197,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
 def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | None:
     """Return the user's own command with other words for the target; None if it stands there twice, or not at all.
 
-    Args:
-        typed: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
+    ``typed``: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
     """
     ours = argv[: argv.index("--")] if "--" in argv else argv
     path = os.path.normpath(Path(typed).absolute())
@@ -286,10 +285,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
 
 
 def _behind_dashes(argv: Sequence[str]) -> str:
-    """Return the command with the target's own options and further words moved behind ``--``.
-
-    An option that both have is the script's, as others of its own stand there, too.
-    """
+    """Return the command with the target's own options, those of both included, and further words behind ``--``."""
     known = options_of(argv[0])
     ours: list[str] = []
     theirs: list[str] = []

@@ -35,11 +35,7 @@ _WATCHERS = re.compile(
 
 @dataclass(frozen=True)
 class ServiceMount:
-    """A mount of a service.
-
-    Attributes:
-        kind: ``volume``, ``bind`` or another of Compose's. source: the volume's key, or the folder on the host.
-    """
+    """A mount of a service: ``volume`` (``source``: its key), ``bind`` (its folder on the host) or another kind."""
 
     kind: str
     source: str

@@ -92,11 +92,7 @@ class Known(NamedTuple):
         return text if self.healthy is None else _compiled(self.healthy).sub(" ", text)
 
     def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
-        """Return the values of the first symptom that stands in the text; None if none does.
-
-        Args:
-            plain_text: ``plain(text)``, which is made once for all entries.
-        """
+        """Return the values of the first symptom in the text, or None; ``plain_text``: its ``plain``, made once."""
         if self.healthy is not None:
             text = self.without_healthy(text)
             plain_text = plain(text)

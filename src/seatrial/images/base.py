@@ -66,10 +66,7 @@ def python_of_image(image: str) -> str | None:
 
 
 def python3_of_distribution(image: str) -> str | None:
-    """Return the version of the package python3 in the distribution that the image is made from; None if unknown.
-
-    The distribution stands in the repository or in the tag: ``debian:12``, ``…-ubuntu22.04``, ``…-bookworm``.
-    """
+    """Return the version of python3 in the image's distribution (``debian:12``, ``…-ubuntu22.04``); None if unknown."""
     name = image.partition("@")[0]
     repository, _, tag = name.rpartition("/")[2].partition(":")
     if release := re.search(r"ubuntu[:-]?(\d\d\.04)", name) or re.search("|".join(_UBUNTU), tag):

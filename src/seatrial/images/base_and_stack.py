@@ -81,10 +81,7 @@ def base_and_stack(
 
 
 def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
-    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
-
-    Raises ConfigError, GpuContractError: there is none.
-    """
+    """Resolve for the first framework's Python, or the newest that all have. Raises ConfigError, GpuContractError."""
     try:
         return resolved_on(None)
     except (ConfigError, GpuContractError) as error:

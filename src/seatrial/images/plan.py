@@ -185,10 +185,7 @@ def _of_its_day(
 def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose packages, with a framework as old as the code if this machine supports one.
-
-    Bounds of the code that no release satisfies are dropped; the others stay.
-    """
+    """Choose packages, with a framework as old as the code if the machine supports one, by the bounds that can hold."""
 
     def chosen(bounds: Iterable[tuple[str, str]], held: Needs = needs) -> tuple[Base, Resolved, Checked, Needs]:
         for bound, why in bounds:
@@ -376,10 +373,7 @@ def _barred_by_packages(needs: Needs) -> dict[str, str]:
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: bool = False) -> Needs:
-    """Return the requirements of the job's target, ``image.requirements`` included.
-
-    Args: imported: take of a frozen list only what the target imports.
-    """
+    """Return the target's requirements and ``image.requirements``; ``imported``: of frozen lists what is imported."""
     further = tuple(further_lines(job))
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"

@@ -97,11 +97,7 @@ def recipe(name: str) -> Recipe:
 
 
 def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:
-    """Check that the recipe has the data that it reads. Raises TargetError.
-
-    Args:
-        folder: ``--data``; None if it was not given. mounted: something else is at its place in the container.
-    """
+    """Check that the recipe's data is in ``folder`` (``--data``) or ``mounted`` at its place. Raises TargetError."""
     known = RECIPES.get(target.value) if target.kind == "recipe" else None
     own = any(word.split("=")[0] in ("--data", "--download") for word in target.args)
     if known is None or known.data is None or mounted or own:

@@ -199,10 +199,7 @@ def submitted(words: Sequence[str], here: Path) -> list[str]:
 
 
 def without_runner(words: Sequence[str]) -> list[str]:
-    """Return the command after ``uv run --extra gpu`` and the like; all words if they begin with no such program.
-
-    Raises UnreadCommand: an option changes the installed packages or the folder.
-    """
+    """Return the command after ``uv run --extra gpu`` and the like, or all words. Raises UnreadCommand: it installs."""
     rest = [*words]
     if not rest or rest[0] not in RUNNERS or rest[1:2] != ["run"]:
         return rest
@@ -228,13 +225,7 @@ def _without_wrapper(words: list[str]) -> list[str]:
 
 
 def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | None:
-    """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; return None where no Python is started.
-
-    Args:
-        here: the working directory.
-
-    Raises UnreadCommand.
-    """
+    """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; None: it starts no Python. Raises UnreadCommand."""
     variables = [*itertools.takewhile(ASSIGNMENT.fullmatch, words)]
     rest, options, devices = [*words[len(variables) :]], list[str](), list[str]()
     for name, _, value in (each.partition("=") for each in variables):

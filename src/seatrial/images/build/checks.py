@@ -25,10 +25,7 @@ _TIMEOUT_S = 120.0
 
 
 def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
-    """Compare what is installed in the image under this name with the plan.
-
-    Raises ImageError: another build of the framework than was planned, or packages that do not belong together.
-    """
+    """Compare the image's packages with the plan. Raises ImageError: another framework's build, or a contradiction."""
     if image.python is None or not image.stack:
         return
     ended = store.run_once(reference, [image.python, "-I", "-c", _PROGRAM], timeout_s=_TIMEOUT_S)
@@ -42,10 +39,9 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
 
 
 def mismatch(found: dict[str, Any], image: ImagePlan) -> Finding | None:
-    """Compare what is installed with the plan; return the first difference. Pure.
+    """Return the first difference between what is installed and the plan.
 
-    Args:
-        found: package → version, and ``cuda`` of torch: None for a CPU build, absent when unknown.
+    ``found``: package → version, and ``cuda`` of torch: None for a CPU build, absent when unknown.
     """
     return _framework(found, image) or _torch_build(found, image) or _pair(found)
 
@@ -103,10 +99,7 @@ def _pair(found: dict[str, Any]) -> Finding | None:
 
 
 def torchvision_of(torch: str) -> str | None:
-    """Return the torchvision that was released with a torch; None if the tables do not know it.
-
-    Each torch to 2.14 has one of its own: https://github.com/pytorch/vision#installation
-    """
+    """Return a torch's torchvision (https://github.com/pytorch/vision#installation); None if the tables lack it."""
     public = torch.partition("+")[0]
     return next((wheel.torchvision for wheel in wheels("torch") if wheel.version == public), None)
 
@@ -145,12 +138,7 @@ class CudaUnaskedError(EngineError):
 
 
 def without_cuda(progress: Progress, requirements: Sequence[str], *, image: bool = False) -> Progress:
-    """Wrap ``progress`` so that it ends pip by CudaUnaskedError where pip is about to download CUDA.
-
-    Args:
-        requirements: lines of requirements files; where one names CUDA, nothing is watched.
-        image: it is an image that is built, and no virtual environment.
-    """
+    """Wrap ``progress`` to end pip by CudaUnaskedError before it downloads CUDA that no requirement names."""
     if any(_ASKED.search(line) for line in requirements):
         return progress
     out_of_reach = False

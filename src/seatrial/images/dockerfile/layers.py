@@ -141,8 +141,7 @@ def split(
 ) -> Layers:
     """Return the layers of these requirements; without a lock, the framework and all that the project lists.
 
-    Args:
-        builds: packages that pip builds from source. pages: addresses of wheels that the index lacks, for LISTED.
+    ``pages``: addresses of wheels that the index lacks, for LISTED.
     """
     place = framework_place(found)
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
@@ -183,10 +182,7 @@ def program() -> bytes:
 
 
 def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
-    """Return a digest of a folder's files and our programs: Buildah does not look into what a step mounts.
-
-    It is long: a project chooses what goes in, and must not meet the digest of another's.
-    """
+    """Return a digest of a folder's files and our programs, long enough that no project can meet another's."""
     files = {name: text for name, text in texts.items() if name.startswith(f"{folder}/")}
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
     digest.update(hashlib.sha256(program()).digest() + hashlib.sha256(slimmer).digest())

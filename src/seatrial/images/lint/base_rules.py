@@ -29,10 +29,7 @@ _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
 def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
-    """Find a devel image as the final stage, and wheels that bring their own CUDA to a base that has one.
-
-    CUDA's compiler and headers are 5 GB that no run reads.
-    """
+    """Find a devel image as the final stage, and wheels that bring their own CUDA to a base that has one."""
     base = _CUDA_IMAGE.match(file.final.image)
     if not base or not re.search("runtime|devel", base["rest"]):
         return
@@ -272,10 +269,7 @@ def deprecated_launcher(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _fills_default(command: Command, pythons: _Pythons) -> bool:
-    """Record a command in ``pythons``; return True for the distribution's pip where another Python was added.
-
-    ``default`` is None once python3 or pip3 is another one: linked, in an environment, or a pip of a version.
-    """
+    """Record a command in ``pythons``; return True for the distribution's pip where another Python was added."""
     words, text, install = command.words, command.text, next(installs_of((command,)), None)
     versioned = _VERSIONED.match(words[0]) if words else None
     tool = install.tool if install else ""

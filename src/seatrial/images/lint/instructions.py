@@ -1,7 +1,4 @@
-"""Split a Dockerfile into instructions: continued lines, comments in them, here-documents, `# escape=`.
-
-Follows BuildKit's parser. docs/decisions.md, 0002, gives the reason why no library reads it.
-"""
+"""Split a Dockerfile into instructions as BuildKit's parser does (docs/decisions.md, 0002: why no library reads it)."""
 
 from __future__ import annotations
 

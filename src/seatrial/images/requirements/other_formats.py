@@ -61,12 +61,7 @@ _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
 def read_environment(file: Path) -> Requirements:
-    """Read the file's pip part, options of pip's included, and the Python packages that conda would install.
-
-    The project itself (``-e .``) is left out: it is mounted, and its packages are importable.
-
-    Raises ConfigError naming ``file:line``.
-    """
+    """Read the Python packages of pip and conda but the project (``-e .``). Raises ConfigError naming ``file:line``."""
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
     data = parse_yaml(text, file.name)
     listed = data.get("dependencies") if isinstance(data, dict) else None
@@ -94,12 +89,7 @@ def read_environment(file: Path) -> Requirements:
 
 
 def read_list(file: Path, project: Path) -> Requirements:
-    """Read a requirements.txt in pip's format, or the output of ``conda list`` under the same name.
-
-    The ``--explicit`` form has URLs of packages for one platform, which give names and versions.
-
-    Raises ConfigError naming ``file:line``.
-    """
+    """Read pip's format or ``conda list``'s, also ``--explicit``. Raises ConfigError naming ``file:line``."""
     lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text_of(file, project).splitlines()]
     exported = [_EXPORTED.fullmatch(line) for line in lines]
     if not any(exported):
@@ -339,10 +329,7 @@ _MOST_STEPS = 100
 
 
 def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements, tuple[str, ...]]:
-    """Return (requirements that the project's files list literally, extras too; pip's warnings of missing extras).
-
-    Raises ConfigError: a file that cannot be read.
-    """
+    """Return (the files' literal requirements, extras too; warnings of missing extras). Raises ConfigError."""
     setups = list(_setups(project))
     name = next((setup.name for setup in setups if setup.name), None)
     found = [line for setup in setups for line in setup.lines]

@@ -72,13 +72,8 @@ def plan_container(
 ) -> ContainerParts:
     """Plan everything about the container but the image.
 
-    Args:
-        made_if_missing: targets of the user's mounts whose folders in the project need not be there.
-        more_mounts: on top of the job's.
-
-    Raises:
-        UsageError: a mount, env file, device or working directory that is invalid.
-        EngineError: a limit that this engine cannot enforce.
+    ``made_if_missing``: targets of the user's mounts whose folders in the project need not be there.
+    Raises UsageError: an invalid mount, env file, device or workdir. EngineError: a limit that it cannot enforce.
     """
     engine, host = site.engine, site.host
     # Another machine's memory and processes are not known here.
@@ -130,10 +125,7 @@ def plan_container(
 
 
 def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
-    """Return what PID 1 runs: the agent, on the interpreter that comes along or, without one, on the image's Python.
-
-    Raises UsageError: there is neither.
-    """
+    """Return what PID 1 runs: the agent, on its own or the image's Python. Raises UsageError: there is neither."""
     if site.interpreter is None and image.python is None:
         raise UsageError(
             f"{image.tag} has no Python >= 3.8 to run the agent",
