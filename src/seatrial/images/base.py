@@ -114,12 +114,6 @@ def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
     return Base(image, None, (), Choice(what="base image", value=image, reason=reason))
 
 
-def ubuntu_pythons() -> dict[str, str]:
-    """Return Ubuntu release → its Python, for the releases of nvidia/cuda images, newest first."""
-    pythons: dict[str, str] = table("nvidia_images")["python"]
-    return dict(sorted(pythons.items(), reverse=True))
-
-
 def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc: bool) -> Base | None:
     """Return the nvidia/cuda image of the stack's CUDA on this Ubuntu; None if there is none.
 

@@ -285,6 +285,8 @@ def _to_build(
     wheels, texts = wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
+    folders = sorted({name.partition("/")[0] for name in texts})
+    digests = {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
     contents = ImageContents(
         slug=slug(job.target.value if job.target.kind == "recipe" else job.project.name),
         options=job.image,
@@ -292,7 +294,7 @@ def _to_build(
         resolved=resolved,
         layers=layers,
         slimming=slimming,
-        digests=_digests(texts, slimmer),
+        digests=digests,
         compiles=compiles,
         wheels=digest_of_wheels(wheels),
         sources=sources,
@@ -444,12 +446,6 @@ def _factory(target: Target) -> str:
     """Return the ``module:function`` that an export names with ``--model-factory``; "" without one."""
     named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
-
-
-def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
-    """Return folder of the build context → digest of all that its layer is made from."""
-    folders = sorted({name.partition("/")[0] for name in texts})
-    return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
 
 
 def slug(name: str) -> str:

@@ -135,7 +135,9 @@ def recipe_requirements(target: Target) -> tuple[str, ...]:
     """Return the requirements that pip installs for a recipe."""
     another = [word for word in target.args if word in RECIPES] if target.value in _NAME_ANOTHER else []
     needs = [recipe(name).requirements for name in (target.value, *another)]
-    needs += [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
+    for name, packages in TRACKER_REQUIREMENTS.items():
+        if f"--track={name}" in target.args or ("--track", name) in pairwise(target.args):
+            needs.append(packages)
     if target.value == "export":
         needs += [_of_export(target.args)]
     return tuple(dict.fromkeys(name for few in needs for name in few))
@@ -149,8 +151,3 @@ def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
         needs += ["onnx", "onnxruntime"]
         needs += ["onnxscript"] if any(word.endswith(".pt2") for word in arguments) else []
     return tuple(needs)
-
-
-def tracks(arguments: Sequence[str], name: str) -> bool:
-    """Return True if ``--track NAME`` or ``--track=NAME`` is among them."""
-    return f"--track={name}" in arguments or ("--track", name) in pairwise(arguments)

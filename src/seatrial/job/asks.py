@@ -168,16 +168,13 @@ def _meaning(real: Path) -> str:
         return ": the engine's socket, which gives root on this machine"
     if real == Path("/"):
         return ": this machine's whole file system"
-    if any(_is_engine_socket(socket) and socket.is_relative_to(real) for socket in _engine_sockets()):
+    folders = (*_SOCKET_FOLDERS, f"/run/user/{os.getuid()}", f"/run/user/{os.getuid()}/podman")
+    sockets = (Path(folder) / name for folder in folders for name in _ENGINE_SOCKETS)
+    if any(_is_engine_socket(socket) and socket.is_relative_to(real) for socket in sockets):
         return ": it contains the engine's socket, which gives root on this machine"
     if home.is_relative_to(real):
         return ": your home folder" + ("" if home == real else " is in it")
     return ": a socket of a program on this machine" if _is_socket(real) else ""
-
-
-def _engine_sockets() -> Iterator[Path]:
-    folders = (*_SOCKET_FOLDERS, f"/run/user/{os.getuid()}", f"/run/user/{os.getuid()}/podman")
-    return (Path(folder) / name for folder in folders for name in _ENGINE_SOCKETS)
 
 
 def _is_engine_socket(path: Path) -> bool:

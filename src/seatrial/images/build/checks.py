@@ -83,12 +83,12 @@ def _pair(found: dict[str, Any]) -> Finding | None:
     torch, vision = found.get("torch"), found.get("torchvision")
     if not torch or not vision:
         return None
-    needed = torchvision_of(torch)
+    public = torch.partition("+")[0]  # to 2.14, each has a torchvision: https://github.com/pytorch/vision#installation
+    needed = next((wheel.torchvision for wheel in wheels("torch") if wheel.version == public), None)
     builds = [version.partition("+")[2] for version in (torch, vision)]
     wrong = needed is not None and _minor(needed) != _minor(vision)
     if not wrong and not (all(re.fullmatch(r"cpu|cu\d+", build) for build in builds) and builds[0] != builds[1]):
         return None
-    public = torch.partition("+")[0]
     known = by_id("torchvision-mismatch")
     index = f"curl -sI https://download.pytorch.org/whl/{builds[0]}/torchvision/   # must answer"
     return known.finding(
@@ -96,12 +96,6 @@ def _pair(found: dict[str, Any]) -> Finding | None:
         cause=f"torch {public} goes with torchvision {needed if wrong else f'of the build {builds[0]}'}",
         fix=f"in requirements.txt: torch=={public} and torchvision=={needed}" if wrong else index,
     )
-
-
-def torchvision_of(torch: str) -> str | None:
-    """Return a torch's torchvision (https://github.com/pytorch/vision#installation); None if the tables lack it."""
-    public = torch.partition("+")[0]
-    return next((wheel.torchvision for wheel in wheels("torch") if wheel.version == public), None)
 
 
 def _minor(version: str) -> tuple[int, ...]:

@@ -89,11 +89,6 @@ def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -
     return size, (Choice(what="memory", value=format_bytes(size), reason=reason),)
 
 
-def pids_limit(host_pids: int | None) -> int:
-    """Return the most processes and threads. ``host_pids``: how many this host can have, if known."""
-    return min(PIDS, host_pids // 2) if host_pids else PIDS
-
-
 def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
     if job.cpus is not None and engine.cores and job.cpus > engine.cores:
         words = f"--cpus {job.cpus:g} is more than this machine has: {engine.cores} cores"

@@ -35,7 +35,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount, Tmpfs
 from seatrial.planning.container.env import plan_env
-from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
+from seatrial.planning.container.limits import PIDS, memory_limit, refuse_unenforceable, shm_limit, shm_warnings
 from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
 from seatrial.system.host import Host
@@ -114,7 +114,7 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=pids_limit(most_pids),
+        pids=min(PIDS, most_pids // 2) if most_pids else PIDS,
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels=container_labels(job, site),
