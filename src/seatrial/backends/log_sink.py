@@ -183,7 +183,7 @@ def _mark(event: Mapping[str, Any]) -> str:
 
 
 class Cursor:
-    """Keeps how far a log has been read as a few numbers: one record in a file, one write, lost by one at most."""
+    """Keeps how far a log has been read, in one record: a killed reader loses its place by one write at most."""
 
     def __init__(self, path: Path, count: int) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -233,7 +233,7 @@ def this_host() -> Host:
 
 
 def takes_job(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command a job's options, but those it is to be without; ``flags`` has the typed, as seatrial.toml."""
+    """Give a command the options of a job, but some; typed ones arrive in ``flags``, shaped as seatrial.toml."""
     usable = {flag.parameter: flag for flag in FLAGS if function.__name__ not in flag.without.split()}
 
     @functools.wraps(function)

@@ -187,7 +187,10 @@ def declared_options(script: Path, names: Iterable[str]) -> set[str]:
 
 
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:
-    """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl, or ``begun`` with it."""
+    """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
+
+    ``begun``: find any text with the name, or a longer one with this beginning, which argparse accepts.
+    """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"

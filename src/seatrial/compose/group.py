@@ -181,7 +181,7 @@ class GroupStore:
         return group if group is not None and group.id == group_id else None
 
     def find(self, reference: str) -> Group:
-        """Return the newest group by ID, unique part of one, or name; ``last``: of all. Raises RunNotFoundError."""
+        """Return the group of an ID, part of one, or name; ``last`` is the newest. Raises RunNotFoundError."""
         group = self.look_up(reference)
         if group is None:
             names = [each.name for each in self.all() if each.name]

@@ -51,7 +51,7 @@ class Place:
 
 
 class SourceLines:
-    """Find keys in the last of the user's files that has them, as Compose; ``roots``: file → its top node."""
+    """Find keys in the last of the user's files that has them, as Compose does; ``roots``: file → top node."""
 
     def __init__(self, roots: Mapping[Path, yaml.Node | None]) -> None:
         self.roots = roots
@@ -144,7 +144,7 @@ def _texts(node: yaml.Node) -> set[str]:
 
 
 def copied(files: Sequence[Path], env: Mapping[str, str], top: str) -> tuple[tuple[str, ...], str]:
-    """Copy the project's files that Compose reads below ``top``; return those outside, and the text of those inside.
+    """Copy to ``top`` the project's files that Compose reads; return those outside, and the text of those inside.
 
     Compose opens by path, where a script of the project may have put a link by then.
     Raises UsageError: a device, a FIFO, a file that is too large, or a name that Compose alone could resolve.

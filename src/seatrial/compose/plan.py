@@ -118,7 +118,7 @@ def _in_words(request: GpuRequest) -> str:
 
 
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
-    """Return True for a measured service: those for our GPUs, and tasks that an agent can accompany."""
+    """Return True for a measured service: one that requests NVIDIA's GPUs, or a task that an agent can accompany."""
     if service.replicas != 1 or foreign_ask(service) is not None:
         return False
     return ask is not None or (service.is_task and python is not None)

@@ -195,7 +195,7 @@ def check_compose(file: ComposeFile) -> list[ComposeWarning]:
 
 
 def short_form(file: ComposeFile) -> ComposeWarning | None:
-    """Return the warning that readers wait for tasks, which local images show, with depends_on's long form, or None."""
+    """Return the warning that readers wait for their tasks' end, with the long form of depends_on, or None."""
     if not file.short_waits:
         return None
     writer, reader = file.short_waits[0]

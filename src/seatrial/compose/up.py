@@ -76,7 +76,7 @@ def plan_only(context: ComposeContext, store: RunStore) -> Planned:
 
 
 def start(context: ComposeContext, request: UpRequest, store: GroupStore, console: Console) -> Group:
-    """Do all until Compose has taken over; return the group with planned runs. Raises SeatrialError, all undone."""
+    """Do everything until Compose has taken over; return the group. Raises SeatrialError with nothing left behind."""
     _selected(context)  # GPUs that are not there, and ports that are taken, end it before a build
     _refuse_taken_ports(context)
     group = _new_group(context, request, store)

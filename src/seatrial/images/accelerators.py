@@ -35,7 +35,7 @@ _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
 
 
 def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
-    """Warn that no package computes on a GPU. Raises ConfigError: that is certain, and ``auto`` took no GPU."""
+    """Warn that no package computes on a GPU. Raises ConfigError: that is certain, and a GPU is requested."""
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
     own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
     if own and resolved.stack.wheel is None:
@@ -56,7 +56,7 @@ def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved,
 
 
 def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
-    """Add the framework that the script imports later and no list has. Raises ConfigError: another maker's."""
+    """Add the framework that the script imports later and no list has. Raises ConfigError: another maker's GPU."""
     for name in script.imports:
         if name in _OTHER_ACCELERATORS and not any("cuda" in text for text in _written(needs, script, name)):
             where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]

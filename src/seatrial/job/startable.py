@@ -199,7 +199,7 @@ def submitted(words: Sequence[str], here: Path) -> list[str]:
 
 
 def without_runner(words: Sequence[str]) -> list[str]:
-    """Return the command after ``uv run --extra gpu`` and the like, or all words. Raises UnreadCommand: it installs."""
+    """Return the command after ``uv run --extra gpu`` and the like, or all words. Raises UnreadCommand."""
     rest = [*words]
     if not rest or rest[0] not in RUNNERS or rest[1:2] != ["run"]:
         return rest

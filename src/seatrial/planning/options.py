@@ -81,7 +81,7 @@ def flags_of_env(env: Mapping[str, str], args: Sequence[str]) -> list[str]:
 
 
 def env_flag_changes(job: Job) -> dict[str, Any]:
-    """Return a recipe's job's fields that hold its variables. Raises UsageError: DATASET_TYPE names another recipe."""
+    """Return the fields that have a recipe's variables as arguments. Raises UsageError: DATASET_TYPE names another."""
     if job.target.kind != "recipe":
         return {}
     dataset = job.env.get("DATASET_TYPE")

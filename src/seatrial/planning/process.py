@@ -82,7 +82,7 @@ class LocalPython:
 
 
 def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
-    """Choose the active environment's Python or ours, the first that shows it has all that the target imports."""
+    """Run the active environment's Python and ours, and choose the first with all that the target imports."""
     needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
     for python in candidates(host):

@@ -25,7 +25,10 @@ _LOOK_S = 0.1
 
 
 class K8sFile:
-    """Reads a container's stdout from its log file; while its writer lives, where ``goes_on`` shows that."""
+    """Reads a container's stdout from its log file, or raises OSError.
+
+    ``goes_on``: whether its writer lives; None: read to the end as it is now.
+    """
 
     def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -123,7 +123,7 @@ def context_of(image: ImagePlan) -> dict[str, bytes | Path]:
 
 
 def write_context(image: ImagePlan, context: Path) -> None:
-    """Write the context, following no link that is newer than the plan. Raises OSError, DiskError, ImageError."""
+    """Write the context, following no newer link. Raises OSError, UntrustedPathError, DiskError, ImageError."""
     nofollow.write_tree(context.parent, context.name, context_of(image))
     wheels = sorted((context / WHEELS).glob("*"))
     if wheels and f"={digest_of_wheels(wheels)}\n" not in str(image.dockerfile):

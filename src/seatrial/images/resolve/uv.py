@@ -239,7 +239,7 @@ class UvResolver:
     def _read_index(
         self, program: str, question: Any, request: ResolveRequest, read: Callable[[Any], _Found]
     ) -> _Found | None:
-        """Let a program read an index, as a server may send one byte a minute for ever; None if it cannot."""
+        """Let a program with a time limit read an index, as a server may never end; None without an answer."""
         argv = _bounded(sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS)
         limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
         with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:

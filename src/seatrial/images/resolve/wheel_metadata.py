@@ -1,4 +1,4 @@
-"""Read a stranger's metadata in bounded size: uv unpacks wheels of any size, so it gets the metadata in one."""
+"""Read a stranger's metadata in bounded size: uv unpacks wheels of any size, so it gets one with that alone."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def early_reads(body: Sequence[ast.stmt], elsewhere: Collection[str]) -> list[as
 
 
 def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Iterator[ast.Name]:
-    """Yield the reads of statements in order; add to ``given`` what they assign; ``looped``: an earlier pass may."""
+    """Yield reads in order, adding assigned names to ``given``; ``looped``: names that an earlier pass may assign."""
     for node in block:
         heads = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
         if isinstance(node, FunctionNode):  # whose annotations may not be evaluated

@@ -274,7 +274,7 @@ def undefined_names(
 
 
 def _guarded(module: Module) -> tuple[set[int], set[int]]:
-    """Return ids of nodes that may use undefined names (annotations, ``except NameError``), and of a try's first."""
+    """Return the ids of nodes that may use an undefined name, and of those that run first in a ``try`` and may not."""
     parts: list[ast.AST] = []
     first: list[ast.AST] = []
     for node in (inner for each in module.flow.body("") for inner in ast.walk(each)):
