@@ -33,7 +33,7 @@ from seatrial.errors import (
     UsageError,
 )
 from seatrial.findings.finding import CAUSE, FIX, SHARE_WORDS, with_own_words
-from seatrial.job.flags import replaced_option
+from seatrial.job.flags import OPTIONS
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.text import as_typed as typed_path
@@ -260,7 +260,7 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
 
 def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
-    if sentence := replaced_option(command, option):
+    if sentence := OPTIONS.get(f"{command} {option.partition('=')[0]}"):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     names = list(options_of(*command.split())) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import mounted, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
-from seatrial.job.flags import FLAGS, replaced_key
+from seatrial.job.flags import FLAGS, KEYS
 from seatrial.job.host_paths import host_paths
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.keys import KeyTable, typed_keys
@@ -174,7 +174,7 @@ class _Source:
         similar = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         if detail["type"] == "extra_forbidden":
-            if sentence := replaced_key(key):
+            if sentence := KEYS.get(key) or KEYS.get(key.partition(".")[0]):
                 return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.limits", "kubernetes.resources"):
                 hint = "; cpus and memory are the limits, kubernetes.requests is below them"

@@ -130,7 +130,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
 
 
 def proxy_env(host: Host) -> dict[str, str]:
-    """Return the host's proxies in both cases, the lower first, as in curl; none with a login: anybody may read them."""
+    """Return the host's proxies in both cases, the lower first as in curl; none with a login: anybody may read it."""
     found = {}
     for name in PROXY_VARIABLES:
         value = host.env.get(name.lower()) or host.env.get(name)

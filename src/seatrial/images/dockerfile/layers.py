@@ -115,13 +115,14 @@ class ImageContents:
 
     @property
     def base_packages(self) -> tuple[str, ...]:
-        """Return the Debian packages that the base's Python needs, before anything else."""
-        return (*self.base.system_packages, *filter(_is_python, self.options.system_packages))
+        """Return the Debian packages that the base's Python needs, its own included, before anything else."""
+        own = (name for name in self.options.system_packages if name.startswith("python3"))
+        return (*self.base.system_packages, *own)
 
     @property
     def system_packages(self) -> tuple[str, ...]:
         """Return the Debian packages of the project."""
-        return tuple(name for name in self.options.system_packages if not _is_python(name))
+        return tuple(name for name in self.options.system_packages if not name.startswith("python3"))
 
     @property
     def has_builder(self) -> bool:
@@ -129,11 +130,6 @@ class ImageContents:
         return LISTED in self.layers.folders and (
             self.base.builder is not None or self.git or bool(debian_packages(self.builds))
         )
-
-
-def _is_python(debian_package: str) -> bool:
-    """Return True for Python's own packages, which a base without Python needs before anything else."""
-    return debian_package.startswith("python3")
 
 
 def split(
