@@ -28,7 +28,7 @@ from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, 
 from seatrial.job.reading.modules import is_file
 from seatrial.job.tables import Changes, Notify, SweepTable, from_flags
 from seatrial.job.target import resolve_target
-from seatrial.system.project_files import is_there, read_toml, real_project
+from seatrial.system.project_files import as_table, is_there, read_toml, real_project
 from seatrial.system.text import as_typed, from_here, nearest, shown
 
 _TABLES: dict[str, type[KeyTable]] = {
@@ -204,8 +204,8 @@ def _file_source(project: Path) -> _Source:
     own, shared = project / "seatrial.toml", project / "pyproject.toml"
     edit = "${EDITOR:-vi} "
     own_table = read_toml(own, inside=project) if is_there(own) else None
-    tool = read_toml(shared, inside=project).get("tool") if is_there(shared) else None
-    shared_table = tool.get("seatrial") if isinstance(tool, dict) else None
+    tool = as_table(read_toml(shared, inside=project), "tool") if is_there(shared) else {}
+    shared_table = tool.get("seatrial")
     if own_table is not None and shared_table is not None:
         raise ConfigError(
             "both seatrial.toml and [tool.seatrial] in pyproject.toml exist: keep one of them",
@@ -218,8 +218,7 @@ def _file_source(project: Path) -> _Source:
 
 def project_table(project: Path) -> dict[str, Any]:
     """Return the project's file as it is written, unchecked; {} without one. Raises ConfigError."""
-    table = _file_source(project).table
-    return table if isinstance(table, dict) else {}
+    return as_table(_file_source(project).table)
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,11 +27,11 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     read_requirements,
 )
-from seatrial.images.requirements.pyproject import as_table, poetry_requirements
+from seatrial.images.requirements.pyproject import poetry_requirements
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import ScriptFacts
-from seatrial.system.project_files import is_there, read_text, read_toml
+from seatrial.system.project_files import as_table, is_there, read_text, read_toml
 from seatrial.system.source import UnreadableSourceError, parse_source
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")

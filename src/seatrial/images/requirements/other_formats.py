@@ -28,7 +28,7 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.job.reading.signs import literal
-from seatrial.system.project_files import is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
+from seatrial.system.project_files import as_table, is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
 
@@ -63,8 +63,7 @@ _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 def read_environment(file: Path) -> Requirements:
     """Read the Python packages of pip and conda but the project (``-e .``). Raises ConfigError naming ``file:line``."""
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
-    data = parse_yaml(text, file.name)
-    listed = data.get("dependencies") if isinstance(data, dict) else None
+    listed = as_table(parse_yaml(text, file.name)).get("dependencies")
     if not isinstance(listed, list):
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
     lines: list[str] = []
@@ -255,8 +254,7 @@ def read_pipfile(file: Path) -> Requirements | None:
     """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
     table = read_toml(file, inside=file.parent)
     listed = poetry_requirements({"dependencies": table.get("packages")}, file, "packages")
-    wish = table.get("requires")
-    version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
+    version = str(as_table(table, "requires").get("python_version", ""))
     python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")
     return None if listed is None else Requirements(tuple(listed[0]), python=python)
 

@@ -30,7 +30,7 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     refuse_too_many,
 )
-from seatrial.system.project_files import MAX_PARSED_BYTES, is_there, parse_toml, read_text, read_toml
+from seatrial.system.project_files import MAX_PARSED_BYTES, as_table, is_there, parse_toml, read_text, read_toml
 from seatrial.system.text import shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
@@ -385,14 +385,6 @@ def _unchecked(file: Path) -> dict[str, Any]:
         return read_toml(file, inside=file.parent)
     except ConfigError:
         return {}
-
-
-def as_table(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return the table below these keys; empty where something else is there."""
-    for key in keys:
-        value = table.get(key) if isinstance(table, dict) else None
-        table = value if isinstance(value, dict) else {}
-    return dict(table)
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:

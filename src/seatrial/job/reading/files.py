@@ -17,7 +17,7 @@ from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
-from seatrial.system.project_files import parse_yaml, read_sources, read_text
+from seatrial.system.project_files import as_table, parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
 
@@ -412,10 +412,9 @@ def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> li
             continue
         try:
             found[file] = read_text(file, inside=project, limit_bytes=_MOST_BYTES)
-            table = parse_yaml(found[file], file.name)
+            defaults = as_table(parse_yaml(found[file], file.name)).get("defaults")
         except ConfigError:
             continue
-        defaults = table.get("defaults") if isinstance(table, dict) else None
         for item in defaults if isinstance(defaults, list) else ():
             for key, value in item.items() if isinstance(item, dict) else [("", item)]:
                 *how, group = str(key).partition("@")[0].split() or [""]
