@@ -64,9 +64,10 @@ class ImportRoots:
         return self._located[key]
 
     def holds(self, module: Module, top: str) -> bool:
-        """Return whether ``top``, imported by the module, is the project's: a bare folder, or next to its module.
+        """Return whether ``top``, imported by the module, is the project's.
 
-        A folder may not be, ``wandb/`` or ``tensorflow/``: an installed package of that name goes before it.
+        It is a bare folder, or next to a module that changes sys.path. A folder where Python looks first may not be,
+        such as ``wandb/``: an installed package of that name goes before it.
         """
         first, around = {self.start.parent, self.project, self.project / "src"}, module.path.parent
         if any(is_folder(root / top) for root in (*self.absolute, around) if root not in first):

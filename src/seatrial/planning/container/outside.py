@@ -178,9 +178,9 @@ def _may_succeed(job: Job, write: Write) -> bool:
 
 
 def _mount_point(path: str, *, is_folder: bool, is_ready: bool) -> str | None:
-    """Return ``/output`` of ``/output/epoch*/model.pt``; the file's own folder if the script makes none (``is_ready``).
+    """Return ``/output`` of ``/output/epoch*/model.pt``; the file's own folder if the script makes none.
 
-    None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
+    ``is_ready``: it makes one. None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
     """
     parts = path.strip("/").split("/")
     known = next((number for number, part in enumerate(parts) if ANY in part), len(parts) - (not is_folder))
