@@ -1,7 +1,4 @@
-"""Backend: the protocol that a place to run implements, and the facts it reports.
-
-To add one: implement the protocol in a file of this folder and add it to the table in ``backends/table.py``.
-"""
+"""Backend: the protocol that a place to run implements, and the facts it reports. ``table.py`` lists the backends."""
 
 from __future__ import annotations
 
@@ -105,7 +102,7 @@ class Handle(BaseModel):
 def this_machine() -> EngineAddress:
     """Return the address of a process, and of a Podman's storage.
 
-    Source of the ID: machine-id(5), which asks programs to keep the ID itself to the machine.
+    machine-id(5) asks programs to keep the ID itself to the machine.
     """
     name = platform.node() or "localhost"
     try:
@@ -159,9 +156,7 @@ def reported_end(folder: Path) -> State:
 def confirm(kind: str, recorded: EngineAddress | None, here: Callable[[], EngineAddress], run: str) -> None:
     """Check that "not here" is the answer of the run's own engine, cluster or machine.
 
-    Args:
-        kind: of what has answered. recorded: where the run is. run: the command that shows what answers.
-
+    ``kind``: of what has answered. ``recorded``: where the run is. ``run``: the command that shows what answers.
     Raises EngineUnavailableError: another one has answered, or the run's is not recorded.
     """
     if recorded is None:
@@ -284,7 +279,7 @@ class Backend(Protocol):
         """Start it detached. Raises EngineError or GpuContractError, with nothing left behind."""
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
-        """Find a run that was started and not written down, by its label or mark; remove one that never started.
+        """Find a run that was started and not written down, by its mark; remove one that never started.
 
         Raises EngineUnavailableError, also where another engine than the run's has answered.
         """
@@ -296,10 +291,7 @@ class Backend(Protocol):
         """
 
     def state(self, handle: Handle) -> State:
-        """Return the run's state. ``gone`` is the answer of the handle's own engine alone.
-
-        Raises EngineUnavailableError: that engine does not answer, or another one in its place.
-        """
+        """Return the run's state; ``gone`` is its own engine's answer alone. Raises EngineUnavailableError."""
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         """Send SIGTERM, then SIGKILL after ``grace_s``; return when it has ended."""

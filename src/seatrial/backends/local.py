@@ -35,12 +35,10 @@ def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, prog
     without the mark is made anew. A lock keeps two callers from making the same.
 
     Args:
-        directory: holds one folder per content. requirements: lines of a requirements file.
-        python: the interpreter it is based on. progress: gets each step, and pip's output line by line.
+        directory: holds one folder per content. python: the interpreter it is based on.
+        progress: gets each step, and pip's output line by line.
 
-    Raises:
-        EngineError: with pip's own reason.
-        DiskError: no space.
+    Raises EngineError with pip's own reason, DiskError.
     """
     interpreter = venv_interpreter(directory, requirements, python)
     folder = interpreter.parent.parent

@@ -1,7 +1,7 @@
 """The record of a run as the place where an agent's log goes.
 
-One process collects at a time; every other process that follows the run reads the same record. The engine's log is
-what lasts: a collector that is killed, or finds the disk full, leaves the rest to the next."""
+The engine's log lasts: a collector that is killed, or finds the disk full, leaves the rest to the next.
+"""
 
 from __future__ import annotations
 
@@ -183,10 +183,7 @@ def _mark(event: Mapping[str, Any]) -> str:
 
 
 class Cursor:
-    """Keeps how far a log has been read as a few numbers: one record in a file, one write.
-
-    A reader that is killed loses its place by one write at most.
-    """
+    """Keeps how far a log has been read, in one record: a killed reader loses its place by one write at most."""
 
     def __init__(self, path: Path, count: int) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

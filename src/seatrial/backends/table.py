@@ -44,10 +44,7 @@ def engine(name: str, host: Host) -> ContainerEngine:
 
 
 def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
-    """Return the backend of this name, on the engine that the environment leads to, or on the one at ``at``.
-
-    Raises UsageError naming those that there are.
-    """
+    """Return the backend of this name, on the engine of the environment or at ``at``. Raises UsageError naming all."""
     if name not in BACKENDS:
         close = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
         raise UsageError(
@@ -75,10 +72,7 @@ def is_elsewhere(name: str) -> bool:
 
 
 def on_this_host() -> Iterator[str]:
-    """Yield the names of the backends on this machine, in the order in which ``auto`` tries them.
-
-    A cluster is chosen by name: no other run ends up there. Backends after the first that works are not loaded.
-    """
+    """Yield the backends of this machine in the order of ``auto``; those after the first that works are not loaded."""
     return (name for name in BACKENDS if not is_elsewhere(name))  # a test may have added one
 
 
@@ -87,10 +81,7 @@ def choose(
 ) -> tuple[Backend, EngineFacts, Choice]:
     """Return the requested backend, or for ``auto`` the first that works, with its facts and the reason.
 
-    Args:
-        offline: nothing will be started, so a cluster that is elsewhere need not be there.
-
-    Raises EngineUnavailableError: it is not available, or none is.
+    ``offline``: nothing will be started, so no cluster need answer. Raises EngineUnavailableError: none is there.
     """
     if requested != "auto":
         chosen = backend(requested, host)

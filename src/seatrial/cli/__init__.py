@@ -135,13 +135,13 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
 
     from seatrial.cli.words import of_docker
     from seatrial.findings.finding import FIX
-    from seatrial.job.flags import replaced_command
+    from seatrial.job.flags import COMMANDS
 
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
-    if replacement := replaced_command([word, *rest]):
+    if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
         own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…
         sentence, fix = (
             f"The command {word} was removed",

@@ -61,10 +61,7 @@ def find_command(root: click.Group, words: Sequence[str]) -> click.Command | Non
 def complete(root: click.Group, words: Sequence[str], word: str) -> list[tuple[str, str]]:
     """Return the completions of a word, each with its line of help.
 
-    Args:
-        root: the command above all verbs.
-        words: those before it, without the program's name.
-        word: the part typed so far, "" at its beginning.
+    ``root``: the command above all verbs. ``words``: those before it, without the program's name.
     """
     if "--" in words:
         return [(":files", "")]

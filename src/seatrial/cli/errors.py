@@ -33,7 +33,7 @@ from seatrial.errors import (
     UsageError,
 )
 from seatrial.findings.finding import CAUSE, FIX, SHARE_WORDS, with_own_words
-from seatrial.job.flags import replaced_option
+from seatrial.job.flags import OPTIONS
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.text import as_typed as typed_path
@@ -197,8 +197,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
 def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | None:
     """Return the user's own command with other words for the target; None if it stands there twice, or not at all.
 
-    Args:
-        typed: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
+    ``typed``: the word, or the same path written otherwise: ``a.py`` for ``./a.py``.
     """
     ours = argv[: argv.index("--")] if "--" in argv else argv
     path = os.path.normpath(Path(typed).absolute())
@@ -261,7 +260,7 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
 
 def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
-    if sentence := replaced_option(command, option):
+    if sentence := OPTIONS.get(f"{command} {option.partition('=')[0]}"):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     names = list(options_of(*command.split())) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]
@@ -286,10 +285,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
 
 
 def _behind_dashes(argv: Sequence[str]) -> str:
-    """Return the command with the target's own options and further words moved behind ``--``.
-
-    An option that both have is the script's, as others of its own stand there, too.
-    """
+    """Return the command with the target's own options, those of both included, and further words behind ``--``."""
     known = options_of(argv[0])
     ours: list[str] = []
     theirs: list[str] = []

@@ -56,10 +56,8 @@ def read_job(
 ) -> Job:
     """Return the Job of a command line and the project's seatrial.toml.
 
-    Args:
-        words: those before ``--``: the target, or nothing.
-        arguments: the target's; None: those after ``--``.
-        resume: a run to continue; without a target, its job is taken, changed by the given flags.
+    ``words``: those before ``--``. ``arguments``: the target's; None: those after ``--``.
+    ``resume``: a run to continue; without a target, its job is taken, changed by the flags.
     """
     flags.pop("trust", None)
     leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
@@ -137,11 +135,7 @@ def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:
 def require_consent(job: Job, screen: Screen, *, trust: bool, building: bool = False) -> None:
     """Require the user's consent to the project's requests, given now or before. An ordinary project has none.
 
-    Args:
-        trust: ``--trust``: allowed without a question.
-        building: only an image is built, so requests that no build acts on need no answer.
-
-    Raises TrustError: refused, or nobody is there to answer.
+    ``building``: requests that no build acts on need no answer. Raises TrustError: refused, or nobody answers.
     """
     if not job.asks or (building and not any(ask.builds for ask in job.asks)):
         return

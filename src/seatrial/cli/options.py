@@ -43,8 +43,7 @@ _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 def importing() -> Iterator[None]:
     """Turn the garbage collector and pydantic's plug-ins off while modules load.
 
-    Imports make objects that stay, so a collector would search them in vain. pydantic would search every installed
-    package for plug-ins and load those of other programs.
+    A collector would search objects that stay, and pydantic load plug-ins of every installed package.
     """
     ours = _PYDANTIC_PLUGINS not in os.environ
     if ours:
@@ -234,10 +233,7 @@ def this_host() -> Host:
 
 
 def takes_job(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of a job, except those that it is to be without.
-
-    The command receives those that were typed as the mapping ``flags``, shaped as seatrial.toml is.
-    """
+    """Give a command the options of a job, but some; typed ones arrive in ``flags``, shaped as seatrial.toml."""
     usable = {flag.parameter: flag for flag in FLAGS if function.__name__ not in flag.without.split()}
 
     @functools.wraps(function)

@@ -160,11 +160,8 @@ def run_to_receipt(
 ) -> int:
     """Plan, build, start and follow; return the exit code of the command.
 
-    Args:
-        detach: return once it has started.
-        caller: provides the terminal and input that the target gets; None if nobody does.
-        notifies: its end is announced by the commands in ``[notify]``.
-        before_start: called with the run's folder there and nothing started.
+    ``detach``: return once it has started. ``caller``: has the target's terminal and input. ``notifies``: commands in
+    ``[notify]`` announce its end. ``before_start``: gets the run's folder before anything starts.
     """
     with importing():
         from seatrial.runs import launch

@@ -1,6 +1,6 @@
 """``seatrial runs …`` and ``seatrial open``: list and show runs; cli/control.py changes them.
 
-Commands import what they need: the models of plan and receipt take longer to load than ``ls`` to list 5,000 runs.
+Commands import what they need: the models of plan and receipt load longer than ``ls`` lists 5,000 runs.
 """
 
 from __future__ import annotations

@@ -210,11 +210,7 @@ class Screen:
             self.note(NO_GPU.format("running"))
 
     def receipt(self, receipt: Receipt, run: Run, *, error_follows: bool = False) -> None:
-        """Print the receipt and the path of its page.
-
-        Args:
-            error_follows: the error below has the reason, so no verdict is printed.
-        """
+        """Print the receipt and its page's path; no verdict if an error with the reason follows."""
         if self._json:
             print(receipt.model_dump_json(indent=1))
             return
@@ -235,11 +231,8 @@ class Screen:
     def plan(self, plan: Plan, request: list[str], asks: Sequence[str] = (), *, built: bool = False) -> None:
         """Print a plan: target, warnings, and each choice with its reason; those that are as usual in one line.
 
-        With ``whole`` also the reasons of these, and the engine's command.
-
-        Args:
-            asks: the permissions that the project's file requests, in full: a plan keeps less of them.
-            built: its image is there.
+        With ``whole`` also the reasons of these, and the engine's command. ``built``: its image is there.
+        ``asks``: the permissions that the project's file requests, in full: a plan keeps less of them.
         """
         if self._json:
             print(Names().text(plan.model_dump_json(indent=1)))
@@ -346,12 +339,7 @@ def _wrapped(argv: list[str]) -> str:
 
 
 def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Person:
-    """Return this terminal for a group of runs.
-
-    Args:
-        trust: ``--trust``: the project's requests are allowed without a question.
-        as_json, whole, quiet: of Screen.
-    """
+    """Return this terminal for a group of runs; ``trust``: the project's requests are allowed without a question."""
     from seatrial.compose.console import Console as Person
 
     screen = Screen(json=as_json, whole=whole, quiet=quiet)

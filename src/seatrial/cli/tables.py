@@ -53,11 +53,8 @@ _BEFORE_REASON = (
 def runs_lines(listed: Sequence[Listed], width: int | None, now: float) -> list[str]:
     """Return one line for each run, below a head. rich is not used: it takes a second for a thousand lines.
 
-    On a narrow terminal, the ID becomes the run's name or the end of the ID, columns are left out, and the target is
-    cut. The state stays whole; only the reason after it is cut.
-
-    Args:
-        width: of the terminal; None if the output is not a terminal: no column is left out.
+    At a narrow ``width`` (None: no terminal) the ID is shortened, columns are left out and the target is cut; of the
+    state only the reason behind it is.
     """
     engines = {(each.line.backend, each.line.engine) for each in listed if each.line.engine}
     several = len(engines) > len({backend for backend, _ in engines})

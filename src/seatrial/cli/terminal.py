@@ -1,7 +1,6 @@
 """Print through one door, which cleans all text of a verb, and draw the changing line below a target's output.
 
-The target's own output passes as bytes. ``open_door`` wraps a command, so a library's output, a warning and a traceback
-pass the door as well.
+The target's own output passes as bytes; a library's output, a warning and a traceback pass ``open_door``.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ def printing() -> None:
 
 
 class Door:
-    """A standard stream. Its text is cleaned; ``buffer`` takes bytes as they are.
-
-    Args:
-        stream: where it goes; ``uncleaned`` for those who draw on a terminal themselves.
-    """
+    """A standard stream with cleaned text. ``buffer`` takes bytes as they are, ``uncleaned`` what is drawn."""
 
     def __init__(self, stream: TextIO) -> None:
         self.uncleaned = stream
@@ -129,8 +124,7 @@ _LARGEST = 10_000
 def prepare() -> None:
     """Open closed streams on /dev/null, replace characters that an encoding lacks, remove impossible sizes.
 
-    A closed descriptor does not stay closed: the next file opened would get its number, and a target's output would be
-    written into a plan or a log.
+    The next file opened would get a closed descriptor's number, and a target's output.
     """
     for number, name in enumerate(_NAMES):
         if not _is_open(number):
@@ -151,10 +145,7 @@ def prepare() -> None:
 
 
 def finish() -> None:
-    """Write what is still in memory, so that we report a failure and not the interpreter at its end.
-
-    Raises BrokenPipeError if the reader has gone, SeatrialError if standard output cannot be written.
-    """
+    """Write what is still in memory. Raises BrokenPipeError: no reader; SeatrialError: it cannot be written."""
     printing()
     if (error := flush()) is not None:
         raise error if isinstance(error, BrokenPipeError) else cannot_write(error) from error

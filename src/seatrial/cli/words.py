@@ -146,11 +146,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
 
 
 def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (name, the option and its value) or ("", another word) of a command line, in the order of its words.
-
-    Args:
-        known: names of options, each with whether a value follows.
-    """
+    """Yield (name, option and value) or ("", another word) of a command line in order; ``known``: a value follows."""
     at = 0
     while at < len(words):
         name, sign, _ = words[at].partition("=")
@@ -193,8 +189,7 @@ def declared_options(script: Path, names: Iterable[str]) -> set[str]:
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
 
-    Args:
-        begun: find any text with the name, or a longer one with this beginning, which argparse accepts.
+    ``begun``: find any text with the name, or a longer one with this beginning, which argparse accepts.
     """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
@@ -263,10 +258,7 @@ def _target(verb: str, word: str, rest: list[str]) -> list[str]:
 
 
 def of_docker(argv: Sequence[str]) -> tuple[str, str] | None:
-    """Return (sentence, command) for ``docker run …`` behind seatrial, or for Docker's command alone; None for others.
-
-    A command that no verb of seatrial stands for is Docker's.
-    """
+    """Return (sentence, command) for ``docker run …`` behind seatrial, or for a command of Docker alone; else None."""
     at = next((at for at, word in enumerate(argv) if word not in _PROGRAMS), len(argv))
     if argv[at:] and (at or argv[0] in read_table("docker.json")["commands"]):
         verb = OTHER_WORDS.get(argv[at], argv[at])

@@ -19,11 +19,10 @@ def _table() -> dict[str, dict[str, Any]]:
 
 
 def peak_tflops(product: str, kind: str) -> float | None:
-    """Return a GPU's peak in TFLOP/s: dense, at boost clock; None where the table has none.
+    """Return a GPU's dense peak in TFLOP/s at boost clock, or None.
 
-    Args:
-        product: NVML's name, whole: a part of a GPU (MIG) and a product of a similar name have other peaks.
-        kind: ``fp32`` (CUDA cores), ``tf32``, ``bf16``, ``fp16`` or ``fp8``.
+    ``product``: NVML's name, whole: a part of a GPU (MIG) and a product of a similar name have other peaks.
+    ``kind``: ``fp32`` (CUDA cores), ``tf32``, ``bf16``, ``fp16`` or ``fp8``.
     """
     found: float | None = _table().get(_BRANDS.sub("", product.strip()), {}).get(kind)
     return found

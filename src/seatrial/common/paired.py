@@ -1,7 +1,4 @@
-"""Compare two things that were measured in turn: ratios of pairs, an interval by bootstrap, a margin fixed before.
-
-The agent, the recipes, the host and the benchmarks use it; the same numbers always give the same interval.
-"""
+"""Compare two things measured in turn: ratios of pairs, a reproducible bootstrap interval, a margin fixed before."""
 
 import math
 import random
@@ -65,11 +62,8 @@ def deviation(groups: Sequence[Sequence[float]]) -> Deviation:
 def ratio(pairs: Sequence[Sequence[Sampled]], repeats: Optional[Deviation] = None) -> Interval:
     """Return the ratio of the second rate of each pair to the first: the geometric mean over the pairs.
 
-    A draw resamples the measured pairs, and the deviation of repeats stands in for pairs that are missing: more pairs
-    leave less of it. The parts of a run whose own rate varied are resampled, too.
-
-    Args:
-        repeats: deviation of each run of a pair; None takes it from the pairs.
+    A draw resamples pairs, and parts of a run whose own rate varied; ``repeats``, the deviation of each run of a pair,
+    by default from the pairs, stands in for missing ones.
     """
     logs = [math.log(second.rate / first.rate) for first, second in pairs]
     count, middle = len(logs), fmean(logs)
@@ -97,11 +91,7 @@ def _within(parts: Sequence[float], dice: random.Random) -> float:
 
 
 def mean(values: Sequence[float], cut: float = 0.0) -> Interval:
-    """Return the mean of differences between pairs.
-
-    Args:
-        cut: share of the lowest and of the highest to leave out, in which others used the machine.
-    """
+    """Return the mean of differences of pairs without a share ``cut`` at each end, in which others used the machine."""
 
     def of(some: Sequence[float]) -> float:
         out = int(cut * len(some))

@@ -146,10 +146,9 @@ def last_facts(events: Iterable[Mapping[str, Any]], key: str) -> Mapping[str, An
 
 
 def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return rank 0's ``steps_per_s`` and ``examples_per_s`` between the first and the last of these lines.
+    """Return rank 0's ``steps_per_s`` and ``examples_per_s`` between the first and last line; {} with fewer than two.
 
-    The position in a pass over the data and the time it still takes are ``pass_pct`` and ``pass_left_s``, except for
-    endless loaders. {} with fewer than two lines.
+    Position and seconds left in a pass are ``pass_pct`` and ``pass_left_s``, except for endless loaders.
     """
     lines = [line for event in events if isinstance(line := event.get(LINE), Mapping) and not event.get("rank")]
     if not lines:

@@ -65,11 +65,7 @@ class Compose:
         return replace(ended, stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
 
     def bring_up(self, log: Path, *words: str) -> Process:
-        """Start ``docker compose up --detach`` as a process of its own: it goes on when this one is killed.
-
-        Args:
-            log: file for its output. words: further options and services.
-        """
+        """Start ``docker compose up --detach``, with output to ``log``; it goes on when this process is killed."""
         argv = self.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
         pid = command.spawn_detached(argv, output=log, env=self.host.env, cwd=self.files[0].parent)
         process = Process.of(pid)
@@ -104,11 +100,7 @@ def compose_of(backend: ContainerEngine, host: Host) -> Compose:
 
 @dataclass(frozen=True)
 class Container:
-    """Holds the state of one container of the project.
-
-    Attributes:
-        status: ``created``, ``running`` or ``exited``. exit_code: of one that has ended.
-    """
+    """Holds a container's state: ``created``, ``running`` or ``exited``, and the exit code of one that has ended."""
 
     status: str
     exit_code: int | None

@@ -73,11 +73,7 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
 def _plan_text(
     planned: starting.Planned, warnings: Iterable[ComposeWarning], asks: Sequence[Ask], *, whole: bool
 ) -> str:
-    """Return what the project asks for, a table of the services and the warnings.
-
-    Args:
-        whole: return them as comments above the override.
-    """
+    """Return what the project asks for, a table of services and warnings; ``whole``: as comments above the override."""
     file, rows = planned.file, [("SERVICE", "KIND", "ON", "COMMAND")]
     for name, service in file.services.items():
         plan, kind = planned.plans.get(name), "service" if service.why_service else "task"
@@ -99,10 +95,7 @@ def _plan_text(
 
 
 def down(runs: RunStore, reference: str | None, console: Console, host: Host) -> None:
-    """Stop a group, or with None every one that has not ended; make receipts, remove containers; volumes stay.
-
-    Raises RunNotFoundError for an unknown group.
-    """
+    """Stop a group, or all; make receipts, remove containers, keep volumes. Raises RunNotFoundError."""
     store = GroupStore(runs)
     groups = store.all() if reference is None else [store.find(reference)]
     stopped = 0

@@ -76,11 +76,7 @@ _INTERVAL_S = 0.3
 
 
 class MemberOutput:
-    """The outputs of several members on one terminal: whole lines, each behind the name of its member.
-
-    Args:
-        names: of all members, for a common width.
-    """
+    """The outputs of several members on one terminal: whole lines, each behind the name of its member."""
 
     def __init__(self, console: Console, names: Sequence[str]) -> None:
         self._console = console

@@ -1,8 +1,7 @@
 """Keep Group and Member: the services that one ``seatrial up`` started, in the store of the project's runs.
 
-A group owns no process. Its file is its whole state, changed under a lock and replaced whole, so that a killed command
-line loses nothing: a later ``up`` or ``runs ls`` reads it and goes on. A member that computes is a run with its own
-record; the group only has its ID. Listing groups loads no models, as listing runs does not.
+A group owns no process. Its file is its whole state, changed under a lock and replaced whole: a later command goes on
+where a killed one ended. A member that computes is a run with its own record; the group only has its ID.
 """
 
 from __future__ import annotations
@@ -137,11 +136,7 @@ def is_alive(kept: Sequence[int] | None) -> bool:
 
 
 class GroupStore:
-    """The groups of one project.
-
-    Args:
-        store: the runs of the same project.
-    """
+    """The groups of the project whose runs are in ``store``."""
 
     def __init__(self, store: RunStore) -> None:
         self.runs = store
@@ -154,7 +149,7 @@ class GroupStore:
     def create(self, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}) -> Group:
         """Make a group that this process follows.
 
-        Raises NameInUseError: a group that has not ended has its name, or its Compose project. DiskError.
+        Raises DiskError, NameInUseError: a group that has not ended has its name, or its Compose project.
         """
         group = Group(new_run_id(), members, name, time.time(), identity(Process.this()), dict(details))
         try:
@@ -186,10 +181,7 @@ class GroupStore:
         return group if group is not None and group.id == group_id else None
 
     def find(self, reference: str) -> Group:
-        """Return the group of this ID, unique part of one, or name (the newest of it); ``last`` is the newest.
-
-        Raises RunNotFoundError.
-        """
+        """Return the group of an ID, part of one, or name; ``last`` is the newest. Raises RunNotFoundError."""
         group = self.look_up(reference)
         if group is None:
             names = [each.name for each in self.all() if each.name]
@@ -265,10 +257,7 @@ def _from_json(loaded: Any) -> Group:
 
 
 def find_run(store: RunStore, reference: str) -> Run:
-    """Find a run as ``RunStore.find`` does, or by a service's name in the newest group that has one of that name.
-
-    Raises RunNotFoundError; for a service without a run, its sentence has the reason.
-    """
+    """Find a run as ``RunStore.find``, or by a service of the newest group that has it. Raises RunNotFoundError."""
     members = newest_members(store)
     runs = {name: member.run for name, (_, member) in members.items() if member.run is not None}
     without = next((found for name, found in members.items() if name == reference and name not in runs), None)

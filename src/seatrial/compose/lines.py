@@ -51,11 +51,7 @@ class Place:
 
 
 class SourceLines:
-    """Find keys in the user's files, in the last one that has them: that is the one which Compose takes.
-
-    Args:
-        roots: file → its top node; None for a file that is not YAML, which Compose refuses.
-    """
+    """Find keys in the last of the user's files that has them, as Compose does; ``roots``: file → top node."""
 
     def __init__(self, roots: Mapping[Path, yaml.Node | None]) -> None:
         self.roots = roots
@@ -148,11 +144,9 @@ def _texts(node: yaml.Node) -> set[str]:
 
 
 def copied(files: Sequence[Path], env: Mapping[str, str], top: str) -> tuple[tuple[str, ...], str]:
-    """Copy the project's files that Compose reads to the same paths below ``top``; no variable names a file there.
+    """Copy to ``top`` the project's files that Compose reads; return those outside, and the text of those inside.
 
     Compose opens by path, where a script of the project may have put a link by then.
-
-    Returns those outside, and the text of those inside.
     Raises UsageError: a device, a FIFO, a file that is too large, or a name that Compose alone could resolve.
     """
     root, known = Path(os.path.realpath(files[0].parent)), _variables(files[0].parent, env)

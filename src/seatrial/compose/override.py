@@ -1,7 +1,6 @@
-"""Write the override file: what the plans add to the user's services, in Compose's words. Pure.
+"""Write the override file: what the plans add to the user's services. Pure.
 
-``!reset`` takes a key of the user's file away, ``!override`` replaces a list instead of adding to it
-(Compose 2.24 and later; docs.docker.com/reference/compose-file/merge).
+``!reset`` takes a key away, ``!override`` replaces a list (docs.docker.com/reference/compose-file/merge; from 2.24).
 """
 
 from __future__ import annotations
@@ -55,12 +54,10 @@ def override(
     builds: Mapping[str, Entry] = {},
     secrets: Mapping[str, Entry] = {},
 ) -> str:
-    """Write the text of the override file.
+    """Write the text of the override file for ``plans`` of runs and ``others``, what other services get.
 
-    Args:
-        plans: of the services that become runs. others: what those get that do not.
-        waits: (task, reader) pairs: the reader starts after the task's successful end.
-        builds: service → keys of its build that are replaced. secrets: the same of the file's.
+    ``waits``: (task, reader) pairs: the reader starts after the task's successful end.
+    ``builds``: service → keys of its build that are replaced. ``secrets``: the same of the file's.
     """
     entries: dict[str, Entry] = {}
     for name, service in services.items():

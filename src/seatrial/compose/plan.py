@@ -48,10 +48,7 @@ class ComposeContext:
     gpus: GpuRequest | None = None
 
     def asks(self) -> dict[str, GpuAsk]:
-        """Return each service's GPU request, replaced ones included.
-
-        A variable by itself asks for none where there are none: Compose starts such a service on any machine.
-        """
+        """Return each service's GPU request, replaced or not; of a variable alone, only on a machine with GPUs."""
         found = {}
         for name, service in self.file.services.items():
             ask = self.file.gpu_ask(service)
@@ -69,11 +66,7 @@ class ComposeContext:
 
 
 def with_images(file: ComposeFile, backend: ContainerEngine, *, pythons: bool = False) -> ComposeFile:
-    """Return the services with the facts of their local images.
-
-    Args:
-        pythons: also find the Python in each image, which starts a container.
-    """
+    """Return the services with the facts of their local images; ``pythons``: started once to find each one's Python."""
     services = {}
     found: dict[object, str | None] = {}  # images of one build differ only in their labels
     for name, service in file.services.items():
@@ -90,10 +83,7 @@ def with_images(file: ComposeFile, backend: ContainerEngine, *, pythons: bool = 
 def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Selection]:
     """Select GPUs for each service: those that may run at once get different ones, if they request a count.
 
-    Args:
-        leased: UUID → run, of others.
-
-    Raises GpuContractError, GpuRequestError: with the service and its line.
+    ``leased``: UUID → run, of others. Raises GpuContractError, GpuRequestError: with the service and its line.
     """
     chosen: dict[str, Selection] = {}
     asks = context.asks()
@@ -128,10 +118,7 @@ def _in_words(request: GpuRequest) -> str:
 
 
 def becomes_run(service: Service, ask: GpuAsk | None, python: str | None) -> bool:
-    """Return True for a measured service: all that request GPUs, and tasks that an agent can accompany.
-
-    One on another maker's accelerator is neither: its receipt would show a run on the CPU.
-    """
+    """Return True for a measured service: one that requests NVIDIA's GPUs, or a task that an agent can accompany."""
     if service.replicas != 1 or foreign_ask(service) is not None:
         return False
     return ask is not None or (service.is_task and python is not None)
@@ -164,9 +151,9 @@ def plan_service(
 
 
 def compare_service(context: ComposeContext, service: Service, run: Run) -> tuple[ContainerPlan, dict[str, str]] | None:
-    """Return what a service that becomes no run gets, so that it starts on the folders that were checked.
+    """Return what a service that becomes no run gets to start on the checked folders.
 
-    None where nothing is mounted by path, where its command is not known, and where no Python can come along.
+    None: it mounts nothing by path, its command is unknown, or no Python can come along.
     """
     site = _site(context, service, run)
     assert site.service is not None

@@ -137,10 +137,9 @@ class ComposeFile:
 
     @cached_property
     def short_waits(self) -> tuple[tuple[str, str], ...]:
-        """Find (task, reader) where the reader depends on the task in the short form and mounts what the task writes.
+        """Find (task, reader) where the reader depends on the task in the short form and mounts what it writes.
 
-        Compose starts such a reader as soon as the task has started, on an empty volume; the override waits for its
-        end. One that shows what is being written (TensorBoard) has to be there before.
+        Compose would start it at once, on an empty volume: the override waits, except for one that shows (TensorBoard).
         """
         return tuple(
             (writer, name)
@@ -192,15 +191,10 @@ def _same(one: ServiceMount, other: ServiceMount) -> bool:
 
 
 def read_compose(files: Sequence[Path], program: Compose, names: Sequence[str] = ()) -> ComposeFile:
-    """Let Compose resolve the files: variables, env files, extends, includes, profiles.
+    """Let Compose, the ``program``, resolve the user's files: variables, env files, extends, includes, profiles.
 
-    Args:
-        files: the user's. program: Compose, of any files.
-        names: requested services; () for all of the active profiles.
-
-    Raises:
-        UsageError: Compose refuses the file; in its words, with the line where they name one.
-        EngineUnavailableError: Compose is missing.
+    ``names``: requested services; () for all of the active profiles. Raises EngineUnavailableError: it is missing;
+    UsageError: it refuses the file, in its words, with the line where they name one.
     """
     copies = tempfile.TemporaryDirectory(prefix="seatrial-compose-", dir=os.path.realpath(tempfile.gettempdir()))
     try:

@@ -66,11 +66,7 @@ class Link:
 
 @dataclass(frozen=True)
 class ServiceChain:
-    """All members of a group.
-
-    Attributes:
-        wall_s: from the group's start to its last member's end.
-    """
+    """All members of a group; ``wall_s``: from its start to its last member's end."""
 
     id: str
     name: str | None
@@ -182,10 +178,7 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[st
 
 
 def show_receipt(group: Group, store: RunStore, console: Console, host: Host, *, as_json: bool = False) -> None:
-    """Write receipt.html and .json of a group, and print it as text or JSON.
-
-    Raises DiskError, UntrustedPathError: it cannot be written; it has been printed then.
-    """
+    """Write a group's receipt.html and .json, and print it even if that raises DiskError, UntrustedPathError."""
     chain, names = chain_of(group, store), names_of(host)
     clean = chain.without_names(names)
     console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))

@@ -38,10 +38,7 @@ Inside = Mapping[str, Any]
 
 
 def compose_asks(file: ComposeFile) -> tuple[Ask, ...]:
-    """Return every wish of a Compose file that needs consent; () for an ordinary file. Raises UsageError.
-
-    A file that another one extends or includes counts as part of it.
-    """
+    """Return every wish of a Compose file, extended and included ones too, that needs consent. Raises UsageError."""
     found = [Ask(words=f"reads {plain(name)} for a container") for name in file.outside]
     found += [*_variables(file), *_beyond(file.config, _rules(own_table(_INSIDE)["file"]), (), file)]
     for name, service in file.services.items():
@@ -198,10 +195,7 @@ def check_compose(file: ComposeFile) -> list[ComposeWarning]:
 
 
 def short_form(file: ComposeFile) -> ComposeWarning | None:
-    """Return the warning that readers wait for their tasks' end, with the long form of depends_on; None if none does.
-
-    Known once the images are here, which show what a task is.
-    """
+    """Return the warning that readers wait for their tasks' end, with the long form of depends_on, or None."""
     if not file.short_waits:
         return None
     writer, reader = file.short_waits[0]

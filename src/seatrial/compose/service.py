@@ -12,6 +12,7 @@ from typing import Any, Literal
 from seatrial.backends.base import ImageFacts
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.planning.container.plan import GPU_DEVICE
+from seatrial.system.project_files import as_table
 
 #: Commands that serve until they are stopped. A guess counts only where the file itself has no sign.
 _SERVERS = re.compile(
@@ -35,11 +36,7 @@ _WATCHERS = re.compile(
 
 @dataclass(frozen=True)
 class ServiceMount:
-    """A mount of a service.
-
-    Attributes:
-        kind: ``volume``, ``bind`` or another of Compose's. source: the volume's key, or the folder on the host.
-    """
+    """A mount of a service: ``volume`` (``source``: its key), ``bind`` (its folder on the host) or another kind."""
 
     kind: str
     source: str
@@ -87,12 +84,14 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {name: "" if value is None else str(value) for name, value in self._mapping("environment").items()}
+        return {
+            name: "" if value is None else str(value) for name, value in as_table(self.config, "environment").items()
+        }
 
     @property
     def depends_on(self) -> dict[str, str]:
         """Return service → the condition on which this one waits for it."""
-        return {name: str(each.get("condition")) for name, each in self._mapping("depends_on").items()}
+        return {name: str(each.get("condition")) for name, each in as_table(self.config, "depends_on").items()}
 
     @cached_property
     def volumes(self) -> tuple[ServiceMount, ...]:
@@ -118,7 +117,7 @@ class Service:
 
     @property
     def replicas(self) -> int:
-        deploy = self._mapping("deploy")
+        deploy = as_table(self.config, "deploy")
         count = self.config.get("scale", deploy.get("replicas", 1))
         return 1 if count is None else int(count)
 
@@ -147,8 +146,8 @@ class Service:
         if self.awaited:
             return None
         restart = self.config.get("restart") or ""
-        condition = self._mapping("deploy").get("restart_policy", {}) or {}
-        checks = self._mapping("healthcheck")
+        condition = as_table(self.config, "deploy").get("restart_policy", {}) or {}
+        checks = as_table(self.config, "healthcheck")
         image = self.facts or _UNKNOWN
         signs = {
             "it publishes ports": self.ports,
@@ -177,10 +176,6 @@ class Service:
     def is_task(self) -> bool:
         """Return True if the service ends by itself."""
         return self.why_service is None
-
-    def _mapping(self, key: str) -> Mapping[str, Any]:
-        value = self.config.get(key)
-        return value if isinstance(value, dict) else {}
 
 
 #: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.

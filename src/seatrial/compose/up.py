@@ -76,10 +76,7 @@ def plan_only(context: ComposeContext, store: RunStore) -> Planned:
 
 
 def start(context: ComposeContext, request: UpRequest, store: GroupStore, console: Console) -> Group:
-    """Do everything until Compose has taken over; return the group, with its runs planned.
-
-    Raises SeatrialError: nothing has started, and nothing is left behind.
-    """
+    """Do everything until Compose has taken over; return the group. Raises SeatrialError with nothing left behind."""
     _selected(context)  # GPUs that are not there, and ports that are taken, end it before a build
     _refuse_taken_ports(context)
     group = _new_group(context, request, store)
@@ -217,10 +214,7 @@ def _network(context: ComposeContext) -> dict[str, Any]:
 
 
 def _copied(context: ComposeContext, name: str, folder: Path) -> dict[str, Any]:
-    """Copy what an image is built from, through no link; return the keys of the build that name the copies.
-
-    The engine's client opens by path, where a script that runs beside it may have put a link by then.
-    """
+    """Copy what an image is built from, as the client opens by path and follows links; return the build's new keys."""
     build, copies = context.file.services[name].build or {}, dict[str, str]()
     dockerfile, keys = Path(build["context"], build.get("dockerfile") or "Dockerfile"), _network(context)
     for key, place in {"": build["context"], **(build.get("additional_contexts") or {})}.items():

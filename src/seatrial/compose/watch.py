@@ -35,12 +35,9 @@ _DOWN_TIMEOUT_S = 120.0
 
 
 class Watch:
-    """Follows one group, while somebody looks on.
+    """Follows one group; ``compose``: with the override.
 
-    Args:
-        compose: with the override.
-        again: another command line began it: should Compose have been killed with it, or a task's container with its
-            engine, they are started once more.
+    ``again``: another command line began it: what was killed with it, or with the engine, is started once more.
     """
 
     def __init__(

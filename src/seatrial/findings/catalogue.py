@@ -87,18 +87,10 @@ class Known(NamedTuple):
     of_cuda: Optional[bool] = None
     expected_without: str = ""
 
-    def without_healthy(self, text: str) -> str:
-        """Return the text that its symptoms are looked for in."""
-        return text if self.healthy is None else _compiled(self.healthy).sub(" ", text)
-
     def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
-        """Return the values of the first symptom that stands in the text; None if none does.
-
-        Args:
-            plain_text: ``plain(text)``, which is made once for all entries.
-        """
+        """Return the values of the first symptom in the text, or None; ``plain_text``: its ``plain``, made once."""
         if self.healthy is not None:
-            text = self.without_healthy(text)
+            text = _compiled(self.healthy).sub(" ", text)
             plain_text = plain(text)
         for symptom in self.symptoms:
             if beginning(symptom) not in plain_text:

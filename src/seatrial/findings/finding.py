@@ -1,7 +1,4 @@
-"""Finding: one thing that is wrong, why, and the command that fixes it. Shared by agent, receipts and doctor.
-
-In a command to paste, ``…`` behind ``seatrial run`` stands for the user's own words, and is replaced by them.
-"""
+"""Finding: one thing that is wrong, why, and the command that fixes it; its ``…`` stands for the user's own words."""
 
 import re
 import shlex
@@ -112,11 +109,8 @@ def with_own_words(
 ) -> str:
     """Return advice with words in place of each ``…`` that stands for a target and its options.
 
-    Args:
-        target: the user's own words before ``--``. An option that the advice gives replaces theirs, and
-            those that its comment is ``without`` are left out.
-        arguments: ``--`` and what stands behind it, or nothing.
-        verbs: whose words these are; advice to type another is left as it is.
+    ``target``: the user's words before ``--``, without options that the advice gives or its comment is ``without``.
+    ``arguments``: ``--`` and what follows, or nothing. ``verbs``: whose words; advice of other verbs is left.
     """
 
     omitted = dict.fromkeys(re.findall(r"-[^\s,]+", " ".join(_OMITTED.findall(advice))), True)

@@ -19,9 +19,7 @@ def keeps_code_for(kept: Sequence[str], capability: str) -> bool:
 def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:
     """Return the finding for the first GPU that the image has no code for, or None.
 
-    Args:
-        kept: value of ARCHITECTURES; "" for an image that has everything.
-        gpus: ``uuid``, ``name`` and ``compute_capability`` of the plan's GPUs, as CUDA shows them.
+    ``kept``: value of ARCHITECTURES; "" for everything. ``gpus``: the plan's, with CUDA's ``compute_capability``.
     """
     for gpu in gpus if kept else ():
         capability = gpu.get("compute_capability")

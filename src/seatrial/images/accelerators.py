@@ -35,10 +35,7 @@ _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
 
 
 def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
-    """Warn that no package computes on a GPU; without a lock, only a few modules show it.
-
-    Raises ConfigError: that is certain, and ``auto`` is not what took the GPU.
-    """
+    """Warn that no package computes on a GPU. Raises ConfigError: that is certain, and a GPU is requested."""
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
     own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
     if own and resolved.stack.wheel is None:
@@ -59,10 +56,7 @@ def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved,
 
 
 def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
-    """Add the framework that the script imports later, where its list has none: nothing else would use the GPU.
-
-    Raises ConfigError: the project computes on accelerators of another maker.
-    """
+    """Add the framework that the script imports later and no list has. Raises ConfigError: another maker's GPU."""
     for name in script.imports:
         if name in _OTHER_ACCELERATORS and not any("cuda" in text for text in _written(needs, script, name)):
             where, theirs = script.where.get(name, "the target"), _OTHER_ACCELERATORS[name]

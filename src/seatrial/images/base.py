@@ -66,10 +66,7 @@ def python_of_image(image: str) -> str | None:
 
 
 def python3_of_distribution(image: str) -> str | None:
-    """Return the version of the package python3 in the distribution that the image is made from; None if unknown.
-
-    The distribution stands in the repository or in the tag: ``debian:12``, ``…-ubuntu22.04``, ``…-bookworm``.
-    """
+    """Return the version of python3 in the image's distribution (``debian:12``, ``…-ubuntu22.04``); None if unknown."""
     name = image.partition("@")[0]
     repository, _, tag = name.rpartition("/")[2].partition(":")
     if release := re.search(r"ubuntu[:-]?(\d\d\.04)", name) or re.search("|".join(_UBUNTU), tag):
@@ -115,12 +112,6 @@ def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
         return Base(options.base, None, (), Choice(what="base image", value=options.base, reason="image.base names it"))
     image = DEFAULT_BASE.replace("3.11", stack.python) if stack.python else DEFAULT_BASE
     return Base(image, None, (), Choice(what="base image", value=image, reason=reason))
-
-
-def ubuntu_pythons() -> dict[str, str]:
-    """Return Ubuntu release → its Python, for the releases of nvidia/cuda images, newest first."""
-    pythons: dict[str, str] = table("nvidia_images")["python"]
-    return dict(sorted(pythons.items(), reverse=True))
 
 
 def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc: bool) -> Base | None:

@@ -10,22 +10,14 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.base import (
-    DEFAULT_BASE,
-    Base,
-    cuda_base,
-    needed_flavour,
-    no_cuda_base,
-    python_of_image,
-    slim_base,
-    ubuntu_pythons,
-)
+from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, no_cuda_base, python_of_image, slim_base
 from seatrial.images.requirements.on_framework_image import kept_packages
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.requirements.source_builds import own_page
 from seatrial.images.resolve.framework import Resolved, resolve_frameworks
 from seatrial.images.sources import has_own_sources
 from seatrial.job.model import Flavour, Job
+from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Stack
 
@@ -81,10 +73,7 @@ def base_and_stack(
 
 
 def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
-    """Resolve for the first framework's Python, or else for the newest that all frameworks have.
-
-    Raises ConfigError, GpuContractError: there is none.
-    """
+    """Resolve for the first framework's Python, or the newest that all have. Raises ConfigError, GpuContractError."""
     try:
         return resolved_on(None)
     except (ConfigError, GpuContractError) as error:
@@ -108,7 +97,7 @@ def _cuda_base(
 ) -> tuple[Base, Resolved]:
     """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
     failed: Exception | None = None
-    for ubuntu, python in ubuntu_pythons().items():
+    for ubuntu, python in sorted(table("nvidia_images")["python"].items(), reverse=True):
         try:
             resolved = resolved_on(python)
         except (ConfigError, GpuContractError) as error:

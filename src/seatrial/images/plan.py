@@ -185,10 +185,7 @@ def _of_its_day(
 def _as_the_code_needs(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
-    """Choose packages, with a framework as old as the code if this machine supports one.
-
-    Bounds of the code that no release satisfies are dropped; the others stay.
-    """
+    """Choose packages, with a framework as old as the code if the machine supports one, by the bounds that can hold."""
 
     def chosen(bounds: Iterable[tuple[str, str]], held: Needs = needs) -> tuple[Base, Resolved, Checked, Needs]:
         for bound, why in bounds:
@@ -288,6 +285,8 @@ def _to_build(
     wheels, texts = wheels_of(job), {**layers.texts(), **own_code.texts}
     sources, own_sources = digest_of_sources(job, wheels)
     slimmer = slimmer_bytes() if slimming.arguments else b""
+    folders = sorted({name.partition("/")[0] for name in texts})
+    digests = {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
     contents = ImageContents(
         slug=slug(job.target.value if job.target.kind == "recipe" else job.project.name),
         options=job.image,
@@ -295,7 +294,7 @@ def _to_build(
         resolved=resolved,
         layers=layers,
         slimming=slimming,
-        digests=_digests(texts, slimmer),
+        digests=digests,
         compiles=compiles,
         wheels=digest_of_wheels(wheels),
         sources=sources,
@@ -376,10 +375,7 @@ def _barred_by_packages(needs: Needs) -> dict[str, str]:
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: bool = False) -> Needs:
-    """Return the requirements of the job's target, ``image.requirements`` included.
-
-    Args: imported: take of a frozen list only what the target imports.
-    """
+    """Return the target's requirements and ``image.requirements``; ``imported``: of frozen lists what is imported."""
     further = tuple(further_lines(job))
     serving = () if job.serve is None else serving_requirements(job.serve, gpus=gpus)
     added = f"image.requirements adds {', '.join(further)}"
@@ -450,12 +446,6 @@ def _factory(target: Target) -> str:
     """Return the ``module:function`` that an export names with ``--model-factory``; "" without one."""
     named = [value for flag, value in pairwise(target.args) if flag == "--model-factory"]
     return named[-1] if named and target.kind == "recipe" and target.value == "export" else ""
-
-
-def _digests(texts: dict[str, str], slimmer: bytes) -> dict[str, str]:
-    """Return folder of the build context → digest of all that its layer is made from."""
-    folders = sorted({name.partition("/")[0] for name in texts})
-    return {TOOLS: digest_of(texts, TOOLS), **{folder: digest_of(texts, folder, slimmer) for folder in folders}}
 
 
 def slug(name: str) -> str:

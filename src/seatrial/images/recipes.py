@@ -97,11 +97,7 @@ def recipe(name: str) -> Recipe:
 
 
 def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:
-    """Check that the recipe has the data that it reads. Raises TargetError.
-
-    Args:
-        folder: ``--data``; None if it was not given. mounted: something else is at its place in the container.
-    """
+    """Check that the recipe's data is in ``folder`` (``--data``) or ``mounted`` at its place. Raises TargetError."""
     known = RECIPES.get(target.value) if target.kind == "recipe" else None
     own = any(word.split("=")[0] in ("--data", "--download") for word in target.args)
     if known is None or known.data is None or mounted or own:
@@ -139,7 +135,9 @@ def recipe_requirements(target: Target) -> tuple[str, ...]:
     """Return the requirements that pip installs for a recipe."""
     another = [word for word in target.args if word in RECIPES] if target.value in _NAME_ANOTHER else []
     needs = [recipe(name).requirements for name in (target.value, *another)]
-    needs += [packages for name, packages in TRACKER_REQUIREMENTS.items() if tracks(target.args, name)]
+    for name, packages in TRACKER_REQUIREMENTS.items():
+        if f"--track={name}" in target.args or ("--track", name) in pairwise(target.args):
+            needs.append(packages)
     if target.value == "export":
         needs += [_of_export(target.args)]
     return tuple(dict.fromkeys(name for few in needs for name in few))
@@ -153,8 +151,3 @@ def _of_export(arguments: Sequence[str]) -> tuple[str, ...]:
         needs += ["onnx", "onnxruntime"]
         needs += ["onnxscript"] if any(word.endswith(".pt2") for word in arguments) else []
     return tuple(needs)
-
-
-def tracks(arguments: Sequence[str], name: str) -> bool:
-    """Return True if ``--track NAME`` or ``--track=NAME`` is among them."""
-    return f"--track={name}" in arguments or ("--track", name) in pairwise(arguments)

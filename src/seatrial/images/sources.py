@@ -74,10 +74,7 @@ def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tup
 
 
 def pip_configuration(host: Host) -> dict[str, list[str]]:
-    """Read the package sources from pip's files and variables, merged as ``pip config list`` merges them.
-
-    Source: https://pip.pypa.io/en/stable/topics/configuration/
-    """
+    """Read package sources as ``pip config list`` merges them: https://pip.pypa.io/en/stable/topics/configuration/"""
     merged: dict[str, list[str]] = {}
     for file in _files(host):
         try:
@@ -192,8 +189,7 @@ def ca_bundle(job: Job) -> Path:
 def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str | None]:
     """Return digests over where packages come from; None without any.
 
-    The first is for layers whose packages are checked by hash, and leaves logins out. The second is for the others:
-    the same address may hold other packages for another login, so with a login it is the project's own.
+    The first, for layers checked by hash, has no logins; the second has, as another login may get other packages.
     """
     urls = [url for url in (job.image.index_url, job.image.find_links) if url and _is_url(url)]
     shown, files = [PackageSource(url).shown for url in urls], digest_of_wheels(wheels)

@@ -1,7 +1,6 @@
 """Asks: what a project's file wants beyond its own folder and a container, each as a line that a person can judge.
 
-A cloned project is somebody else's: its seatrial.toml may mount the home folder or run without a container. Only the
-file is looked at. What was typed is the user's own wish.
+A cloned project is somebody else's. Only its file is looked at: what was typed is the user's own wish.
 """
 
 from __future__ import annotations
@@ -53,10 +52,8 @@ class Ask(Value):
 def project_asks(table: Mapping[str, Any], project: Path, without_container: Callable[[str], bool]) -> tuple[Ask, ...]:
     """Return every wish of a file that needs consent; () for an ordinary project.
 
-    Args:
-        table: what the file sets, validated, under a Job's names; without what flags replaced.
-        project: the folder that the container gets anyway.
-        without_container: whether the backend of a name runs the target as the user's own process.
+    ``table``: what the file sets, validated, under a Job's names, without what flags replaced.
+    ``without_container``: whether the backend of a name runs the target as the user's own process.
     """
     return tuple(dict.fromkeys(_asks(table, Path(os.path.realpath(project)), without_container)))
 
@@ -171,16 +168,13 @@ def _meaning(real: Path) -> str:
         return ": the engine's socket, which gives root on this machine"
     if real == Path("/"):
         return ": this machine's whole file system"
-    if any(_is_engine_socket(socket) and socket.is_relative_to(real) for socket in _engine_sockets()):
+    folders = (*_SOCKET_FOLDERS, f"/run/user/{os.getuid()}", f"/run/user/{os.getuid()}/podman")
+    sockets = (Path(folder) / name for folder in folders for name in _ENGINE_SOCKETS)
+    if any(_is_engine_socket(socket) and socket.is_relative_to(real) for socket in sockets):
         return ": it contains the engine's socket, which gives root on this machine"
     if home.is_relative_to(real):
         return ": your home folder" + ("" if home == real else " is in it")
     return ": a socket of a program on this machine" if _is_socket(real) else ""
-
-
-def _engine_sockets() -> Iterator[Path]:
-    folders = (*_SOCKET_FOLDERS, f"/run/user/{os.getuid()}", f"/run/user/{os.getuid()}/podman")
-    return (Path(folder) / name for folder in folders for name in _ENGINE_SOCKETS)
 
 
 def _is_engine_socket(path: Path) -> bool:

@@ -197,20 +197,14 @@ def parse_toleration(text: Any) -> Toleration:
 
 
 def registry_host(reference: str) -> str | None:
-    """Return the registry's host in an image reference, or None where an engine would take Docker Hub's.
-
-    Source: github.com/distribution/reference, normalize.go, splitDockerDomain.
-    """
+    """Return an image reference's registry host; None: Docker Hub (github.com/distribution/reference, normalize.go)."""
     host, slash, _ = reference.partition("/")
     named = "." in host or ":" in host or host == "localhost"
     return host if slash and named else None
 
 
 def parse_registry(text: Any) -> str:
-    """Read ``HOST[:PORT][/NAMESPACE]``. Raises ValueError where the host is left out.
-
-    Without a host an engine pushes to Docker Hub, so ``registry = "me"`` would name an account there.
-    """
+    """Read ``HOST[:PORT][/NAMESPACE]``. Raises ValueError without the host: it would be an account on Docker Hub."""
     reference = text.removesuffix("/") if isinstance(text, str) else ""
     host = registry_host(f"{reference}/")
     if host is None or not _REGISTRY.fullmatch(reference):

@@ -83,18 +83,3 @@ def in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
 #: replacement; key of seatrial.toml, ``table.key`` or a whole table → likewise.
 _RETIRED: dict[str, dict[str, str]] = read_table("retired.json")
 COMMANDS, OPTIONS, KEYS = _RETIRED["commands"], _RETIRED["options"], _RETIRED["keys"]
-
-
-def replaced_command(words: list[str]) -> str | None:
-    """Return the command that replaces these first words of a command line; None if nothing was retired there."""
-    return COMMANDS.get(" ".join(words[:2])) or (COMMANDS.get(words[0]) if words else None)
-
-
-def replaced_option(command: str, option: str) -> str | None:
-    """Return the sentence for an option of a command, e.g. ``sweep`` and ``--fused``; None if it never existed."""
-    return OPTIONS.get(f"{command} {option.partition('=')[0]}")
-
-
-def replaced_key(key: str) -> str | None:
-    """Return the sentence for a key such as ``notify.desktop``, or for the table around it; None if there is none."""
-    return KEYS.get(key) or KEYS.get(key.partition(".")[0])

@@ -64,11 +64,7 @@ class GpuRequest:
 
     @classmethod
     def parse(cls, text: str) -> GpuRequest:
-        """Read a request as typed.
-
-        Raises:
-            GpuRequestError: it does not parse; the message shows what does.
-        """
+        """Read a request as typed. Raises GpuRequestError, which shows what parses."""
         what, capabilities = _split(text)
         if not what and not capabilities:
             raise _unreadable(text, "no GPUs given")

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from seatrial.errors import ConfigError, DataError
 from seatrial.job.asks import mounted, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
-from seatrial.job.flags import FLAGS, replaced_key
+from seatrial.job.flags import FLAGS, KEYS
 from seatrial.job.host_paths import host_paths
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.keys import KeyTable, typed_keys
@@ -28,7 +28,7 @@ from seatrial.job.model import ConfigFile, Criteria, ImageOptions, Job, Target, 
 from seatrial.job.reading.modules import is_file
 from seatrial.job.tables import Changes, Notify, SweepTable, from_flags
 from seatrial.job.target import resolve_target
-from seatrial.system.project_files import is_there, read_toml, real_project
+from seatrial.system.project_files import as_table, is_there, read_toml, real_project
 from seatrial.system.text import as_typed, from_here, nearest, shown
 
 _TABLES: dict[str, type[KeyTable]] = {
@@ -174,7 +174,7 @@ class _Source:
         similar = [] if location[-1] in known else difflib.get_close_matches(location[-1], known, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else ""
         if detail["type"] == "extra_forbidden":
-            if sentence := replaced_key(key):
+            if sentence := KEYS.get(key) or KEYS.get(key.partition(".")[0]):
                 return f"{self._key(key)} was removed: {sentence}"
             if key in ("kubernetes.limits", "kubernetes.resources"):
                 hint = "; cpus and memory are the limits, kubernetes.requests is below them"
@@ -204,8 +204,8 @@ def _file_source(project: Path) -> _Source:
     own, shared = project / "seatrial.toml", project / "pyproject.toml"
     edit = "${EDITOR:-vi} "
     own_table = read_toml(own, inside=project) if is_there(own) else None
-    tool = read_toml(shared, inside=project).get("tool") if is_there(shared) else None
-    shared_table = tool.get("seatrial") if isinstance(tool, dict) else None
+    tool = as_table(read_toml(shared, inside=project), "tool") if is_there(shared) else {}
+    shared_table = tool.get("seatrial")
     if own_table is not None and shared_table is not None:
         raise ConfigError(
             "both seatrial.toml and [tool.seatrial] in pyproject.toml exist: keep one of them",
@@ -218,8 +218,7 @@ def _file_source(project: Path) -> _Source:
 
 def project_table(project: Path) -> dict[str, Any]:
     """Return the project's file as it is written, unchecked; {} without one. Raises ConfigError."""
-    table = _file_source(project).table
-    return table if isinstance(table, dict) else {}
+    return as_table(_file_source(project).table)
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,10 +92,7 @@ def blocked_mount(own: OwnWorkload) -> str | None:
 def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWorkload, dict[str, Any]]:
     """Return the workload, and the options by which the rest of a plan is made.
 
-    Args:
-        given: typed options. Those that would contradict the file are refused.
-
-    Raises ConfigError.
+    ``given``: typed options. Raises ConfigError, also where one of them contradicts the file.
     """
     tables = {key: dict(given.get(key, {})) for key in _TABLES}
     typed = [key for key, value in given.items() if value and key not in _OTHERS | _TABLES.keys()]

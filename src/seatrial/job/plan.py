@@ -1,7 +1,6 @@
 """Plan: a Job resolved against facts. Pure data: printable, diffable, written to plan.json before anything starts.
 
-Backends compile a Plan into an engine-level request; the agent reads ``plan.json`` with the standard library and
-uses the key ``agent`` alone.
+Backends compile a Plan into an engine-level request; the agent reads the key ``agent`` alone.
 """
 
 from __future__ import annotations

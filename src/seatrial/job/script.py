@@ -187,8 +187,7 @@ def script_facts(
         path: folders of the project, relative to it, that Python looks in besides: the job's PYTHONPATH.
         folder: the working directory, which ``python -m`` looks in first; the project by default.
 
-    Raises:
-        TargetError: the script itself has a syntax error (file, line and text), or cannot be read; it is a notebook.
+    Raises TargetError: a syntax error in the script itself (file, line and text), an unreadable file, a notebook.
     """
     named = [project / each for each in path]
     first = [folder or project, *named]
@@ -218,10 +217,7 @@ def script_facts(
 
 
 def source_digest(job: Job) -> str | None:
-    """Return the SHA-256 of the file that the target starts; None if it starts none of the project's.
-
-    Raises TargetError: it cannot be read.
-    """
+    """Return the SHA-256 of the project's file that the target starts, or None. Raises TargetError: unreadable."""
     if job.target.kind not in ("script", "module"):
         return None
     start = _source(job.target, job.project, [job.folder, *(job.project / each for each in _own_path(job))])
@@ -411,10 +407,7 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
 
 
 def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
-    """Map names of imported packages that may be gone to the place in the code that uses them.
-
-    Of a package that would be held back for it, only where the code runs in any case; a Keras is only warned of.
-    """
+    """Map names that packages may have lost to their places; of such a package, only those that run in any case."""
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
     kept = (name for name in names if name in sure or not lost(name))

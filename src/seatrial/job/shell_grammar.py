@@ -60,10 +60,7 @@ def pieces(text: str, *, quoted: bool = False) -> Iterator[str]:
 
 
 def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield words and operators; ``<`` for an input, and nothing for an output. Raises UnreadCommand.
-
-    Each has its place: the one that is given, or ``name:line: text``.
-    """
+    """Yield words and operators with ``place``, or ``name:line: text``; ``<`` for an input. Raises UnreadCommand."""
     lines = text.split("\n")
     text = _HEREDOC.sub(lambda match: "<" + match[1] + "\n" * match[0].count("\n"), text)
     at, line, is_file = 0, 0, False

@@ -1,7 +1,6 @@
-"""Read the Python commands that a shell script starts: arguments, conditions, loops, functions.
+"""Read the Python commands that a shell script starts, executing nothing; an unknown part is left unread.
 
-Nothing is executed. What depends on more than the script, its arguments and the project's files is not known, and
-a command with an unknown part is not read (docs/decisions.md, 0173 and 0206).
+docs/decisions.md, 0173 and 0206.
 """
 
 from __future__ import annotations
@@ -80,11 +79,7 @@ class ShellReading:
 
 
 def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> ShellReading:
-    """Return the commands that a shell script starts, with variables filled in, up to the first unread line.
-
-    Args:
-        name: path of the script, relative to the working directory ``here``.
-    """
+    """Return the commands of a shell script in ``here``, with variables filled in, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
     text, shell.reading.cut = joined(text, name)
     try:

@@ -199,10 +199,7 @@ def submitted(words: Sequence[str], here: Path) -> list[str]:
 
 
 def without_runner(words: Sequence[str]) -> list[str]:
-    """Return the command after ``uv run --extra gpu`` and the like; all words if they begin with no such program.
-
-    Raises UnreadCommand: an option changes the installed packages or the folder.
-    """
+    """Return the command after ``uv run --extra gpu`` and the like, or all words. Raises UnreadCommand."""
     rest = [*words]
     if not rest or rest[0] not in RUNNERS or rest[1:2] != ["run"]:
         return rest
@@ -228,13 +225,7 @@ def _without_wrapper(words: list[str]) -> list[str]:
 
 
 def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | None:
-    """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; return None where no Python is started.
-
-    Args:
-        here: the working directory.
-
-    Raises UnreadCommand.
-    """
+    """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; None: it starts no Python. Raises UnreadCommand."""
     variables = [*itertools.takewhile(ASSIGNMENT.fullmatch, words)]
     rest, options, devices = [*words[len(variables) :]], list[str](), list[str]()
     for name, _, value in (each.partition("=") for each in variables):
@@ -314,13 +305,12 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
-    from seatrial.system.project_files import parse_yaml, read_text  # only a configuration file needs them
+    from seatrial.system.project_files import as_table, parse_yaml, read_text  # only a configuration file needs them
 
     try:
-        table = parse_yaml(read_text(here / name, inside=None), name)
+        table = as_table(parse_yaml(read_text(here / name, inside=None), name))
     except ConfigError as error:
         raise UnreadCommand(f"--config_file {str(error).replace(str(here / name), name)}") from None
-    table = table if isinstance(table, dict) else {}
     roles, known, kinds, idle = _launchers()
     kind = str(table.get("distributed_type") or "NO").upper()  # YAML reads a bare NO as false
     if kind not in kinds:
@@ -328,8 +318,8 @@ def _configured(name: str, here: Path) -> tuple[str, list[str]]:
     if str(table.get("num_machines", 1)) != "1":
         raise UnreadCommand(f"{name}: num_machines: each machine has its own seatrial; see --nodes")
     variables = {kinds[kind]: "true"}
-    for part in (table, table.get("deepspeed_config"), table.get("fsdp_config")):
-        for key, value in ((str(key), value) for key, value in part.items()) if isinstance(part, dict) else ():
+    for part in (table, as_table(table, "deepspeed_config"), as_table(table, "fsdp_config")):
+        for key, value in ((str(key), value) for key, value in part.items()):
             if isinstance(value, dict | list | None) or roles.get(key, "switch") != "switch":
                 continue
             own = known.get(key) or (key.upper() if key.startswith("fsdp_") else "")

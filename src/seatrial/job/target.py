@@ -68,8 +68,7 @@ def resolve_target(
     - the first word is a recipe's name: that recipe. A file of the same name wins: it is the user's.
     - an image and anything else: the image's own command, or ``words`` in its place.
 
-    Raises:
-        TargetError: nothing to run, not there (with similar names), outside the project, or not Python.
+    Raises TargetError: nothing to run, not there (with similar names), outside the project, or not Python.
     """
     start = start or project
     if module is not None:
@@ -94,10 +93,9 @@ _MPI = (
 
 
 def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> list[str] | None:
-    """Return seatrial's words for a command that starts Python on this machine: a launcher's, a shell's, the project's.
+    """Return seatrial's words for a command that starts Python here: a launcher's, a shell's, the project's; else None.
 
-    Returns None if the first word is none of these, or a recipe's name, though a task has the same one.
-    Raises TargetError: seatrial cannot express it.
+    A recipe's name is none, though a task has the same one. Raises TargetError: seatrial cannot express it.
     """
     if not words or not words[0]:
         return None
@@ -204,11 +202,7 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
 
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
-    """Return the error for ``mpirun -np 4 python train.py``, with the command for seatrial where it is known.
-
-    Args:
-        why: the part that seatrial cannot express.
-    """
+    """Return the error for ``mpirun -np 4 python train.py``, with seatrial's command or the reason (``why``)."""
     python = next((at for at, word in enumerate(words) if is_python(word)), len(words))
     try:
         command = read_command(words[python:]) if why is None else None

@@ -13,6 +13,7 @@ from typing import Any
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file
 from seatrial.job.startable import UnreadCommand, beginning, whole, without_runner
+from seatrial.system.project_files import as_table, parse_toml
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _VARIABLE = re.compile(r"([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)")
@@ -128,8 +129,6 @@ def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
 
 def _tables(here: Path) -> Iterator[Any]:
     """Yield the tables of the files that may have tasks."""
-    from seatrial.system.project_files import parse_toml  # a task alone needs it
-
     for file in ("pixi.toml", "pyproject.toml", "package.json"):
         text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
         try:
@@ -142,15 +141,9 @@ def activated(here: Path) -> list[str]:
     """Return ``NAME=value`` of each variable that pixi sets for every command, with paths from its file's folder."""
     values = dict[str, str]()
     for table in _tables(here):
-        for name, value in _table(_table(table, "tool", "pixi") or table, "activation", "env").items():
+        for name, value in as_table(as_table(table, "tool", "pixi") or table, "activation", "env").items():
             values[name] = re.sub(rf":?\$\{{?{re.escape(name)}\}}?:?", "", _PROJECT_ROOT.sub(".", str(value)))
     return [f"{name}={value}" for name, value in values.items() if "$" not in value]
-
-
-def _table(table: Any, *keys: str) -> dict[str, Any]:
-    for key in keys:
-        table = table.get(key) if isinstance(table, dict) else None
-    return table if isinstance(table, dict) else {}
 
 
 def _tasks(table: Any, name: str) -> Iterator[Any]:
@@ -177,7 +170,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
             if (needed := next(_tasks(table, other), None)) is None or len(done) > _MOST_TASKS:
                 raise UnreadCommand(f"the task {name} depends on {other}, which is missing, or on too many")
             yield from _commands(needed, table, other, done)
-        first += [f'export {key}="{value}"' for key, value in _table(task, "env").items()]
+        first += [f'export {key}="{value}"' for key, value in as_table(task, "env").items()]
         first += [f"cd {shlex.quote(str(task['cwd']))}"] if "cwd" in task else []
         task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
     found = [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []

@@ -1,8 +1,8 @@
 """Sizes and durations as people type them, and back. The one place that knows the units.
 
-Sizes follow the two conventions users already have in their fingers: a single letter is Docker's (``512m``,
-``8g``: powers of 1024, docs.docker.com/reference/cli/docker/container/run), ``KB MB GB TB`` are SI (powers of
-1000), ``KiB MiB GiB TiB`` are IEC (powers of 1024), for which Kubernetes writes ``Gi``. Case does not matter.
+A single letter is Docker's (``512m``, ``8g``: powers of 1024, docs.docker.com/reference/cli/docker/container/run),
+``KB MB GB TB`` are SI (powers of 1000), ``KiB MiB GiB TiB`` are IEC (powers of 1024), for which Kubernetes writes
+``Gi``. Case does not matter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,7 @@ _DURATION_EXAMPLES = "30s, 10m or 1h30m"
 
 
 def parse_bytes(text: str) -> int:
-    """Parse a size: ``"4GB"`` → 4000000000, ``"512m"`` → 536870912. It needs a unit: ``8`` is rarely eight bytes.
-
-    Raises:
-        UsageError: no size, or less than one byte.
-    """
+    """Parse a size with its unit: ``"4GB"`` → 4000000000, ``"512m"`` → 536870912. Raises UsageError, also below 1."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _BYTES:
         bare = re.fullmatch(_NUMBER, text.strip())
@@ -46,11 +42,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a duration: ``"1h30m"`` → 5400.0; a bare number is seconds, as for coreutils' timeout.
-
-    Raises:
-        UsageError: no duration, or not above zero.
-    """
+    """Parse a duration: ``"1h30m"`` → 5400.0; a bare number is seconds, as for timeout(1). Raises UsageError."""
     plain = text.strip().lower()
     if re.fullmatch(_NUMBER, plain):
         seconds = float(plain)

@@ -21,11 +21,7 @@ _WHY_NOT = "its last release, 0.28.1 of 2023, has no wheels and does not build a
 
 @dataclass(frozen=True)
 class HorovodParts:
-    """Holds a plan's choices about Horovod. ``stand_ins`` are the agent's to place.
-
-    Attributes:
-        starts_ranks: the script's Horovod, or what stands in for it, takes a rank per GPU.
-    """
+    """Holds a plan's choices about Horovod; ``starts_ranks``: it, or its stand-in, takes a rank per GPU."""
 
     starts_ranks: bool = True
     stand_ins: tuple[str, ...] = ()
@@ -34,10 +30,7 @@ class HorovodParts:
 
 
 def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
-    """Plan a stand-in for Horovod; nothing where the script does not import it.
-
-    Raises TargetError: the script cannot do without a part of Horovod that nothing stands in for.
-    """
+    """Plan a stand-in for Horovod where the script imports it. Raises TargetError: a part that it needs has none."""
     if not script.horovod:
         return HorovodParts()
     name = script.horovod_part

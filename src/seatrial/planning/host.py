@@ -20,11 +20,7 @@ from seatrial.system.host import Host
 
 
 class HostFacts(Host):
-    """This host with its GPUs as they are now.
-
-    Attributes:
-        find_driver: looks for the driver's files.
-    """
+    """This host with its GPUs as they are now; ``find_driver`` looks for the driver's files."""
 
     find_driver: Callable[[], DriverFiles] = staticmethod(driver_files.find)
 

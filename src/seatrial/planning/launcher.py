@@ -35,12 +35,8 @@ _JOIN = Path(__file__).with_name("join.toml")
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
     """Choose torchrun for several GPUs where the script joins a process group or is a recipe that takes a rank a GPU.
 
-    One process gets it only where the script cannot run without: under torchrun a script that looks for RANK joins a
-    process group, by NCCL even on a CPU.
-
-    Args:
-        gpus: of each node.
-
+    One process gets it only where the script cannot run without: a script that looks for RANK would join a process
+    group, by NCCL even on a CPU. ``gpus``: of each node.
     Raises UsageError: several nodes would train the same model again, each for itself.
     """
     chosen, reason = _chosen(job, script, gpus)
@@ -121,10 +117,7 @@ SLURM = ("slurm",)
 def join(job: Job, rank_of: int | None, host: Host) -> Job:
     """Return the job with its hosts' names and, where known, which of them this is.
 
-    Args:
-        rank_of: ``--rank-of``, from 0; None if Slurm has it or instructions are wanted.
-
-    Raises UsageError for a number beyond the hosts, or several nodes without names.
+    ``rank_of``: from 0; None if Slurm has it. Raises UsageError: beyond the hosts, or several nodes without names.
     """
     on_a_cluster = table.is_elsewhere(job.backend)
     if on_a_cluster and job.hosts:
@@ -202,9 +195,7 @@ def rendezvous_id(job: Job) -> str:
 def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = None) -> str:
     """Return the commands for each host: seatrial's own, and torchrun's for hosts without seatrial.
 
-    Args:
-        words: of this command line, behind ``seatrial``.
-        script: if it finds its workers by variables, these are shown in place of torchrun's command.
+    ``words``: behind ``seatrial``. ``script``: its variables replace torchrun, if it finds its workers by them.
     """
     cut = words.index("--") if "--" in words else len(words)
     before, behind = words[:cut], words[cut:]

@@ -120,12 +120,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def new_project(folder: Path) -> list[str]:
-    """Make the project, whole or not at all; its files.
-
-    Raises:
-        UsageError: the folder is not empty, or its name is none for an image.
-        DiskError: it cannot be written.
-    """
+    """Make the project, whole or not at all; its files. Raises UsageError: it is not empty, or misnamed; DiskError."""
     name = folder.name
     if not _NAME.fullmatch(name):
         raise UsageError(

@@ -24,11 +24,7 @@ _USABLE = 0.95
 
 
 def refuse_options(job: Job, traits: Traits, name: str) -> None:
-    """Raise UsageError for options that this backend does not honour.
-
-    Args:
-        name: of the backend.
-    """
+    """Raise UsageError for options that the backend of this name does not honour."""
     fields = {**typed_keys(Job), "image.ready": ""}
     needy = [flag for flag in FLAGS if flag.needs and flag.needs not in traits.honours]
     given = [flag for flag in needy if getattr(job, fields[flag.key], job.target.kind == "image")]
@@ -85,10 +81,7 @@ def flags_of_env(env: Mapping[str, str], args: Sequence[str]) -> list[str]:
 
 
 def env_flag_changes(job: Job) -> dict[str, Any]:
-    """Return the fields of a recipe's job that have its variables as arguments.
-
-    Raises UsageError if DATASET_TYPE names another recipe.
-    """
+    """Return the fields that have a recipe's variables as arguments. Raises UsageError: DATASET_TYPE names another."""
     if job.target.kind != "recipe":
         return {}
     dataset = job.env.get("DATASET_TYPE")
@@ -102,10 +95,7 @@ def env_flag_changes(job: Job) -> dict[str, Any]:
 
 
 def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
-    """Return the fields of a job with the arguments of ``python -m seatrial.serve`` and, in a container, its port.
-
-    Raises UsageError: the place or its network has no port to reach it by.
-    """
+    """Return a serving job's fields: arguments, in a container its port. Raises UsageError: no port is reachable."""
     serving = job.serve
     assert serving is not None
     if not traits.on_this_host:

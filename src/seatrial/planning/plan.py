@@ -68,10 +68,7 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
 
 
 def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = False) -> Plan:
-    """Resolve a job that has its defaults.
-
-    Args:
-        interactive: an interactive shell in place of the target.
+    """Resolve a job that has its defaults; ``interactive``: a shell in place of the target.
 
     Raises SeatrialError: something named in the job does not exist or cannot be done on this backend.
     """

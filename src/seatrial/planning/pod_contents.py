@@ -49,10 +49,9 @@ def cluster_image(
 
 
 def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
-    """Return a ready image with its facts, if an engine here has it. An image's own command must be known: the agent
-    starts it.
+    """Return a ready image with its facts, if an engine here has it.
 
-    Raises ImageError when it is not.
+    Raises ImageError: its own command, which the agent would start, is unknown.
     """
     facts = _facts_here(image.tag, host)
     if facts is None and job.target.kind == "image" and not job.target.args:
@@ -188,8 +187,7 @@ _MOST_PATHS = 3
 def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], scratch: Collection[str]) -> list[Write]:
     """Return a write for each folder that ends with the pod.
 
-    Args:
-        folder: the working directory. kept: mount → whether it outlives the pod. scratch: folders without results.
+    ``kept``: mount → whether it outlives the pod. ``scratch``: folders without results.
     """
     found: dict[str, Write] = {}
     for write in script.writes:
@@ -234,11 +232,7 @@ _DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor",
 
 @dataclass(frozen=True)
 class PodGpus:
-    """GPUs of each pod.
-
-    Attributes:
-        facts: the cluster's; without nodes where GPUs are claimed, since claims are not counted.
-    """
+    """GPUs of each pod; ``facts``: the cluster's, without nodes where GPUs are claimed: claims are not counted."""
 
     plan: GpuPlan
     choice: Choice
@@ -348,10 +342,7 @@ def _single(name: str, nodes: tuple[Node, ...]) -> str:
 
 
 def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> TargetMachine:
-    """Return the kinds of GPUs on the nodes that the pods may land on, and the oldest driver there.
-
-    Nodes without the labels of GPU feature discovery add nothing; without any, no rule about GPUs is applied.
-    """
+    """Return the GPUs that labels name on the nodes where pods may land, and the oldest driver there."""
     nodes = _eligible(facts, node_selector)
     kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
     machine = this_machine(min(filter(None, map(_driver, nodes)), key=Version, default=None), kinds)

@@ -285,10 +285,7 @@ def _pods(
 
 
 def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> ClusterSite:
-    """Read the cluster's facts.
-
-    Args:
-        offline: nothing will be submitted: the plan is made for a current version where no cluster answers.
+    """Read the cluster's facts; ``offline``: plan for a current version where no cluster answers.
 
     Raises SeatrialError: no cluster answers, or it refuses.
     """

@@ -255,12 +255,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
 
 
 def write_devcontainer(plan: Plan) -> list[str]:
-    """Write the folder, whole or not at all; its files.
-
-    Raises:
-        UsageError: there is one already, or the plan builds no image.
-        DiskError: it cannot be written.
-    """
+    """Write the folder, whole or not at all; its files. Raises DiskError, UsageError: it exists, or has no image."""
     folder = plan.job.project / FOLDER
     if os.path.lexists(folder):
         raise UsageError(

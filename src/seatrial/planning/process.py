@@ -82,10 +82,7 @@ class LocalPython:
 
 
 def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: bool) -> LocalPython:
-    """Choose the active environment's Python or ours, whichever first has all that the target imports.
-
-    Runs the interpreters to look; makes nothing.
-    """
+    """Run the active environment's Python and ours, and choose the first with all that the target imports."""
     needed = _needed(job, script, gpus=not cpu_only)
     missing: dict[Path, list[str]] = {}
     for python in candidates(host):

@@ -1,7 +1,4 @@
-"""Handing secrets to a run: one file each in memory-backed storage, which the agent reads and deletes.
-
-They are never part of the plan, of an argv, of the container's environment as the engine shows it, or of an image.
-"""
+"""Hand secrets to a run as files in memory, which the agent reads and deletes; no plan, argv or image has them."""
 
 from __future__ import annotations
 

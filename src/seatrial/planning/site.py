@@ -109,11 +109,7 @@ class Site:
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """The GPUs of each node.
-
-    Attributes:
-        gpus: which ones; () where a scheduler picks them.
-    """
+    """The GPUs of each node; () where a scheduler picks them."""
 
     mode: GpuMode
     count: int

@@ -21,9 +21,7 @@ _ASKS = "asks on the terminal, which -d and clusters lack; answers can be piped:
 class Streams:
     """Holds the terminal and the input that the target gets of the caller's.
 
-    Attributes:
-        container: the plan's, with the pipe mounted where there is one.
-        input: the pipe as the agent sees it, or None.
+    ``container``: the plan's, with the pipe, if there is one, mounted. ``input``: the pipe as the agent sees it.
     """
 
     container: ContainerPlan | None
@@ -63,8 +61,7 @@ def choose_streams(site: Site, script: ScriptFacts, parts: Parts, launcher: Laun
 def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, ...]]:
     """Return whether the caller's input is for the target, and warnings if that may surprise.
 
-    A pipe is, if the script reads one or was not read; a file, which a shell's loop may be reading, only on
-    request. Keys are, where their echo has a screen to go to.
+    A pipe is, if the script may read it; a file only on request, as a shell's loop may be reading it.
     """
     if caller.input == "nothing":
         return False, ()

@@ -1,7 +1,6 @@
 """Read the compatibility tables of this folder as objects. Each row of the JSON names its source and how sure it is.
 
-Live facts win over tables: NVML's driver and compute capabilities make the Machine, and what is installed in an image
-is read there after the build (images.verify_image).
+Live facts win: NVML makes the Machine, and an image's packages are read after the build (images.verify_image).
 """
 
 from __future__ import annotations

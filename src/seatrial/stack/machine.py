@@ -67,10 +67,7 @@ def same_machine(target: TargetMachine, here: TargetMachine) -> bool:
 
 
 def parse_target(text: str) -> TargetMachine:
-    """Parse ``--target``: a GPU's name or capability, or ``driver=…,gpu=…`` with a ``gpu`` for each kind.
-
-    Raises UsageError naming the part and similar names.
-    """
+    """Parse ``--target``: a GPU's name or capability, or ``driver=…,gpu=…[,gpu=…]``. Raises UsageError."""
     driver: str | None = None
     gpus: list[TargetGpu] = []
     for part in text.split(","):

@@ -77,11 +77,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Conflict:
-    """No stack fits. ``broken`` are the rules that the nearest candidate breaks, each naming both sides.
-
-    Attributes:
-        nearest: stacks that work when one thing gives way, each with what that is.
-    """
+    """No stack fits. ``broken``: rules that the nearest candidate breaks; ``nearest``: stacks, and what gives way."""
 
     broken: tuple[Violation, ...]
     nearest: tuple[tuple[str, Stack], ...]
@@ -108,11 +104,7 @@ def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflic
 
 
 def candidates(constraints: Constraints, *, admitted: bool = False) -> Iterator[Candidate]:
-    """Yield each build that might do: on each Python, with and without cuda-compat, and as a CPU build.
-
-    Args:
-        admitted: only of releases that the project admits.
-    """
+    """Yield each build that might do, by Python, cuda-compat and CPU; ``admitted``: of admitted releases only."""
     assert constraints.framework is not None
     pythons = (constraints.python,) if constraints.python else PYTHONS
     for wheel in wheels(constraints.framework, pinned=constraints.pinned):
@@ -137,10 +129,7 @@ def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object,
 
 
 def _by_release(wheel: Wheel, constraints: Constraints) -> tuple[object, ...]:
-    """Return a sort key: as of a day its newest release, then the oldest later one; otherwise the preferred one.
-
-    torch 1 comes last, as the hook does not measure it.
-    """
+    """Return a sort key: by day the newest release, then the oldest later one; else the preferred; torch 1 last."""
     newest = _descending(wheel.version)
     if not constraints.as_of:
         return False, wheel.version != constraints.prefer, newest

@@ -265,6 +265,13 @@ def _with_table(text: str, table: str, values: Mapping[str, Any], comment: str) 
     return "\n".join([*lines[:begin], *made, *lines[end:]]) + "\n"
 
 
+def as_table(table: Any, *keys: str) -> dict[str, Any]:
+    """Return the table below these keys; empty where something else is there."""
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else {}
+
+
 @cache
 def own_table(path: Path) -> dict[str, Any]:
     """Return the table of a file that is part of this package."""

@@ -74,10 +74,9 @@ class CdiSpecs:
 
 
 def read_specs(folders: Iterable[Path]) -> CdiSpecs:
-    """Read all specs. Never raises: an unreadable spec and a conflict become findings.
+    """Read all specs; an unreadable one and a conflict become findings.
 
-    A name defined twice in one folder is a conflict that engines refuse to resolve; in a later folder it replaces
-    the earlier definition.
+    A name defined twice in one folder is a conflict; in a later folder it replaces the earlier definition.
     """
     devices: dict[str, CdiDevice] = {}
     findings: list[Finding] = []
@@ -189,16 +188,11 @@ SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
 
 
 def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> str:
-    """Return the spec of a machine's GPUs as YAML, in the lowest version that can express it.
+    """Return the spec of a machine's GPUs as YAML, in the lowest version that can express it; ``root`` is ``/``.
 
     For hosts with a driver and without a toolkit. A driver has no nvidia-cdi-hook, so no program can refresh the
     container's linker cache or make links. Each library is therefore mounted under every name that programs open, in
-    the linker's default folders.
-
-    Args:
-        gpus: from NVML's inventory. root: stands for ``/`` in searches for files.
-
-    Raises GpuContractError: the driver is incomplete or has no GPU, so the spec would fail later.
+    the linker's default folders. Raises GpuContractError: the driver is incomplete or has no GPU.
     """
     import yaml  # takes 90 ms, and few specs are made
 

@@ -137,11 +137,9 @@ _TLS = {"--tlscacert": "ca.pem", "--tlscert": "cert.pem", "--tlskey": "key.pem"}
 
 
 def docker_address(info: Mapping[str, Any], context: Mapping[str, Any], host: Host | None = None) -> EngineAddress:
-    """Read a daemon's address.
+    """Read a daemon's address from ``docker info`` and the entry of ``docker context inspect``.
 
-    Args:
-        info: of ``docker info``. Its ID alone is not enough: up to Docker 23 two daemons of one machine share it.
-        context: the entry of ``docker context inspect``.
+    The ID alone is not enough: up to Docker 23 two daemons of one machine share it.
     """
     stored = Path((context.get("Storage") or {}).get("TLSPath") or "<")
     if (context.get("TLSMaterial") or {}).get("docker") and stored.is_absolute():

@@ -50,11 +50,7 @@ class Docker(ContainerEngine):
 
 
 def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFacts:
-    """Read the engine's facts from ``docker info``.
-
-    Args:
-        hook: the toolkit's hook is on this machine.
-        client: path of the docker program.
+    """Read the engine's facts from ``docker info``; ``hook``: the toolkit's is here; ``client``: the docker program.
 
     Source of the keys: docs.docker.com/reference/api/engine, SystemInfo; CDISpecDirs from 25, DiscoveredDevices
     from 28.3.
@@ -122,8 +118,7 @@ class Podman(ContainerEngine):
     def argv(self, client_call: Sequence[str], container: ContainerPlan, image: str, **options: Any) -> list[str]:
         """Return the command line. Raises GpuContractError for ``--gpus``, which Podman accepts and ignores.
 
-        Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 ``podman run --gpus all`` on a machine
-        without a GPU ends with exit code 0.
+        Source: podman-run(1), "--gpus: provided for compatibility"; seen with 4.3.1.
         """
         if container.gpus_flag is not None:
             raise GpuContractError(
@@ -170,10 +165,7 @@ def _open_file(pid: int, path: Path) -> Path | None:
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:
-    """Read the engine's facts from ``podman info``; it does not report the folders of CDI specs.
-
-    Source of the keys: podman libpod/define/info.go.
-    """
+    """Read the facts from ``podman info`` (podman libpod/define/info.go), which lacks the folders of CDI specs."""
     host = info["host"]
     version = str(info["version"]["Version"])
     security = host.get("security") or {}

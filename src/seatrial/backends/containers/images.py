@@ -275,9 +275,7 @@ class ImageStore:
     def free_unused(self, *, repository: str | None, idle_s: float, dry_run: bool) -> Freed:
         """Remove images of our builds without a container, then the cached steps that only they had or nobody uses.
 
-        Args:
-            repository: images of this name alone, the newest kept; None: of every name, the newest, too.
-            idle_s: seconds for which no build has used a cached step.
+        ``repository``: images of this name but the newest; None: all. ``idle_s``: since a build used a cached step.
         """
         client = self._client
         doomed, unused = unused_images(own_images(client), repository), own_steps(client)
@@ -322,8 +320,7 @@ class ImageStore:
     ) -> Iterator[str]:
         """Build the Dockerfile in a folder; yield the lines of output. Raises ImageError.
 
-        Args:
-            network: for RUN instructions; None is the engine's default. secrets: ``id=NAME,src=PATH`` each.
+        ``network``: for RUN; None is the engine's default. ``secrets``: ``id=NAME,src=PATH`` each.
         """
         words = ["buildx", "build", "--progress", "plain", "--load"] if self._client.dialect.buildkit else ["build"]
         words += ["--network", network] if network else []

@@ -58,10 +58,7 @@ class InjectionPlan:
 def choose(
     facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, *, capabilities: Sequence[str] = ()
 ) -> InjectionPlan:
-    """Choose the strategy for these GPUs on this engine.
-
-    Args:
-        capabilities: of the driver, as typed in the request; () means DEFAULT_CAPABILITIES.
+    """Choose the strategy for these GPUs on this engine, with ``capabilities`` as typed; () means DEFAULT_CAPABILITIES.
 
     Raises GpuContractError when there is none: a run without its GPUs must not start.
     """
@@ -92,8 +89,7 @@ def on_another_machine(
 ) -> InjectionPlan:
     """Plan for an engine like this one on a machine that was only described, set up by NVIDIA's guide.
 
-    Args:
-        flag: for ``docker run --gpus``. devices: the GPUs by name; () where any will do.
+    ``flag``: for ``docker run --gpus``. ``devices``: the GPUs by name; () where any will do.
     """
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if facts.ignores_gpus_flag:
@@ -122,12 +118,10 @@ def without_gpus() -> InjectionPlan:
 
 
 def _toolkit(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles, env: dict[str, str]) -> InjectionPlan:
-    """Use the toolkit's hook through ``--gpus``, or its runtime by name.
+    """Use the toolkit's hook through ``--gpus``, or its runtime by name, with the device nodes.
 
-    With the systemd cgroup driver any ``systemctl daemon-reload`` resets a container's device rules to those the
-    engine knows of, and the hook's are not among them: CUDA then dies with "Failed to initialize NVML: Unknown
-    Error" hours into a run. So the device nodes are named on top of the hook's.
-    Source: https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
+    With the systemd cgroup driver ``systemctl daemon-reload`` resets device rules to those that the engine knows of: by
+    the hook alone, NVML would fail hours into a run. https://github.com/NVIDIA/nvidia-container-toolkit/issues/48
     """
     uuids, nodes = ",".join(gpu.uuid for gpu in gpus), _nodes(gpus, driver) or ()
     is_reset = facts.cgroup_driver == "systemd" and not facts.rootless and not driver.wsl
@@ -208,10 +202,7 @@ def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] |
 
 
 def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mount]:
-    """Mount each library under the names that programs load, in DRIVER_FOLDER.
-
-    Mounted file by file: the rest of a folder such as /usr/lib/x86_64-linux-gnu would shadow the image's own libc.
-    """
+    """Mount each library under the names that programs load, in DRIVER_FOLDER: a whole folder would shadow a libc."""
     return [
         Mount(source=Path(library.path), target=f"{DRIVER_FOLDER}/{name}", read_only=True)
         for library in driver.libraries

@@ -25,11 +25,9 @@ _LOOK_S = 0.1
 
 
 class K8sFile:
-    """Reads a container's stdout from its log file.
+    """Reads a container's stdout from its log file, or raises OSError.
 
-    Args:
-        path: of the log. Raises OSError if it cannot be opened.
-        goes_on: whether its writer lives; None: read to the end as it is now.
+    ``goes_on``: whether its writer lives; None: read to the end as it is now.
     """
 
     def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
@@ -95,12 +93,8 @@ def collecting(
 ) -> Iterator[None]:
     """Collect the log while open, in this process or another; at the end all of it has come.
 
-    Args:
-        open_log: opens the container's log at its beginning.
-        is_over: whether the container has ended, so that its log ends by itself.
-        echo: gets a sentence when the disk is full.
-        starts_again: its engine may start the container again when it has ended, and its log goes on then.
-
+    ``is_over``: whether the container has ended, so that its log ends by itself. ``echo``: gets a sentence when the
+    disk is full. ``starts_again``: its engine may start it again, and its log goes on then.
     Raises DiskError: at the end, what is left could not be written.
     """
     collector = _Collector(open_log, folder, echo, is_over if starts_again else lambda: True)

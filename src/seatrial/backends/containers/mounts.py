@@ -36,12 +36,9 @@ def parse_mount(text: str) -> Mount:
 
 
 def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = False) -> Mount:
-    """Resolve the links in a mount's source; a relative source is the project's.
+    """Resolve the links in a mount's source, relative to the project; ``made``: a missing folder is made at the start.
 
-    Args:
-        made: a missing folder of the project is made before the start (``make_host_files``).
-
-    Raises UsageError: the source is missing or a link out of the project, or the target is not absolute. DataError.
+    Raises DataError, UsageError: the source is missing or a link out of the project, or the target is not absolute.
     """
     source = real_source(project / mount.source.expanduser(), project, "--mount", state=state)
     target = PurePosixPath(mount.target)
@@ -59,10 +56,8 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
 def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
     """Merge our mounts and the user's, parents first. A user's mount replaces one of ours with the same target.
 
-    One of ours may lie inside a user's only if the user's folder has that path; else the engine would make the mount
-    point there, as root.
-
-    Raises UsageError: a mount would hide ours or lie in a reserved folder, or two have one target.
+    Raises UsageError: two have one target; one is in a reserved folder, hides ours or lacks our mount point, which the
+    engine would make as root.
     """
     placed = {mount.target: mount for mount in ours}
     targets: set[str] = set()
@@ -89,13 +84,9 @@ def inside(path: str, folder: str) -> bool:
 
 
 def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
-    """Resolve the links in a mount's source.
+    """Resolve the links in an absolute source; ``flag``: as typed, for the message.
 
-    Args:
-        source: absolute. project: the same, links resolved. flag: as typed, for the message.
-        state: the folder that no container sees.
-
-    Raises UsageError: it lies in the project and leads out of it through a link; or it is in the state folder.
+    Raises UsageError: a link leads out of the project, or it is in ``state``, which no container sees.
     """
     lexical, real = Path(os.path.normpath(source)), _real(source)
     inside = lexical.is_relative_to(project) or project in map(_real, lexical.parents)
@@ -124,10 +115,8 @@ _MOST_PLAN_BYTES = 32 << 20
 def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[None]:
     """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
 
-    Around the start: an engine mounts by path, where another folder may be by then, and the agent refuses that. Held
-    until then, no source gives its inode to another file. The agent's plan, of this ``mode``, cannot hold its own.
-
-    Raises UntrustedPathError.
+    An engine mounts by path, where another folder may be by then; the agent refuses that. A held source gives its inode
+    to no other file. The agent's plan, of this ``mode``, cannot hold its own. Raises UntrustedPathError.
     """
     masks = [tmpfs.target for tmpfs in container.tmpfs if tmpfs.options == OPTIONS]
     identities: dict[str, tuple[int, int] | None] = dict.fromkeys(masks)
@@ -161,12 +150,9 @@ def home_env(user_name: str) -> dict[str, str]:
 def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[Mount]:
     """Return the mounts of HOME, its cache and, for a uid that the image does not know, passwd and group.
 
-    Args:
-        record: the run's, in which no other container can replace HOME: an engine makes the mount point of the cache
-            there, before the agent can refuse. cache_folder: the project's.
-        named_user: mount files that give the uid a name: getpass, torch's compiler and ssh call ``pwd.getpwuid``.
-            They replace the image's own, which loses the names of its system users; a process without capabilities
-            cannot become one of those.
+    HOME is in ``record``, the run's, where no other container replaces it before the agent looks.
+    ``named_user``: mount files that name the uid, as getpass, torch's compiler and ssh call ``pwd.getpwuid``. They lack
+    the image's system users: a process without capabilities cannot become one.
     """
     mounts = [Mount(source=record / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
@@ -185,12 +171,10 @@ def user_files(name: str, uid: str, gid: str) -> tuple[str, str]:
 
 
 def make_host_files(container: ContainerPlan, project: Path) -> None:
-    """Make what a container's mounts need on the host; an engine would make it as root, or refuse.
+    """Make what a container's mounts need on the host, in the project through no link; an engine would make it as root.
 
     These are folders of ours, missing sources in the project, the places in a mount that another mount or a mask
-    covers, and a name for the user. In the project they are made through no link.
-
-    Raises DiskError, UntrustedPathError.
+    covers, and a name for the user. Raises DiskError, UntrustedPathError.
     """
     sources = {mount.target: mount.source for mount in container.mounts}
     masks = [Mount(source=Path(each.target), target=each.target) for each in container.tmpfs if each.options == OPTIONS]
@@ -245,9 +229,7 @@ def shielded(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[tuple[Mou
 
     A pin is a folder between a mount and a mask, mounted onto itself: nothing in the container can rename it (EBUSY)
     and put folders of its own at the path of the hidden one. Where nothing is written, nothing is pinned.
-
-    Args:
-        hidden: absolute host folders. One that is itself the source of a mount is not masked.
+    A folder that is itself the source of a mount is not masked.
     """
     taken, pins, found = {mount.target for mount in mounts}, dict[str, Mount](), dict[str, Tmpfs]()
     for real in sorted({_real(folder) for folder in hidden}):  # parents first: what a mask covers needs none

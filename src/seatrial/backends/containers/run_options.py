@@ -105,8 +105,7 @@ PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PR
 
 
 def read_env_file(path: Path, host: Host) -> dict[str, str]:
-    """Read variables in Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` alone takes the
-    host's value if it has one; ``#`` begins a comment line.
+    """Read Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` takes the host's value if it has one.
 
     Raises UsageError naming file and line.
     """
@@ -131,10 +130,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
 
 
 def proxy_env(host: Host) -> dict[str, str]:
-    """Return the host's proxy variables in upper and lower case; where they differ the lower case counts, as in curl.
-
-    One whose URL holds a login is not among them: everybody may read an engine's variables (``docker inspect``).
-    """
+    """Return the host's proxies in both cases, the lower first as in curl; none with a login: anybody may read it."""
     found = {}
     for name in PROXY_VARIABLES:
         value = host.env.get(name.lower()) or host.env.get(name)

@@ -83,11 +83,7 @@ class ApiError(EngineError):
 
 
 def refused(status: int, reason: str, message: str) -> SeatrialError:
-    """Return the error for an answer of the API server.
-
-    Args:
-        status: HTTP code. reason, message: of the Status object it sent.
-    """
+    """Return the error for the API server's HTTP status and the reason and message of its Status object."""
     if status == 401:
         return EngineUnavailableError(
             "The cluster rejected these credentials",
@@ -146,11 +142,7 @@ def _errors_as_ours(server: str) -> Iterator[None]:
 
 
 class Cluster:
-    """A cluster, as one user sees it. Safe to use from several threads.
-
-    Args:
-        context, namespace: of the kubeconfig; None: its current ones.
-    """
+    """A cluster, as one user sees it, by kubeconfig; None: its current one. Safe to use from several threads."""
 
     def __init__(self, host: Host, context: str | None = None, namespace: str | None = None) -> None:
         self._host, self._context, self._namespace = host, context, namespace
@@ -277,10 +269,7 @@ class Cluster:
         return self.call(self._api()).auth.active_context or None
 
     def address(self) -> EngineAddress:
-        """Return the cluster's address. Its ID is that of the namespace kube-system, or else its server.
-
-        Source: the practice of cluster-api and OpenTelemetry's k8s.cluster.uid.
-        """
+        """Return the cluster's address, with the ID of kube-system (as cluster-api has it), or else its server."""
         server = str(self.call(self._api()).auth.server)
         try:
             identity = self.get("/api/v1/namespaces/kube-system")["metadata"].get("uid")

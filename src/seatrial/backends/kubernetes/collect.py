@@ -1,7 +1,7 @@
 """Collect a run: its pods' logs into its record, and the reasons why a pod does not run as messages.
 
-One process collects at a time; every other process that follows the run reads the same record. Each pod's log is
-followed by one request, pods and their events by one watch each."""
+One process collects at a time, by a request for each pod's log and a watch each for pods and events.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +34,7 @@ _LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtim
 
 
 class PodProgress:
-    """Reports what happens to pods.
-
-    Args:
-        echo: a line for people.
-        record: writes a host event of the run.
-        namespace: of the run.
-    """
+    """Reports what happens to the pods of a run: ``echo`` for people, ``record`` as host events."""
 
     def __init__(
         self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
@@ -143,13 +137,7 @@ TURN_S = 1.0
 
 
 class Collector:
-    """Follows the pods of one run.
-
-    Args:
-        run_dir: the run's folder, which gets the logs.
-        nodes: of the run.
-        echo: progress in words.
-    """
+    """Follows the pods of one run with its logs in ``run_dir``; ``echo``: progress in words."""
 
     def __init__(self, cluster: Cluster, namespace: str, run_id: str, run_dir: Path, nodes: int, echo: Echo) -> None:
         self._cluster, self._namespace, self._run_id = cluster, namespace, run_id

@@ -1,7 +1,4 @@
-"""Manifests of a run: the four kinds of workload, the Service, and their YAML.
-
-To add a kind: a function and a table of kinds.toml.
-"""
+"""Manifests of a run: kinds of workload (a function and a table of kinds.toml each), the Service, and their YAML."""
 
 from __future__ import annotations
 
@@ -60,13 +57,9 @@ PATCH_MANAGER = "seatrial/run"
 
 
 def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> list[Manifest]:
-    """Return every object of the run but its Secret, in the order of creation.
+    """Return all objects of the run but its Secret, in the order of creation. Raises UsageError: too much code.
 
-    Args:
-        agent: its archive.
-        recipes: the recipes' wheel, handed over where the plan needs it and the file exists.
-
-    Raises UsageError for code that is too large.
+    ``agent``: its archive. ``recipes``: their wheel, handed over where the plan needs it and the file exists.
     """
     cluster = plan.cluster
     assert cluster is not None, "a plan for k8s has a cluster"
@@ -140,9 +133,7 @@ def _job(cluster: ClusterPlan) -> list[Manifest]:
 def _jobset(cluster: ClusterPlan) -> list[Manifest]:
     """Render a JobSet, which makes the Indexed Job and the Service of ``_job``.
 
-    Without a failurePolicy the JobSet fails when its Job fails, and the Job counts and replaces pods as it does alone:
-    a restart of the whole set would delete all pods with their logs and give up the GPUs of those that are well.
-
+    It has no failurePolicy: it fails when its Job fails, and a restart of the set would delete all pods and logs.
     Source: github.com/kubernetes-sigs/jobset v0.12.0, config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml and
     pkg/webhooks/jobset_webhook.go.
     """
@@ -160,8 +151,7 @@ def _jobset(cluster: ClusterPlan) -> list[Manifest]:
 def _pytorchjob(cluster: ClusterPlan) -> list[Manifest]:
     """Render Kubeflow's PyTorchJob v1, a master and workers; the operator makes the Services itself.
 
-    No backoffLimit, and no deadline: where one is reached, the operator deletes the pods and their logs before it
-    reports the failure, for every cleanPodPolicy. Each agent counts for itself (agent/supervisor.py).
+    No backoffLimit, and no deadline: there the operator deletes pods and logs before it reports the failure.
     Source: github.com/kubeflow/trainer release-1.9, manifests/base/crds/kubeflow.org_pytorchjobs.yaml;
     kubeflow/training-operator v1.9.0 pkg/controller.v1/common/job.go, DeletePodsAndServices.
     """
@@ -268,7 +258,7 @@ def _indexed_spec(cluster: ClusterPlan) -> Manifest:
 def _failure_policy(cluster: ClusterPlan) -> Manifest:
     """Return the rules by which a stopped pod is no failure of the run, and one that failed by itself ends it.
 
-    The agent's exit code separates the two. A pod that was killed before it could report counts towards backoffLimit.
+    The agent's exit code separates them. A pod killed before it could report counts towards backoffLimit.
     """
     if not cluster.disruptions_free or not cluster.restarts:
         return {}
@@ -321,10 +311,9 @@ def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
 
 
 def _one_volume_a_mount(volumes: list[Manifest], mounts: list[Manifest]) -> tuple[list[Manifest], list[Manifest]]:
-    """Return the same pod with a volume for each mount: in a patch, ``volumeMounts`` is a map by the volume's name.
+    """Return the pod with a volume for each mount, as a patch's ``volumeMounts`` is a map by the volume's name.
 
-    A further mount of a volume gets a copy of it: files of one ConfigMap are the same in each, and the folders of one
-    emptyDir share nothing, so each gets an emptyDir of its own.
+    A copy of a ConfigMap has the same files; each folder of an emptyDir gets an emptyDir of its own.
     """
     sources = {volume["name"]: volume for volume in volumes}
     made: list[Manifest] = []

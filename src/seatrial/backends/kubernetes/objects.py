@@ -44,10 +44,7 @@ def path_of(manifest: Manifest, *, named: bool = True) -> str:
 
 
 def submit(cluster: Cluster, manifests: Sequence[Manifest], *, ours: bool = True) -> list[dict[str, Any]]:
-    """Create the manifests after a dry run of each; return the server's objects. Another kind could replace ``ours``.
-
-    Raises SeatrialError with the server's words; nothing is left on the cluster then.
-    """
+    """Create the manifests after a dry run of each, or nothing; return the server's objects. Raises SeatrialError."""
     for manifest in manifests:
         _try(cluster, manifest, ours=ours)
     made: list[Manifest] = []
@@ -99,15 +96,10 @@ _JOB_NAME = "training.kubeflow.org/job-name"
 
 
 def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: int) -> None:
-    """Delete the run's workloads and wait until its pods have ended.
+    """Delete the run's workloads (API paths) and wait until its pods have ended; ``grace_s`` from now on, 0 kills.
 
-    The deletion is one in the foreground: a controller makes nothing for a workload that is being deleted, and what it
-    made (pods, Services, the Jobs of a JobSet) goes with it. An orphaning one would leave the operator's Services, and
-    a JobSet that starts its pods again.
-
-    Args:
-        workloads: their API paths.
-        grace_s: for the pods from now on; 0 kills.
+    In the foreground: a controller makes nothing for a workload that is being deleted, and what it made goes with it.
+    An orphaning deletion would leave the operator's Services, and a JobSet that starts its pods again.
     """
     for path in workloads:
         cluster.delete(path, propagation="Foreground")
@@ -168,14 +160,9 @@ _PACK = (
 
 
 def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> list[str]:
-    """Copy a file or folder of the run's models volume; return the names of its files.
+    """Copy a file or folder of /models, where ``path`` "" is all, and return the names of its files.
 
-    Args:
-        path: relative to /models; "" is all of it.
-
-    Raises:
-        UsageError: the run had no volume, or there is no such path.
-        EngineError: the helper pod does not start.
+    Raises UsageError: no volume or no such path. EngineError: the helper pod does not start.
     """
     models = next((mount for mount in plan.mounts if mount.target == CONTAINER_MODELS), None)
     if models is None or not models.volume.lasting:

@@ -56,11 +56,7 @@ class Surroundings:
 
 
 def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Finding | None:
-    """Return the finding that explains why this pod does not run; None if nothing is wrong.
-
-    Args:
-        reason, message: of an event about it, or of its waiting container.
-    """
+    """Return why this pod does not run, by the reason and message of an event or a waiting container; else None."""
     text = f"{reason}: {message}"
     match = first_in(text, ("kubernetes",))
     if match is None or (match.known.id == "k8s-init-crashes" and pod.waiting_on is None):
@@ -240,11 +236,7 @@ _EXITED = re.compile(r"exited with code (\d{1,3})$")
 
 
 def is_of_run(involved: Object, name: str) -> bool:
-    """Return whether an event is about an object of the run other than its pods.
-
-    Args:
-        involved: the event's involvedObject. name: of the run's workload.
-    """
+    """Return whether an event's involvedObject is of the run whose workload has this name, and no pod."""
     object_name = str(involved.get("name", ""))
     return involved.get("kind") in KINDS and f"-{name}-" in f"-{object_name}-"
 
@@ -268,11 +260,7 @@ def explain_workload(event: Object) -> Finding | None:
 
 
 def waiting_for(pods: Sequence[Pod], nodes: int, workloads: Sequence[Object], events: Sequence[Object]) -> str | None:
-    """Return the reason why a run waits, in a word or two; None if it does not, or the reason is unknown.
-
-    Args:
-        events: of its workloads, the oldest first.
-    """
+    """Return in a word or two why a run waits, or None; ``events``: of its workloads, the oldest first."""
     latest = newest(pods, nodes)
     if any(pod.unreachable and not pod.ended for pod in latest.values()):
         return "a lost node"

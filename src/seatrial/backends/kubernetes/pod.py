@@ -40,11 +40,7 @@ LEAST_MEMORY_GIB = 1
 
 
 def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
-    """Return a pod's spec without restartPolicy.
-
-    Args:
-        container: the container's name, which operators prescribe.
-    """
+    """Return a pod's spec without restartPolicy; operators prescribe the name of its ``container``."""
     volumes, mounts = _volumes(cluster)
     spec: Manifest = {
         "automountServiceAccountToken": False,
@@ -98,12 +94,10 @@ def _environment(cluster: ClusterPlan) -> list[Manifest]:
 
 
 def _resources(cluster: ClusterPlan) -> Manifest:
-    """Return requests equal to limits, unless the job has its own: such a pod is the last to be evicted, and GPUs allow
-    nothing else.
+    """Return requests equal to limits, unless the job has its own: such a pod is the last to be evicted.
 
-    CPU and memory that the job leaves open are requested without a limit: a scheduler puts a pod without requests onto
-    a full node, and a limit that the user did not choose would kill it. A requested size of /dev/shm is memory that
-    will be needed.
+    CPU and memory that the job leaves open are requested without a limit, so that no full node takes the pod and no
+    unchosen limit kills it. A requested size of /dev/shm is memory that will be needed.
     """
     limits: dict[str, str] = {}
     if cluster.cpus is not None:
@@ -176,10 +170,7 @@ def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) 
 
 
 def claim_template(cluster: ClusterPlan) -> list[Manifest]:
-    """Return the ResourceClaimTemplate of which the cluster makes a claim for each pod; [] without a claim.
-
-    Source: resource.k8s.io/v1 in the API's OpenAPI document.
-    """
+    """Return the template (resource.k8s.io/v1) of which the cluster makes a claim for each pod; [] without a claim."""
     claim = cluster.claim
     if claim is None:
         return []
@@ -277,11 +268,7 @@ _PATTERNS = {"LABEL": _LABEL, "SUBDOMAIN": _SUBDOMAIN, "MANAGER": _SUBDOMAIN.rep
 
 
 def check_admission(manifest: Mapping[str, Any], file: str | None) -> None:
-    """Check a manifest by the operators' rules before submission. Raises UsageError for the first violation.
-
-    Args:
-        file: the user's file with the manifest; None if we wrote it.
-    """
+    """Check a manifest, the user's ``file`` or ours, by the operators' rules. Raises UsageError for a violation."""
     for operator, table in own_table(_ADMISSION).items():
         for rule in table["rules"] if manifest["kind"] in table["kinds"] else ():
             values = [str(value) for value in _values(manifest, rule["at"].split("|"))]

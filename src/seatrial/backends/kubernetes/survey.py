@@ -253,10 +253,7 @@ def read_pod(item: Object) -> Pod:
 
 
 def _init_containers(status: Object) -> tuple[Object | None, str | None]:
-    """Return the init container or native sidecar in trouble that the run's waits for, and the message of a failed one.
-
-    They start one after the other, so one that waits for more than its turn blocks all behind it.
-    """
+    """Return the init container or native sidecar in trouble that the run's waits for, and a failed one's message."""
     blocking = failed = None
     for one in status.get("initContainerStatuses") or []:
         state = one.get("state", {})
@@ -271,8 +268,8 @@ def _init_containers(status: Object) -> tuple[Object | None, str | None]:
 def _is_unreachable(status: Object) -> bool:
     """Return whether a controller reports the pod as not ready while the kubelet's last report was that it is.
 
-    Without probes and readiness gates, which our pods do not have, a kubelet never reports that. Source: kubernetes
-    pkg/controller/util/node, MarkPodsNotReady; phase Unknown and NodeLost are of versions before.
+    Without probes, as ours, a kubelet never reports that. Source: kubernetes pkg/controller/util/node,
+    MarkPodsNotReady; phase Unknown and NodeLost are of versions before.
     """
     if status.get("phase") == "Unknown" or status.get("reason") == "NodeLost":
         return True
@@ -291,10 +288,7 @@ def _node(meta: Object) -> int:
 
 
 def newest(pods: Sequence[Pod], nodes: int) -> dict[int, Pod]:
-    """Return node → its newest pod, which replaces the ones before, unless one of those has succeeded.
-
-    A pod that is deleted may still finish. Its controller, which has made another by then, takes it and ends the other.
-    """
+    """Return node → its newest pod, unless one before has succeeded: a pod that is deleted may still finish."""
     in_order = sorted(pods, key=lambda pod: (pod.phase == "Succeeded", pod.created, pod.uid))
     return {pod.node: pod for pod in in_order if pod.node < nodes}
 

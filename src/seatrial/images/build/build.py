@@ -32,14 +32,7 @@ _REMEMBERED_LINES = 400
 
 @dataclass(frozen=True)
 class BuildResult:
-    """A built image.
-
-    Attributes:
-        image_id: ``sha256:…`` of its configuration.
-        env: its variables, those of its base among them.
-        seconds: wall time of the whole call.
-        cached: the tag was there already; nothing was built.
-    """
+    """Hold a built image. ``seconds``: wall time of the whole call; ``cached``: the tag was there already."""
 
     image_id: str
     env: Mapping[str, str]
@@ -130,10 +123,7 @@ def context_of(image: ImagePlan) -> dict[str, bytes | Path]:
 
 
 def write_context(image: ImagePlan, context: Path) -> None:
-    """Write the context; what was no link when the plan was made, and is one by now, is not followed.
-
-    Raises OSError; UntrustedPathError, DiskError; ImageError: wheels have changed.
-    """
+    """Write the context, following no newer link. Raises OSError, UntrustedPathError, DiskError, ImageError."""
     nofollow.write_tree(context.parent, context.name, context_of(image))
     wheels = sorted((context / WHEELS).glob("*"))
     if wheels and f"={digest_of_wheels(wheels)}\n" not in str(image.dockerfile):

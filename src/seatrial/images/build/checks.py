@@ -25,10 +25,7 @@ _TIMEOUT_S = 120.0
 
 
 def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
-    """Compare what is installed in the image under this name with the plan.
-
-    Raises ImageError: another build of the framework than was planned, or packages that do not belong together.
-    """
+    """Compare the image's packages with the plan. Raises ImageError: another framework's build, or a contradiction."""
     if image.python is None or not image.stack:
         return
     ended = store.run_once(reference, [image.python, "-I", "-c", _PROGRAM], timeout_s=_TIMEOUT_S)
@@ -42,10 +39,9 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
 
 
 def mismatch(found: dict[str, Any], image: ImagePlan) -> Finding | None:
-    """Compare what is installed with the plan; return the first difference. Pure.
+    """Return the first difference between what is installed and the plan.
 
-    Args:
-        found: package → version, and ``cuda`` of torch: None for a CPU build, absent when unknown.
+    ``found``: package → version, and ``cuda`` of torch: None for a CPU build, absent when unknown.
     """
     return _framework(found, image) or _torch_build(found, image) or _pair(found)
 
@@ -87,12 +83,12 @@ def _pair(found: dict[str, Any]) -> Finding | None:
     torch, vision = found.get("torch"), found.get("torchvision")
     if not torch or not vision:
         return None
-    needed = torchvision_of(torch)
+    public = torch.partition("+")[0]  # to 2.14, each has a torchvision: https://github.com/pytorch/vision#installation
+    needed = next((wheel.torchvision for wheel in wheels("torch") if wheel.version == public), None)
     builds = [version.partition("+")[2] for version in (torch, vision)]
     wrong = needed is not None and _minor(needed) != _minor(vision)
     if not wrong and not (all(re.fullmatch(r"cpu|cu\d+", build) for build in builds) and builds[0] != builds[1]):
         return None
-    public = torch.partition("+")[0]
     known = by_id("torchvision-mismatch")
     index = f"curl -sI https://download.pytorch.org/whl/{builds[0]}/torchvision/   # must answer"
     return known.finding(
@@ -100,15 +96,6 @@ def _pair(found: dict[str, Any]) -> Finding | None:
         cause=f"torch {public} goes with torchvision {needed if wrong else f'of the build {builds[0]}'}",
         fix=f"in requirements.txt: torch=={public} and torchvision=={needed}" if wrong else index,
     )
-
-
-def torchvision_of(torch: str) -> str | None:
-    """Return the torchvision that was released with a torch; None if the tables do not know it.
-
-    Each torch to 2.14 has one of its own: https://github.com/pytorch/vision#installation
-    """
-    public = torch.partition("+")[0]
-    return next((wheel.torchvision for wheel in wheels("torch") if wheel.version == public), None)
 
 
 def _minor(version: str) -> tuple[int, ...]:
@@ -145,12 +132,7 @@ class CudaUnaskedError(EngineError):
 
 
 def without_cuda(progress: Progress, requirements: Sequence[str], *, image: bool = False) -> Progress:
-    """Wrap ``progress`` so that it ends pip by CudaUnaskedError where pip is about to download CUDA.
-
-    Args:
-        requirements: lines of requirements files; where one names CUDA, nothing is watched.
-        image: it is an image that is built, and no virtual environment.
-    """
+    """Wrap ``progress`` to end pip by CudaUnaskedError before it downloads CUDA that no requirement names."""
     if any(_ASKED.search(line) for line in requirements):
         return progress
     out_of_reach = False

@@ -136,8 +136,7 @@ def failing_step(lines: Sequence[str]) -> list[str]:
 def first_cause(lines: Sequence[str]) -> tuple[Match, str] | None:
     """Return (the known failure that the others follow from, the line that shows it); None if none is known.
 
-    The first in the log counts; lines that only report a failure come last, and warnings before them: pip tries again
-    after "WARNING: Retrying", and often it works.
+    The first counts. Lines that only report a failure come last, warnings before them: pip retries, often with success.
     """
     found: list[tuple[int, int, Match, str]] = []
     for at, line in enumerate(lines):

@@ -188,7 +188,9 @@ class BuildReporter:
             if self._live is not None:
                 self._live.clear()
             if isinstance(error, SeatrialError) and not self._whole:
-                self._print_log()
+                before = [f"… {self._left_out:,} lines before"] if self._left_out else []
+                for line in (*before, *self._log):
+                    self._print(line)
 
     def line(self, text: str) -> None:
         """Receive a line of the build, or of a preparation for it."""
@@ -216,12 +218,6 @@ class BuildReporter:
     def _report(self, text: str) -> None:
         self._reported_s = time.monotonic()
         self._print(text)
-
-    def _print_log(self) -> None:
-        if self._left_out:
-            self._print(f"… {self._left_out:,} lines before")
-        for line in self._log:
-            self._print(line)
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_EVERY_S):

@@ -42,13 +42,7 @@ _PROGRAM = resources.files("seatrial.images.build").joinpath("count_bytes.py.txt
 
 
 def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, host: Host) -> int | None:
-    """Return the bytes of the image's files; None if they cannot be counted.
-
-    The first time a container of the image counts them; then the number is in the state folder.
-
-    Args:
-        python: interpreter inside the image.
-    """
+    """Return the bytes of the image's files, which its ``python`` counts once; None if they cannot be counted."""
     known = host.state_folder / FOLDER / f"{facts.id.rpartition(':')[2]}.json"
     try:
         return int(json.loads(known.read_bytes())["bytes"])
@@ -111,10 +105,7 @@ def _measured() -> dict[str, dict[str, Any]]:
 
 
 def check_space(image: ImagePlan, store: ImageStore) -> None:
-    """Refuse a build that needs more than the engine's disk can hold. Raises DiskError.
-
-    The disk of a virtual machine or of another host is not visible here; then no warning is given.
-    """
+    """Refuse a build that the engine's disk cannot hold, if that disk is visible here. Raises DiskError."""
     if (root := store.storage_root()) is not None:
         refuse_too_little(image, str(root), shutil.disk_usage(root).free, store.call[0])
 
@@ -153,8 +144,7 @@ def size_choice(
 ) -> tuple[Choice, tuple[str, ...]]:
     """Return the plan's line on the finished image's size, and a warning if ``max_image_size`` will not hold.
 
-    Args:
-        left_out: level → features that it leaves out; {} where there is nothing to slim.
+    ``left_out``: level → features that it leaves out; {} where there is nothing to slim.
     """
     base = f" above {image.base}" if not re.match(r"python:[\d.]+-slim", image.base or "") else ""
     known = 0 if base else _BASE_BYTES

@@ -58,15 +58,10 @@ def verify_image(
     machine: TargetMachine | None,
     container: ContainerPlan | None = None,
 ) -> Verification:
-    """Run the verification in the image.
+    """Run the verification in the image. Raises ImageError: its Python does not run at all.
 
-    Args:
-        imports: top-level names that the target imports.
-        store: has the image.
-        machine: what the image is for; None: the CPU.
-        container: the run's own container when GPUs are here to run kernels on, for how they get in.
-
-    Raises ImageError when the image's Python does not run at all.
+    ``imports``: top-level names that the target imports. ``machine``: what the image is for; None: the CPU.
+    ``container``: the run's own, for how GPUs get in; None without GPUs to run kernels on.
     """
     program = [image.python or "python3", "-W", "ignore", "-c", _SCRIPT.read_text("utf-8")]
     words = [*program, ",".join(imports), "gpu" if container else "cpu"]

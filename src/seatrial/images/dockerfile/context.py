@@ -138,10 +138,7 @@ def to_compile(needs: Needs, *, with_gpus: bool) -> tuple[tuple[Extension, ...],
 
 
 def sources_of(project: Path, extensions: Collection[Extension]) -> dict[str, str]:
-    """Return place in the build context → text: each extension's sources, and around its folder what C includes.
-
-    Raises ConfigError: they are too large to be sources.
-    """
+    """Return place in the context → text of each extension's sources and headers. Raises ConfigError: too large."""
     found: dict[str, str] = {}
     size = 0
     for each in extensions:
@@ -166,10 +163,7 @@ def sources_of(project: Path, extensions: Collection[Extension]) -> dict[str, st
 def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -> ImagePlan:
     """Return the image with the project at /workspace, under a tag of its own; a ready image becomes the base.
 
-    Args:
-        skipped: folders of the project that are data or models.
-
-    Raises UsageError when the project is too large to be code.
+    ``skipped``: folders of data or models. Raises UsageError: the project is too large to be code.
     """
     files = _files(project, {folder.resolve() for folder in skipped})
     size = sum(path.stat().st_size for path in files.values())
@@ -226,9 +220,7 @@ _SSH = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
 def origin_labels(job: Job) -> dict[str, str]:
     """Return ``org.opencontainers.image.source`` and ``.revision``; {} for a recipe, or without a git checkout.
 
-    The build gets them, and the tag's digest does not include them: an image belongs to its packages, and the
-    revision names the commit of the project that it was first built from. Source of the names:
-    github.com/opencontainers/image-spec, annotations.md.
+    The tag's digest leaves them out. Source of the names: github.com/opencontainers/image-spec, annotations.md.
     """
     if job.target.kind == "recipe":
         return {}

@@ -115,13 +115,14 @@ class ImageContents:
 
     @property
     def base_packages(self) -> tuple[str, ...]:
-        """Return the Debian packages that the base's Python needs, before anything else."""
-        return (*self.base.system_packages, *filter(_is_python, self.options.system_packages))
+        """Return the Debian packages that the base's Python needs, its own included, before anything else."""
+        own = (name for name in self.options.system_packages if name.startswith("python3"))
+        return (*self.base.system_packages, *own)
 
     @property
     def system_packages(self) -> tuple[str, ...]:
         """Return the Debian packages of the project."""
-        return tuple(name for name in self.options.system_packages if not _is_python(name))
+        return tuple(name for name in self.options.system_packages if not name.startswith("python3"))
 
     @property
     def has_builder(self) -> bool:
@@ -131,18 +132,12 @@ class ImageContents:
         )
 
 
-def _is_python(debian_package: str) -> bool:
-    """Return True for Python's own packages, which a base without Python needs before anything else."""
-    return debian_package.startswith("python3")
-
-
 def split(
     found: Requirements, locked: Locked | None = None, builds: Iterable[SourceBuild] = (), pages: Iterable[str] = ()
 ) -> Layers:
     """Return the layers of these requirements; without a lock, the framework and all that the project lists.
 
-    Args:
-        builds: packages that pip builds from source. pages: addresses of wheels that the index lacks, for LISTED.
+    ``pages``: addresses of wheels that the index lacks, for LISTED.
     """
     place = framework_place(found)
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
@@ -183,10 +178,7 @@ def program() -> bytes:
 
 
 def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
-    """Return a digest of a folder's files and our programs: Buildah does not look into what a step mounts.
-
-    It is long: a project chooses what goes in, and must not meet the digest of another's.
-    """
+    """Return a digest of a folder's files and our programs, long enough that no project can meet another's."""
     files = {name: text for name, text in texts.items() if name.startswith(f"{folder}/")}
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
     digest.update(hashlib.sha256(program()).digest() + hashlib.sha256(slimmer).digest())

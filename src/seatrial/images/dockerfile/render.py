@@ -93,7 +93,8 @@ def render(contents: ImageContents) -> str:
     if FRAMEWORK in contents.layers.folders:
         parts.append("\n".join(_framework(contents)))
     if contents.has_builder:
-        parts += ["\n".join(_system(contents)), "\n".join(_builder(contents))]
+        system = [f"FROM {_below(contents)} AS system", *_shared_with_builder(contents)]
+        parts += ["\n".join(system), "\n".join(_builder(contents))]
     parts.append("\n".join(_final(contents)))
     if contents.extensions:
         parts.append("\n".join(_extensions(contents)))
@@ -164,11 +165,6 @@ def _debian_packages(contents: ImageContents, packages: list[str], *, headers: b
             "rm -rf /var/lib/apt/lists/*",
         ],
     )
-
-
-def _system(contents: ImageContents) -> Iterator[str]:
-    yield f"FROM {_below(contents)} AS system"
-    yield from _shared_with_builder(contents)
 
 
 def _builder(contents: ImageContents) -> Iterator[str]:

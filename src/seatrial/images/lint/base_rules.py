@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from seatrial.images.base import python3_of_distribution, python_of_image
 from seatrial.images.lint.commands import Command, commands_of, installs_of, pip_installs
-from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, Stage, remark
+from seatrial.images.lint.dockerfile import Dockerfile, Remark, Severity, remark
 from seatrial.stack.facts import TORCH_VERSION, cuda_images
 
 _CUDA_IMAGE = re.compile(
@@ -29,10 +29,7 @@ _CPU_BUILD = re.compile(r"/whl/cpu|torch==[\d.]+\+cpu")
 
 
 def cuda_twice(file: Dockerfile) -> Iterator[Remark]:
-    """Find a devel image as the final stage, and wheels that bring their own CUDA to a base that has one.
-
-    CUDA's compiler and headers are 5 GB that no run reads.
-    """
+    """Find a devel image as the final stage, and wheels that bring their own CUDA to a base that has one."""
     base = _CUDA_IMAGE.match(file.final.image)
     if not base or not re.search("runtime|devel", base["rest"]):
         return
@@ -73,8 +70,8 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
     """
     newest = max(_key(each.cuda) for each in cuda_images())
     for stage in file.stages:
-        base = _on_docker_hub(stage)
-        if not base or (base["cuda"] and _key(base["cuda"]) > newest):
+        base = _CUDA_IMAGE.match(stage.image) if stage.parent is None and "$" not in stage.image else None
+        if not base or base["host"] == "nvcr.io/" or (base["cuda"] and _key(base["cuda"]) > newest):
             continue
         image = next((each for each in cuda_images() if each.cuda == base["cuda"]), None)
         infix = re.search(r"cudnn\d*", base["rest"])
@@ -119,11 +116,6 @@ def _key(cuda: str) -> tuple[int, ...]:
 def _flavour(image: str) -> str:
     flavour = next((kind for kind in ("devel", "runtime", "base") if f"-{kind}" in image), "base")
     return f"cudnn-{flavour}" if "cudnn" in image and flavour != "base" else flavour
-
-
-def _on_docker_hub(stage: Stage) -> re.Match[str] | None:
-    base = _CUDA_IMAGE.match(stage.image) if stage.parent is None and "$" not in stage.image else None
-    return base if base and base["host"] != "nvcr.io/" else None
 
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:
@@ -272,10 +264,7 @@ def deprecated_launcher(file: Dockerfile) -> Iterator[Remark]:
 
 
 def _fills_default(command: Command, pythons: _Pythons) -> bool:
-    """Record a command in ``pythons``; return True for the distribution's pip where another Python was added.
-
-    ``default`` is None once python3 or pip3 is another one: linked, in an environment, or a pip of a version.
-    """
+    """Record a command in ``pythons``; return True for the distribution's pip where another Python was added."""
     words, text, install = command.words, command.text, next(installs_of((command,)), None)
     versioned = _VERSIONED.match(words[0]) if words else None
     tool = install.tool if install else ""

@@ -1,7 +1,4 @@
-"""Check a user's own Dockerfile for what goes wrong on GPUs; nothing is built.
-
-General rules are hadolint's and ``docker build --check``'s.
-"""
+"""Check a user's own Dockerfile for GPU mistakes. General rules are hadolint's and ``docker build --check``'s."""
 
 from __future__ import annotations
 
@@ -74,9 +71,7 @@ def _unknown(file: Dockerfile) -> Iterator[Remark]:
 def image_warnings(image: str, machine: TargetMachine | None, *, pulled: bool) -> Iterator[str]:
     """Yield what an image's name shows: a tag that does not exist, a framework without code for the machine's GPUs.
 
-    Args:
-        machine: None: no GPU is used.
-        pulled: it is not on this machine yet.
+    ``machine``: None without a GPU. ``pulled``: the image is not on this machine yet.
     """
     file = read_dockerfile(f"FROM {image}")
     remarks = base_rules.dead_tags(file) if pulled else ()

@@ -165,13 +165,7 @@ _FILES, _CONDA_FILES = ("-r", "--requirement", "--requirements"), ("-f", "--file
 
 @dataclass(frozen=True)
 class Install:
-    """Hold one command that installs.
-
-    Attributes:
-        tool: pip, uv, conda or the name of a system's package manager.
-        action: ``install``, ``sync``, ``create`` …
-        words: behind the action.
-    """
+    """Hold one command that installs: tool, action (``install``, ``sync``, ``create`` …) and the words behind it."""
 
     tool: str
     action: str

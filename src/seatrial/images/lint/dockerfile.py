@@ -72,11 +72,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """Hold the parsed file.
-
-    Attributes:
-        environments: of each stage at its end, inherited variables included.
-    """
+    """Hold the parsed file, with the environment of each stage at its end, inherited variables included."""
 
     instructions: tuple[Instruction, ...]
     stages: tuple[Stage, ...]

@@ -1,7 +1,4 @@
-"""Split a Dockerfile into instructions: continued lines, comments in them, here-documents, `# escape=`.
-
-Follows BuildKit's parser. docs/decisions.md, 0002, gives the reason why no library reads it.
-"""
+"""Split a Dockerfile into instructions as BuildKit's parser does (docs/decisions.md, 0002: why no library reads it)."""
 
 from __future__ import annotations
 
@@ -71,7 +68,8 @@ def read_instructions(text: str) -> Iterator[Instruction]:
             if not more:
                 break
         logical = JOINT.join(parts)
-        name, rest = _split_name(logical)
+        begun = re.match(rf"[\s{JOINT}]*([^\s{JOINT}]+)", logical)
+        name, rest = (begun[1].upper(), logical[begun.end() :]) if begun else ("", "")
         heredoc, body_line = [], number + 1
         if name in _WITH_HEREDOC:
             words = _WORD.findall(rest.replace(JOINT, " ")) if "<<" in rest else []
@@ -90,13 +88,6 @@ def _escape(lines: list[str]) -> str:
         if directive["name"].lower() == "escape" and directive["value"].strip() in ("`", "\\"):
             return directive["value"].strip()
     return "\\"
-
-
-def _split_name(logical: str) -> tuple[str, str]:
-    found = re.match(rf"[\s{JOINT}]*([^\s{JOINT}]+)", logical)
-    if not found:
-        return "", ""
-    return found[1].upper(), logical[found.end() :]
 
 
 def _body(lines: list[str], number: int, name: str, *, strip_tabs: bool) -> tuple[list[str], int]:

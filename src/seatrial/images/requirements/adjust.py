@@ -29,8 +29,7 @@ from seatrial.system.project_files import read_sources
 def installable(needs: Needs) -> Needs:
     """Leave out lines that no package index has for Linux, each with a warning or in the reason.
 
-    Lists name modules of Python itself at times; the index has nothing by that name, or something else. horovod does
-    not build, and seatrial has a stand-in for it (seatrial.compat).
+    They are modules of Python itself, and horovod, which does not build and has a stand-in (seatrial.compat).
     """
     needs = as_torch_decides(_without_pages(_of_an_index(_without_python(needs))))
     plain = {line: each for line in needs.requirements.lines if (each := parsed(line)) and not each.url}
@@ -48,10 +47,7 @@ def installable(needs: Needs) -> Needs:
 
 
 def _of_an_index(needs: Needs) -> Needs:
-    """Take the releases of wheels for other systems, and leave those of another machine's packages open.
-
-    Leave out what is not in the table of packages, such as conda's own tools: ``archspec @ file:///home/conda/work``.
-    """
+    """Take releases of other systems' wheels, leave another machine's packages open, drop conda's own tools."""
     lines = tuple(released(line, known_package) for line in needs.requirements.lines)
     needs = needs.with_lines(lines)
     built = {line: each.name for line in lines if (each := parsed(line)) and (each.url or "").startswith("file:")}
@@ -72,10 +68,7 @@ _OF_TORCH = re.compile(
 
 
 def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
-    """Leave out pins of what torch's wheel requires, as another build of torch requires other releases.
-
-    Hashes, and all pins with them, stay unless a line was ``edited`` or has an address, which has no hash: pip refuses.
-    """
+    """Leave out pins that torch's wheel decides; with hashes all stay, unless one is ``edited`` or has an address."""
     found = needs.requirements
     if edited or any("://" in line and "--hash" not in line for line in found.lines):
         found = found.unhashed
@@ -309,10 +302,7 @@ def _environments(gym: str, have: Collection[str | None], script_dir: Path, proj
 
 
 def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:
-    """Return required package → the Debian packages (bookworm) that it needs, for those that need any.
-
-    Args: locked: all packages with their releases: of those that others bring, only libraries are needed.
-    """
+    """Return required package → its Debian packages (bookworm); of ``locked`` ones that others bring, libraries."""
     needed, listed = _needed(), [name for line in lines if (name := canonical_name(line)) is not None]
     found = {name: needed[name] for name in listed if name in needed}
     for line in locked:

@@ -67,11 +67,7 @@ class ImportedPackages:
 
 
 def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> ImportedPackages:
-    """Return the packages of these top-level names, except standard modules and the project's own.
-
-    Args:
-        local_roots: folders whose modules and packages belong to the project.
-    """
+    """Return the packages of these top-level names, except standard modules and those of folders in ``local_roots``."""
     roots = list(local_roots)
     names = _names()
     known: dict[str, str] = {}
@@ -117,10 +113,7 @@ def _is_known(name: str, names: _Names) -> bool:
 
 
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
-    """Return packages that imported modules, or those around them, need and that no import names.
-
-    tensorboard for ``torch.utils.tensorboard``, ray[tune] for ``ray.tune.schedulers``.
-    """
+    """Return packages that modules need and no import names, such as tensorboard for ``torch.utils.tensorboard``."""
     implied = _names().implied
     found = (implied[each] for module in modules for each in _around(module) if each in implied)
     return tuple(sorted({package for each in found for package in each.split()}))
@@ -134,13 +127,9 @@ def _around(module: str) -> Iterator[str]:
 
 
 def provides(listed: str, name: str, package: str) -> bool:
-    """Return True if a listed package, by its canonical name, may provide an imported module.
+    """Return True if a listed package, by its canonical name, may provide the module ``name``.
 
-    One that the table knows provides its own module, however similar the names: a list with torch implies nothing about
-    torchvision, nor one with lightning-utilities of lightning.
-
-    Args:
-        name: of the module. package: what the table has for it, or a guess.
+    One that the table knows provides its own module, however similar the names: torch is not torchvision.
     """
     wanted = canonicalize_name(re.split(r"[<>=!~ \[]", package)[0])
     if listed in (canonicalize_name(name), wanted):
@@ -203,8 +192,6 @@ def elsewhere_in_the_project(
     script: ScriptFacts, own: dict[str, Path], project: Path, start: Path, found: Requirements
 ) -> Iterator[str]:
     """Yield a warning for each module of the project that the target cannot import, and for each import that fails.
-
-    Args: start: the working directory.
 
     Raises ConfigError: a module is in a git submodule that was not fetched.
     """
@@ -291,11 +278,7 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:
-    """Return True if a line may provide a module.
-
-    Args:
-        name: of the module. package: what the table has for it, or a guess.
-    """
+    """Return True if a line may provide the module ``name``; ``package``: what the table has for it, or a guess."""
     for line in found.lines:
         listed = canonical_name(line)
         if mentions(line, name) if listed is None else provides(listed, name, package):

@@ -27,11 +27,11 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     read_requirements,
 )
-from seatrial.images.requirements.pyproject import as_table, poetry_requirements
+from seatrial.images.requirements.pyproject import poetry_requirements
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import ScriptFacts
-from seatrial.system.project_files import is_there, read_text, read_toml
+from seatrial.system.project_files import as_table, is_there, read_text, read_toml
 from seatrial.system.source import UnreadableSourceError, parse_source
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
@@ -74,8 +74,7 @@ _REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
     """List ``requirements/runtime.txt``, ``requirements-train.txt`` and the like, the likeliest first.
 
-    A list that README or Dockerfile installs comes first, in any folder; then a list with the name of the script's
-    folder, ``requirements/client.txt`` for ``client/main.py``.
+    A list that README or Dockerfile installs comes first, then one named after the script's folder.
     """
     found: dict[str, tuple[int, str]] = {}
     for path in (
@@ -122,10 +121,7 @@ def further_environments(folder: Path) -> list[str]:
 
 
 def read_pixi(file: Path) -> Requirements | None:
-    """Read the packages of pixi's default environment and of its features for GPUs; None if it lists none.
-
-    Format: pixi.sh/latest/reference/pixi_manifest. Raises ConfigError.
-    """
+    """Read pixi's default and GPU features; None: no packages. Format: pixi.sh/latest/reference/pixi_manifest"""
     whole = read_toml(file, inside=file.parent)
     table = whole if file.name == "pixi.toml" else as_table(whole, "tool", "pixi")
     features, default = as_table(table, "feature"), as_table(table, "environments").get("default", ())

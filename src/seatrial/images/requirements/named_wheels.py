@@ -1,7 +1,4 @@
-"""Read the file name of a wheel, where a list names the wheel by its address or path.
-
-Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
-"""
+"""Read a wheel's file name: packaging.python.org/en/latest/specifications/binary-distribution-format"""
 
 from __future__ import annotations
 
@@ -33,9 +30,7 @@ _CPYTHON = re.compile(r"cp3(\d+)")
 def released(line: str, known: Callable[[str], object]) -> str:
     """Return a checked line with the release in place of a framework's wheel, or of one for another system or machine.
 
-    Others stay at their address, by name: ``name @ https://…``. A private package may have a namesake on the index.
-
-    Args: known: whether the index has the package that is meant.
+    Others stay at their address. ``known``: whether the index has the package that is meant, and no namesake.
     """
     match = _match(line)
     if match is None or not match["address"].startswith("http") or (wheel := _parsed(match)) is None:

@@ -26,9 +26,7 @@ _PORT = "port it to TensorFlow 2, for a start with `import tensorflow.compat.v1 
 
 
 def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> Needs:
-    """Adjust the needs to a framework image; return them unchanged if there is none.
-
-    The image is the user's base. For TensorFlow 1, which has no wheel for any Python of a plan, it is NVIDIA's last.
+    """Adjust the needs to a framework image, if there is one: the user's base, or NVIDIA's last for TensorFlow 1.
 
     Raises StackError: the image for TensorFlow 1 has no code for the machine's GPUs, or its driver is too old.
     """
@@ -44,10 +42,7 @@ def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: 
 
 
 def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> str | None:
-    """Return the line, or the place in the code, that needs TensorFlow 1; None if there is none.
-
-    A list that admits only TensorFlow 2 overrides the code.
-    """
+    """Return the line or place that needs TensorFlow 1, or None; a list of TensorFlow 2 alone overrides the code."""
     found = needs.requirements
     listed = [line for line in (*found.lines, *found.constraints) if PACKAGES.get(_name(line)) == "tensorflow"]
     wanted = {line: each.specifier for line in listed if (each := parsed(line)) is not None}

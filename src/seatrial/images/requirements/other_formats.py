@@ -28,7 +28,7 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.job.reading.signs import literal
-from seatrial.system.project_files import is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
+from seatrial.system.project_files import as_table, is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
 
@@ -61,15 +61,9 @@ _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
 def read_environment(file: Path) -> Requirements:
-    """Read the file's pip part, options of pip's included, and the Python packages that conda would install.
-
-    The project itself (``-e .``) is left out: it is mounted, and its packages are importable.
-
-    Raises ConfigError naming ``file:line``.
-    """
+    """Read the Python packages of pip and conda but the project (``-e .``). Raises ConfigError naming ``file:line``."""
     text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
-    data = parse_yaml(text, file.name)
-    listed = data.get("dependencies") if isinstance(data, dict) else None
+    listed = as_table(parse_yaml(text, file.name)).get("dependencies")
     if not isinstance(listed, list):
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
     lines: list[str] = []
@@ -94,12 +88,7 @@ def read_environment(file: Path) -> Requirements:
 
 
 def read_list(file: Path, project: Path) -> Requirements:
-    """Read a requirements.txt in pip's format, or the output of ``conda list`` under the same name.
-
-    The ``--explicit`` form has URLs of packages for one platform, which give names and versions.
-
-    Raises ConfigError naming ``file:line``.
-    """
+    """Read pip's format or ``conda list``'s, also ``--explicit``. Raises ConfigError naming ``file:line``."""
     lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text_of(file, project).splitlines()]
     exported = [_EXPORTED.fullmatch(line) for line in lines]
     if not any(exported):
@@ -265,8 +254,7 @@ def read_pipfile(file: Path) -> Requirements | None:
     """Read a Pipfile's ``[packages]``; None without it. Raises ConfigError."""
     table = read_toml(file, inside=file.parent)
     listed = poetry_requirements({"dependencies": table.get("packages")}, file, "packages")
-    wish = table.get("requires")
-    version = str(wish.get("python_version", "")) if isinstance(wish, dict) else ""
+    version = str(as_table(table, "requires").get("python_version", ""))
     python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")
     return None if listed is None else Requirements(tuple(listed[0]), python=python)
 
@@ -339,10 +327,7 @@ _MOST_STEPS = 100
 
 
 def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements, tuple[str, ...]]:
-    """Return (requirements that the project's files list literally, extras too; pip's warnings of missing extras).
-
-    Raises ConfigError: a file that cannot be read.
-    """
+    """Return (the files' literal requirements, extras too; warnings of missing extras). Raises ConfigError."""
     setups = list(_setups(project))
     name = next((setup.name for setup in setups if setup.name), None)
     found = [line for setup in setups for line in setup.lines]

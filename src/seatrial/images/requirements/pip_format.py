@@ -1,7 +1,4 @@
-"""Read requirements.txt as pip reads it, checked here so that a mistake names its file and line before any build.
-
-Format: https://pip.pypa.io/en/stable/reference/requirements-file-format/
-"""
+"""Read requirements.txt as pip does: https://pip.pypa.io/en/stable/reference/requirements-file-format/"""
 
 from __future__ import annotations
 
@@ -224,20 +221,14 @@ class _Reader:
 
 
 def read_requirements(path: Path, root: Path) -> Requirements:
-    """Read the file and what it includes. Places in errors are relative to ``root``.
-
-    Raises ConfigError naming ``file:line``.
-    """
+    """Read the file and what it includes. Raises ConfigError naming ``file:line``, relative to ``root``."""
     reader = _Reader(root)
     reader.read(path, reader.lines)
     return reader.found()
 
 
 def listed_requirements(listed: Iterable[tuple[int, str]], file: Path) -> Requirements:
-    """Read lines of pip's inside a file of another format, as (line number, text); paths are relative to its folder.
-
-    Raises ConfigError naming ``file:line``.
-    """
+    """Read pip's (line number, text) in another format's file. Raises ConfigError naming ``file:line``."""
     reader = _Reader(file.parent)
     for number, line in listed:
         reader.take(" ".join(line.split()), number, file, reader.lines)

@@ -264,10 +264,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
-    """Add the bounds of versions without which the target fails. Args: known: import name → package.
-
-    Raises ConfigError: the project pins another version.
-    """
+    """Add bounds without which the target fails; ``known``: import name → package. Raises ConfigError: another pin."""
     mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
     if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
         other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
@@ -407,13 +404,8 @@ _VERSION = re.compile(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?
 def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
     """Return (the Pythons that the project admits, a warning for each wish that is left aside).
 
-    pyproject.toml and the file of the requirements bind. .python-version and environment.yml name the one to take, as
-    far as that can be done.
-
-    Args:
-        listed: the requirement of the list's own file. source: its name.
-
-    Raises ConfigError naming the file.
+    pyproject.toml and ``listed``, of the requirements' file ``source``, bind. .python-version and environment.yml name
+    the one to take, if that can be done. Raises ConfigError naming the file.
     """
     warnings = []
     if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # an old list of conda's

@@ -30,7 +30,7 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     refuse_too_many,
 )
-from seatrial.system.project_files import MAX_PARSED_BYTES, is_there, parse_toml, read_text, read_toml
+from seatrial.system.project_files import MAX_PARSED_BYTES, as_table, is_there, parse_toml, read_text, read_toml
 from seatrial.system.text import shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
@@ -117,12 +117,9 @@ class _PyProject:
 
 
 def read_pyproject(file: Path, imported: Iterable[str] | None = ()) -> Requirements | None:
-    """Read ``[project] dependencies``, and those extras and groups that are imported; None if none are declared.
+    """Read dependencies of ``[project]`` or else Poetry's, imported extras and groups included; None if there are none.
 
-    Without ``imported`` no group is read, so that one that cannot be read refuses nothing.
-    Of ``[tool.poetry]`` likewise, where ``[project]`` lists none.
-
-    Raises ConfigError naming ``file:line``.
+    Without ``imported`` no group is read: a broken one refuses nothing. Raises ConfigError naming ``file:line``.
     """
     tables, required, extras = _PyProject(file), list[str](), dict[str, list[str]]()
     table, lists = tables.project, "dependencies" in tables.project
@@ -163,10 +160,7 @@ def requires_python(file: Path) -> SpecifierSet:
 
 
 def own_packages(file: Path) -> dict[str, Path | None]:
-    """Return canonical name → folder of each package that the project takes from a folder; {} without a file.
-
-    uv's workspaces and paths, and Poetry's paths. The folder is None where it is not found.
-    """
+    """Return canonical name → folder (None: not found) of what uv's workspaces and paths, or Poetry's paths, name."""
     if not is_there(file):
         return {}
     tables, project = _PyProject(file), file.parent
@@ -187,10 +181,8 @@ def own_packages(file: Path) -> dict[str, Path | None]:
 def locked_versions(file: Path) -> tuple[str, ...]:
     """Return ``name==version`` of each package that a lock file has once, from an index; () without a file.
 
-    uv.lock, poetry.lock and pdm.lock have the same tables of ``[[package]]``. Where a package comes from stands in
-    its source: uv names each, the others only those that are from elsewhere.
-
-    Formats: https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile,
+    uv names the source of each package; poetry and pdm only of those from elsewhere. Formats:
+    https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile,
     https://python-poetry.org/docs/basic-usage/#installing-with-poetrylock
     """
     if not is_there(file):
@@ -223,14 +215,9 @@ def _from_an_index(package: dict[str, Any], lock: str) -> bool:
 def poetry_requirements(
     table: dict[str, Any], file: Path, key: str = "tool.poetry.dependencies"
 ) -> tuple[list[str], list[str]] | None:
-    """Return (dependencies, those of groups and optional ones); None if the table has no list of dependencies.
+    """Return (dependencies, those of groups and optional ones) of ``[tool.poetry]``; None if it has no list of them.
 
-    A dependency on a folder (``path``) is left out: it belongs to the project, and is mounted.
-
-    Args:
-        table: ``[tool.poetry]``.
-
-    Raises ConfigError naming the key.
+    A dependency on a folder (``path``) is left out: it is mounted with the project. Raises ConfigError naming the key.
     """
     if not isinstance(table.get("dependencies"), dict):
         return None
@@ -281,10 +268,7 @@ def _poetry_line(name: str, wish: dict[str, Any]) -> str:
 
 
 def _specifier(wish: str) -> SpecifierSet:
-    """Translate Poetry's constraint; of alternatives (``||``) the last: pip's language has no or. Raises ValueError.
-
-    ``latest`` is npm's word for ``*``.
-    """
+    """Translate Poetry's constraint; of alternatives (``||``) the last, ``latest`` as ``*``. Raises ValueError."""
     last = re.split(r"\|\|?", wish)[-1].strip()
     if last in ("", "*", "latest"):
         return SpecifierSet()
@@ -318,9 +302,7 @@ def script_requirements(table: dict[str, Any], listed: Iterable[str], file: Path
 
 
 def _sourced(lines: Iterable[str], sources: Mapping[str, Any], place: str) -> list[str]:
-    """Add the address to lines from a repository or a URL, and leave out lines from a folder.
-
-    A folder is the project's own. The index may have a package of that name, and it would be a stranger's.
+    """Add the address to lines from a repository or a URL; leave out lines from a folder, which may have a namesake.
 
     Raises ConfigError that begins with ``place``.
     """
@@ -403,14 +385,6 @@ def _unchecked(file: Path) -> dict[str, Any]:
         return read_toml(file, inside=file.parent)
     except ConfigError:
         return {}
-
-
-def as_table(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
-    """Return the table below these keys; empty where something else is there."""
-    for key in keys:
-        value = table.get(key) if isinstance(table, dict) else None
-        table = value if isinstance(value, dict) else {}
-    return dict(table)
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:

@@ -32,10 +32,7 @@ _OF_THE_HUB = "4.22"
 
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[str, ...]:
-    """Refuse code that the chosen framework or a package's newest release no longer supports. Raises ConfigError.
-
-    Returns warnings about removed names of Keras on lines that may not run.
-    """
+    """Refuse code that the chosen releases cannot run, and warn where it may not run. Raises ConfigError."""
     warnings = _of_keras_2_11(script, resolved)
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]

@@ -170,10 +170,7 @@ def wheel_commands(
     sms: tuple[str, ...],
     installed: Collection[str | None],
 ) -> Iterator[str]:
-    """Yield shell commands that build wheels of these packages into BUILT, against the image's packages.
-
-    Sources without ``[build-system]`` get a setuptools as old as they are.
-    """
+    """Yield commands that build wheels into BUILT; sources without ``[build-system]`` get a setuptools of their age."""
     own = {*installed, "torch", "setuptools", "wheel"}
     torch = Version(stack.wheel.version) if stack.wheel and stack.wheel.framework == "torch" else None
     old = bool(stack.python) and Version(stack.python) < Version("3.12")

@@ -163,10 +163,7 @@ class _PackageChoice:
         return base, resolved, self._locked(resolved, answer), self.needs
 
     def _adapted(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
-        """Leave out guesses that do not fit, and take the release of a framework that the other packages demand.
-
-        What the project left open is ours to choose, and no contradiction of its own.
-        """
+        """Leave out guesses that do not fit; take the release of an open framework that other packages demand."""
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
             request = self.request(resolved)
             answer = self._answer(request) if request is not None else None
@@ -192,10 +189,7 @@ class _PackageChoice:
         return base, resolved
 
     def _with_next_wheels(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
-        """Replace each pin that has wheels only for older Pythons by the next release with one for the image's Python.
-
-        A pin without any wheel stays: pip builds it, and most such packages are pure Python.
-        """
+        """Replace pins with wheels for older Pythons only by the next release that fits; those without any stay."""
         request = self.request(resolved)
         answer = self._answer(request) if request is not None else None
         if request is None or not isinstance(answer, Lock):
@@ -225,10 +219,7 @@ class _PackageChoice:
         return self.choose(self.barred, self.needs)
 
     def _left_out(self, answer: Unsatisfiable) -> Needs | None:
-        """Return the needs without one line that the index lost: a lock's pin, or a frozen line that nothing imports.
-
-        An index loses releases, and a frozen list has the packages of another machine's image.
-        """
+        """Return the needs without a line that the index lost: a lock's pin, or a frozen one that nothing imports."""
         needs, found = self.needs, self.needs.requirements
         name = answer.name
         pins = [line for line in found.constraints if canonical_name(line) == name]

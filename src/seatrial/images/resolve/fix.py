@@ -28,10 +28,9 @@ Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
 
 
 def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: UvResolver | None) -> Chosen:
-    """Return what is chosen for these needs. The search for edits has a time limit of its own.
+    """Return what is chosen for these needs; a search for edits, in a time of its own, follows a refusal.
 
-    Raises ConfigError, GpuContractError: the first refusal, with the edits, or with the refusal that they leave. Edits
-        are not shown if that refusal is about one of them.
+    Raises ConfigError, GpuContractError: the first refusal, with the edits unless the refusal they leave is about one.
     """
     try:
         return choose(needs)

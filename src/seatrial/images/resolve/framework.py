@@ -122,20 +122,14 @@ def resolve_frameworks(
 
 
 def _cuda_of_tensorflow(needs: Needs) -> str:
-    """Return the CUDA of the newest TensorFlow if the plan takes that: from 2.20 on it requires ranges of libraries.
-
-    Older ones pin each library, as torch does, to other releases: none of torch's builds for the same CUDA fits.
-    """
+    """Return the CUDA of TensorFlow from 2.20 on; older ones pin each library to other releases than torch."""
     newest = wheels("tensorflow")[0]
     admitted = all(each.specifier.contains(newest.version) for each in needs.requirements.of("tensorflow"))
     return newest.cuda if admitted and released("tensorflow", newest.version) <= (needs.as_of or "9") else ""
 
 
 def _fed_by_tensorflow(found: Requirements, needed: list[Framework], imports: frozenset[str]) -> Framework | None:
-    """Return the framework that computes if a list names TensorFlow's CPU build: tf.data feeds it.
-
-    None where the script imports TensorFlow and no other: that one computes, even if others are listed.
-    """
+    """Return the framework that tf.data of TensorFlow's CPU build feeds; None if TensorFlow alone is imported."""
     place = _place(found, "tensorflow")
     if place is None or canonical_name(found.lines[place]) != "tensorflow-cpu":
         return None

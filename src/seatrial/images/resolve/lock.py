@@ -94,11 +94,7 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
 
 
 def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:
-    """Leave out pip's options and addresses, which uv would fetch with the user's logins.
-
-    Args:
-        builds: keep ``+cpu`` of a version; only PyTorch's index has such builds.
-    """
+    """Leave out pip's options and addresses, which uv would fetch with the user's logins; ``builds`` keeps ``+cpu``."""
     requirements = (each for line in lines if (each := parsed(line)) is not None and each.url is None)
     found = []
     for each in requirements:
@@ -109,11 +105,9 @@ def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:
 
 
 def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, hashed: bool) -> Locked:
-    """Divide a lock.
+    """Divide a lock by ``of_framework``: names of the framework and of all that it requires.
 
-    Args:
-        of_framework: names of the framework and of all that it requires.
-        hashed: the lock holds the framework's build; otherwise pip resolves that, and what is built for it.
+    ``hashed``: the lock holds the framework's build; otherwise pip resolves that, and what is built for it.
     """
     names = {each.name for each in lock.packages}
     lines = {each.name: _line(each) for each in lock.packages if each.sha256}

@@ -108,10 +108,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 
 class UvResolver:
-    """Resolve with the uv of this environment; cache locks by all inputs of the resolution.
-
-    One resolver serves one plan: ``limit_s`` is the time of all its runs of uv together.
-    """
+    """Resolve for one plan with the uv of this environment, in ``limit_s`` altogether; cache locks by all inputs."""
 
     def __init__(self, folder: Path, host: Host, *, limit_s: float = LIMIT_S) -> None:
         self.host = host
@@ -139,10 +136,7 @@ class UvResolver:
         return self._answer(request, self._resolve)
 
     def lacking(self, request: ResolveRequest, further: Collection[str] = ()) -> tuple[str, ...] | Unreachable:
-        """Find all lines without a wheel in one run of uv, by the newest release with a wheel up to each line.
-
-        An empty wheel of version 0 stands in for a package that has no wheel.
-        """
+        """Find all lines without a wheel in one run of uv; an empty one of version 0 stands in for them."""
         bounded = {line: newest for line in request.lines if (newest := up_to(line)) and is_for(line, request.python)}
         questions = {**bounded, **{line: up_to(line) or line for line in further}}
         lines = tuple(sorted(questions.values()))
@@ -185,10 +179,7 @@ class UvResolver:
             write_atomically(file, json.dumps({"at": time.time(), "found": found}).encode(), 0o600)
 
     def files(self, request: ResolveRequest, package: LockedPackage, words: Iterable[str] = ()) -> frozenset[str]:
-        """Return the wheel's files from the cache, or let uv unpack it; no code of the wheel runs.
-
-        Args: words: each word that a file or its path contains is listed as ``:word``.
-        """
+        """Return the wheel's files, unpacked by uv and never run, with ``:word`` for each of ``words`` in one."""
         if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
             return frozenset()
         digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:8] if words else ""
@@ -248,10 +239,7 @@ class UvResolver:
     def _read_index(
         self, program: str, question: Any, request: ResolveRequest, read: Callable[[Any], _Found]
     ) -> _Found | None:
-        """Let a program that can be stopped read an index; None if it cannot.
-
-        A server that sends one byte after the other would keep an HTTP client of this process for ever.
-        """
+        """Let a program with a time limit read an index, as a server may never end; None without an answer."""
         argv = _bounded(sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS)
         limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
         with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:

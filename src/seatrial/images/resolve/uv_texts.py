@@ -54,10 +54,7 @@ def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
 
 
 def bounded_first(request: ResolveRequest) -> list[str]:
-    """Return the lines in the order in which uv chooses releases: those with an upper bound first.
-
-    Otherwise uv chooses the newest datasets first, and transformers<4.35, built on torch, falls to 2.3.
-    """
+    """Put upper bounds first, as uv chooses in order: the newest datasets would drag transformers<4.35 to 2.3."""
     every = [(line, Requirement(line)) for line in (*request.lines, *request.constraints)]
     limited = {each.name.lower() for _, each in every if re.search(r"<|~=|\*", str(each.specifier))}
     rank = {line: (each.name.lower() in limited) * (1 + (each.name in BUILT_ON)) for line, each in every}
@@ -128,11 +125,7 @@ def shown_index(request: ResolveRequest, text: str = "") -> str:
 
 
 def read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
-    """Read names, versions, hashes and sizes; addresses and paths are left out. None if it is not such a file.
-
-    Args:
-        digests: those that uv found in a folder → those of the real wheels; None for a stand-in.
-    """
+    """Read names, versions, hashes and sizes, or return None; ``digests``: found → real, or None for a stand-in."""
     try:
         listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
         packages = [_package(each, digests) for each in listed]

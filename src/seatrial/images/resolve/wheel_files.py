@@ -34,12 +34,9 @@ _MOST_PACKAGES = 8
 
 
 def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installed: Collection[str] = ()) -> Needs:
-    """Search the index's releases for guessed modules: add or pin the package, or warn about what is missing.
+    """Search the index's releases for guessed modules: add or pin the package, warn, or keep an unknown guess.
 
-    A guess stays if nothing is known about it.
-
-    Args:
-        installed: canonical names of a lock, to judge the guesses that no list has; without it, the listed ones.
+    ``installed``: canonical names of a lock, to judge the guesses that no list has; without it, the listed ones.
     """
     listed = set(map(canonical_name, needs.requirements.lines))
     asked = {name: each for name, each in needs.guessed.items() if (name in listed) != bool(installed)}

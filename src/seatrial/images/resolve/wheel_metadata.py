@@ -1,8 +1,4 @@
-"""Read the metadata of a stranger's wheel: of bounded size, and nothing unpacked.
-
-uv unpacks a wheel of a folder into its cache, at any size. It gets a wheel of the same name in its place,
-with the metadata alone.
-"""
+"""Read a stranger's metadata in bounded size: uv unpacks wheels of any size, so it gets one with that alone."""
 
 from __future__ import annotations
 
@@ -30,8 +26,7 @@ def write_links(
 ) -> dict[str, str | None]:
     """Make a folder of wheels for uv; return the digests of what it reads → those of the wheels, None for a stand-in.
 
-    Args:
-        stand_ins: name → version of packages that get an empty wheel. required: both → text of their requires.txt.
+    ``stand_ins``: name → version. ``required``: both → text of their requires.txt.
     """
     folder.mkdir()
     found = [(path.name, _metadata_wheel(path) or b"", digest_of_wheel(path)) for path in wheels]  # uv names one of b""

@@ -55,10 +55,7 @@ def slimming_for(
     multi_gpu: bool,
     requirements: Sequence[str] = (),
 ) -> Slimming:
-    """Return the slimming of ``image.slim`` for this job, whose packages are ``requirements``.
-
-    Raises ConfigError if the level cannot apply: no framework, or an unknown GPU.
-    """
+    """Return the slimming of ``image.slim`` for this job. Raises ConfigError: no framework, or an unknown GPU."""
     level = job.image.slim
     has_cuda = stack.wheel is not None and not stack.cpu and not stack.of_the_base
     if not has_cuda and level in ("auto", "none"):
@@ -114,10 +111,7 @@ def slimming_for(
 
 
 def _used(job: Job, signs: Mapping[str, str], requirements: Sequence[str]) -> set[str]:
-    """Return the features whose signs stand in the project's source or requirements, or in a recipe's source.
-
-    All of them for a project of more source than is read: nothing is proven then.
-    """
+    """Return features whose signs are in the source or requirements; all, if there is more source than is read."""
     sources = _sources(job)
     if len(sources) > _MOST_FILES:
         return {*signs, "compile"}

@@ -20,11 +20,7 @@ _UNUSUAL = {*SETS["unusual"], None}
 
 
 class ParserWords:
-    """Collect a script's calls of argparse; report nothing unless all its options are known.
-
-    Args:
-        arguments: the script's command line.
-    """
+    """Collect a script's calls of argparse for its ``arguments``; report nothing unless all its options are known."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)

@@ -10,10 +10,7 @@ from seatrial.job.reading.flow import COMPREHENSIONS, FunctionNode, statements
 
 
 def early_reads(body: Sequence[ast.stmt], elsewhere: Collection[str]) -> list[ast.Name]:
-    """Return the reads in a function or a module's top that fail unless another scope assigns the name.
-
-    Args: elsewhere: names that parameters, builtins or other scopes assign.
-    """
+    """Return the reads in a function or a module's top that fail unless ``elsewhere`` has the name."""
     found: list[ast.Name] = []
     names = {name for node in body for name in _stored(node) if not name.startswith("__")}
     with suppress(RecursionError):
@@ -22,10 +19,7 @@ def early_reads(body: Sequence[ast.stmt], elsewhere: Collection[str]) -> list[as
 
 
 def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Iterator[ast.Name]:
-    """Yield the reads of statements in order, and add to ``given`` what they assign.
-
-    Args: looped: names of the loop around them, which an earlier pass may assign before a branch that this one takes.
-    """
+    """Yield reads in order, adding assigned names to ``given``; ``looped``: names that an earlier pass may assign."""
     for node in block:
         heads = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
         if isinstance(node, FunctionNode):  # whose annotations may not be evaluated

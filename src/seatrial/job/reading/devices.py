@@ -95,7 +95,7 @@ class Verdict:
 def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -> Iterator[Verdict]:
     """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0.
 
-    Args: machine: number of GPUs of the machine, to which CUDA_VISIBLE_DEVICES refers without a container.
+    ``machine``: number of its GPUs, to which CUDA_VISIBLE_DEVICES refers without a container.
     """
     chooses = machine is not None and any(each.device.startswith("visible") for each in reasons)
     for reason in reasons:
@@ -125,12 +125,7 @@ class Devices(Evaluation):
     is_fixed = False
 
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
-        """Return what keeps the script from its GPUs, strongest first.
-
-        Args:
-            units: the parts of the project that run, in that order.
-            imported: packages that are imported.
-        """
+        """Return what keeps the script from its GPUs, strongest first. ``units``: the parts that run, in order."""
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
         self._choosing: dict[int, bool] = {}
         self.is_open = False  # a setattr sets what is not seen

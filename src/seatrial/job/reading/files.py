@@ -17,7 +17,7 @@ from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
-from seatrial.system.project_files import parse_yaml, read_sources, read_text
+from seatrial.system.project_files import as_table, parse_yaml, read_sources, read_text
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
 
@@ -97,9 +97,7 @@ class Read:
 class Files:
     """Calls that a reading comes by, and what they write and read once all of it is read.
 
-    Args:
-        module_at: a file's module.
-        arguments: arguments of the script. folder: the working directory.
+    ``module_at``: a file's module. ``arguments``: of the script. ``folder``: the working directory.
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
@@ -154,10 +152,7 @@ class Files:
         self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
 
     def read_settings(self, composed: Mapping[str, str]) -> None:
-        """Note the settings of the files that the script opens in the working directory, and those of the command line.
-
-        Args: composed: file that Hydra reads → where.
-        """
+        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones."""
         self._composed = composed
         opened = [
             self.constants.text(path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node)
@@ -178,7 +173,7 @@ class Files:
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
-        """Return what the script reads; () if unseen code may create it. Args: truth: whether a condition holds.
+        """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
 
         Sets ``hub_model``, the first model that it loads by a hub's name, ``outputs`` and ``remote``: see Readings.
         """
@@ -292,10 +287,7 @@ class Files:
         return next((each.text.replace(ANY, "…") for each in texts if each and _ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
-        """Return files that it writes in folders that it does not make. Call ``reads`` first.
-
-        () if unseen code may make them.
-        """
+        """Return files in folders that it does not make; () if unseen code may. Call ``reads`` first."""
         folders: list[Text | None] = []
         for unit, node, *_ in self._noted:
             texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
@@ -406,11 +398,9 @@ class _Paths:
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:
-    """Return (file, text) of each file that Hydra composes; [] without the primary file.
+    """Return (file, text) of each file that Hydra composes for ``words``; [] without the primary file, ``name``.
 
     Format: hydra.cc/docs/advanced/defaults_list.
-
-    Args: name: name of the primary file. words: arguments of the command line.
     """
     chosen: dict[str, Any] = {match[1]: match[2] for word in words if (match := _CHOICE.fullmatch(word))}
     first = [f"{group}/{option}" for group, option in chosen.items() if is_folder(folder / group)]
@@ -422,10 +412,9 @@ def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> li
             continue
         try:
             found[file] = read_text(file, inside=project, limit_bytes=_MOST_BYTES)
-            table = parse_yaml(found[file], file.name)
+            defaults = as_table(parse_yaml(found[file], file.name)).get("defaults")
         except ConfigError:
             continue
-        defaults = table.get("defaults") if isinstance(table, dict) else None
         for item in defaults if isinstance(defaults, list) else ():
             for key, value in item.items() if isinstance(item, dict) else [("", item)]:
                 *how, group = str(key).partition("@")[0].split() or [""]

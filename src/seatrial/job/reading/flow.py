@@ -1,7 +1,6 @@
 """The parts of a module that run: the code that is reached for certain, and the code that may never be.
 
-Code runs for certain at the top of a module, and in a function that such code calls, outside of any condition. What
-follows an early ``return`` may never be reached.
+Code runs for certain at the top, and in a function that such code calls, outside of any condition or early exit.
 """
 
 from __future__ import annotations

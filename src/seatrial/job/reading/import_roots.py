@@ -64,11 +64,10 @@ class ImportRoots:
         return self._located[key]
 
     def holds(self, module: Module, top: str) -> bool:
-        """Return whether ``top``, imported by the module, is the project's: a bare folder, or a file next to a module
-        that changes sys.path.
+        """Return whether ``top``, imported by the module, is the project's.
 
-        Of a folder where Python looks first, ``wandb/`` or ``tensorflow/``, this is not known: an installed package of
-        that name goes before it.
+        It is a bare folder, or next to a module that changes sys.path. A folder where Python looks first may not be,
+        such as ``wandb/``: an installed package of that name goes before it.
         """
         first, around = {self.start.parent, self.project, self.project / "src"}, module.path.parent
         if any(is_folder(root / top) for root in (*self.absolute, around) if root not in first):
@@ -88,10 +87,7 @@ class ImportRoots:
         return all(top in STANDARD_MODULES or locate_module(top, roots) for top in tops_of([node]))
 
     def extend(self, module: Module, node: ast.AST, shown: Callable[[ast.expr], Text | None]) -> None:
-        """Look in the folder of ``sys.path.append("lib")`` too, before others if a statement puts it there.
-
-        Args: shown: the text of an expression, if constants show it.
-        """
+        """Look in the folder of ``sys.path.append("lib")`` too, before others if the statement puts it there."""
         place, entries = _path_entries(node)
         for entry in entries:
             text = shown(entry)

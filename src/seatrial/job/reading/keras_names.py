@@ -63,14 +63,8 @@ def with_keras_backend(
 ) -> ScriptFacts:
     """Return the facts of a script that imports Keras, with its backend as its framework and among its imports.
 
-    A script's own assignment takes precedence over the environment, and the environment over keras.json.
-    Source: keras/src/backend/config.py of 3.15.
-
-    Args:
-        env: what the target's environment will have of these variables.
-        home: the target's, where it is this machine's.
-        gpus: the run requests GPUs.
-
+    A script's own assignment goes before ``env``, the target's, and that before keras.json of ``home``, where that is
+    this machine's. Source: keras/src/backend/config.py of 3.15.
     Raises UsageError for a backend that Keras does not have, and for one that uses no GPU where one is requested.
     """
     if not _KERAS & set(script.imports):

@@ -91,10 +91,7 @@ class Module:
         return self.bound.get(last_name(node), ("", ""))[1] is None or self.names.get(last_name(node)) == "builtins"
 
     def lacks(self, name: str) -> bool:
-        """Return whether the module cannot have a name: its text lacks the name and binds no names dynamically.
-
-        A build may make modules of the package: ``_C``, ``foo.pyx``, ``version``; protoc ``foo_pb2`` of ``foo.proto``.
-        """
+        """Return whether a module cannot have a name: its text lacks it, binds none dynamically, no build makes it."""
         if (proto := re.fullmatch(r"(.+)_pb2(?:_grpc)?", name)) and self.path.name == "__init__.py":
             return is_file(self.path.with_name(f"{proto[1]}.proto"))
         if name.startswith("_") or name.endswith("version") or not name.isascii():
@@ -133,10 +130,7 @@ class ParsedModules:
         self._modules: dict[Path, Module | None] = {}
 
     def at(self, path: Path) -> Module | None:
-        """Return the file's module; None if it is too long, or one too many, or does not parse.
-
-        Raises TargetError: it is the script itself, and cannot be read or parsed.
-        """
+        """Return the file's module; None: too long, one too many, or unparsed. Raises TargetError: it is the script."""
         if path not in self._modules:
             if len(self._modules) >= _MAX_FILES:
                 return None
@@ -161,10 +155,7 @@ class ParsedModules:
         return str(path.relative_to(self.project)) if path.is_relative_to(self.project) else path.name
 
     def refuse_old(self, path: Path) -> None:
-        """Refuse a file that every run imports and that is written for Python 2 or for Python before 3.7.
-
-        Raises TargetError.
-        """
+        """Refuse a file that every run imports and that is written for Python before 3.7. Raises TargetError."""
         error = self.broken.get(path)
         if error is not None and (error.python_2 or _ASYNC.search(error.text)) and not self.any_python:
             raise unreadable(error, path)
@@ -247,8 +238,7 @@ def undefined_names(
 ) -> Iterator[tuple[str, str, bool]]:
     """Yield (``train.py:54 uses MODEL_PATH, …``, the edit that mends it, whether every run reaches it).
 
-    Args: visited, always: units that may run, and units that every run executes. stored: attributes set on modules,
-        None for any.
+    ``visited``, ``always``: units that may run, that always do. ``stored``: attributes set on modules, None for any.
     """
     left = 0 if modules.any_python or None in stored else _MOST_CHARACTERS
     for module in modules.known():
@@ -284,10 +274,7 @@ def undefined_names(
 
 
 def _guarded(module: Module) -> tuple[set[int], set[int]]:
-    """Return the ids of nodes that may use an undefined name, and of those that run first in a ``try`` and may not.
-
-    The former are in ``try … except NameError`` and in annotations.
-    """
+    """Return the ids of nodes that may use an undefined name, and of those that run first in a ``try`` and may not."""
     parts: list[ast.AST] = []
     first: list[ast.AST] = []
     for node in (inner for each in module.flow.body("") for inner in ast.walk(each)):

@@ -473,10 +473,7 @@ class ProjectReader:
 
 
 def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **how: Any) -> ProjectReading:
-    """Read a script, again wherever it puts folders on its path: they hold for what was imported before.
-
-    Args: how: of ProjectReader. Raises TargetError: the script itself cannot be read or parsed.
-    """
+    """Read a script, again if it adds to its path; ``how``: of ProjectReader. Raises TargetError: it cannot be read."""
     reader = ProjectReader(project, roots, inside, start, **how)
     while (reading := reader.read()) is None:
         known = reader.roots

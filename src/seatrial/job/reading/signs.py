@@ -145,10 +145,7 @@ def assigned_variables(node: ast.Assign) -> dict[str, str]:
 
 
 def host_path(node: ast.AST) -> str | None:
-    """Return a literal path that may lie outside of the project: ``../data/train.csv``, ``/home/me/data``. Else None.
-
-    Not ``/../``, which is put behind the folder of a file.
-    """
+    """Return a literal path that may lie outside of the project, such as ``../data/train.csv``, or None."""
     text = literal(node)
     if text is None or len(text) > _LONGEST_PATH or not text.isprintable():
         return None
@@ -192,10 +189,7 @@ _USES_NOTHING = re.compile(
 
 
 def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield (path of a machine, option) of an assignment, a call or a dictionary; of a longer text its folder.
-
-    Args: typed: options that the command line gives, without their dashes.
-    """
+    """Yield (a machine's path, of a longer text its folder; option); ``typed``: given options, without dashes."""
     values: list[tuple[ast.expr, bool]] = []  # whether each can be nothing but a path
     option = None
     if isinstance(node, ast.Assign) and not any(isinstance(each, ast.Subscript) for each in node.targets):
@@ -269,10 +263,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
 
 
 def _spreads(device_map: ast.expr) -> bool | None:
-    """Return whether it spreads over several GPUs, as ``auto`` does; None where it is a variable's value.
-
-    Source: huggingface.co/docs/accelerate/concept_guides/big_model_inference, "Designing a device map".
-    """
+    """Return whether it spreads over GPUs, as ``auto`` does (huggingface.co/docs/accelerate); None: a variable."""
     if isinstance(device_map, ast.Constant):
         return device_map.value in ("auto", "balanced", "balanced_low_0", "sequential")
     return False if isinstance(device_map, ast.Dict) else None

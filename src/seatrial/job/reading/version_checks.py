@@ -39,10 +39,7 @@ _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "==
 
 
 def version_bounds(node: ast.AST, values: Values, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (module, ``<=1.4.0``) without which a statement or a call fails. Args: names: see imported_names.
-
-    Include check_min_version and require_version of transformers and diffusers.
-    """
+    """Yield (module, ``<=1.4.0``) without which a statement or a call, as transformers' check_min_version, fails."""
     match node:
         case ast.Assert(test=test):
             yield from _bounds(test, True, values, names)

@@ -39,8 +39,7 @@ def plan_env(
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
     """Return PID 1's variables on top of the image's, those that the agent adds for the target alone, and warnings.
 
-    Args:
-        filled: mounts that the user or an earlier target may have put files into.
+    ``filled``: mounts that the user or an earlier target may have put files into.
     """
     env, warnings = _wished(job, image, injection, host)
     container, target = without_steering(env)
@@ -54,8 +53,7 @@ def shielded(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return PID 1's values of variables by which an image steers the loader, and what the target gets back of them.
 
-    Args:
-        env: of the container, on top of the ``image``'s. filled: targets of mounts with files of others.
+    ``env``: of the container, on top of the ``image``'s. ``filled``: targets of mounts with files of others.
     """
     safe, back = {}, {}
     for name, value in image.items():
@@ -68,9 +66,6 @@ def without_login(
     job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host
 ) -> tuple[dict[str, str], list[Choice]]:
     """Return variables for trackers that would wait for a login, and what the run lacks: it has none of this machine's.
-
-    Args:
-        env: of the target, the image's included.
 
     Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
     """
@@ -104,8 +99,7 @@ def service_env(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return (variables that are added to a container of somebody else's, what its target alone gets).
 
-    What steers the loader stays out of PID 1. Python's own variables may stay, where a health check needs them:
-    the agent's Python ignores them.
+    What steers the loader stays out of PID 1; Python's variables, which the agent ignores, serve health checks.
     """
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
@@ -126,10 +120,7 @@ def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 
 def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Merge what goes on top of the image's variables: ours, then env files, then ``--env``. Never a secret.
-
-    PYTHONUNBUFFERED: without it the last lines before a crash are lost in a buffer.
-    """
+    """Merge what goes on top of the image's variables: ours, then env files, then ``--env``. Never a secret."""
     from_user: dict[str, str] = {}
     for path in job.env_files:
         from_user.update(read_env_file(path, host))
@@ -154,10 +145,7 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
 def library_path(
     injection: InjectionPlan, from_user: Mapping[str, str], from_image: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return LD_LIBRARY_PATH with the driver's folder last, where the linker's cache that it stands for would come.
-
-    Last, so that an image's CUDA forward-compatibility libraries win over the host's driver, as their author intended.
-    """
+    """Return LD_LIBRARY_PATH with the driver's folder last, so that an image's forward-compatibility libraries win."""
     if not injection.driver_library_folders:
         return {}
     path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))

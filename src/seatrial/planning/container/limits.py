@@ -29,9 +29,7 @@ _STATISTICS_VARIABLE = "RAY_USAGE_STATS_ENABLED"
 def ray_env(evidence: str | None, shm_bytes: int | None, have: Mapping[str, str]) -> dict[str, str]:
     """Return the variables for a script that imports Ray; what the user or the image sets stays.
 
-    Args:
-        evidence: where it does so, or None.
-        shm_bytes: of the container; None for a process of this machine, whose /dev/shm Ray measures itself.
+    ``evidence``: where it does so, or None. ``shm_bytes``: of the container; None for a process, where Ray measures.
     """
     if evidence is None:
         return {}
@@ -59,9 +57,7 @@ LIMITED_FRAMEWORKS = frozenset({"torch", "tensorflow", "jax"})
 def shm_limit(job: Job, gpu_count: int, *, memory_bytes: int | None, counts: str = "") -> tuple[int, Choice]:
     """Compute the size of /dev/shm in bytes, and explain it.
 
-    Args:
-        memory_bytes: the container's limit, or its machine's memory; None if both are unknown.
-        counts: a remark on how it counts as memory.
+    ``memory_bytes``: the limit, or the machine's, or None. ``counts``: a remark on how it counts as memory.
     """
     if job.shm_bytes is not None:
         size, reason = job.shm_bytes, "--shm-size"
@@ -91,11 +87,6 @@ def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -
         return None, ()
     reason = f"of this host's {format_bytes(host_memory_bytes)}; the rest is left for the host; change it with --memory"
     return size, (Choice(what="memory", value=format_bytes(size), reason=reason),)
-
-
-def pids_limit(host_pids: int | None) -> int:
-    """Return the most processes and threads. ``host_pids``: how many this host can have, if known."""
-    return min(PIDS, host_pids // 2) if host_pids else PIDS
 
 
 def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:

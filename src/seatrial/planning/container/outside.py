@@ -59,10 +59,7 @@ def with_models(job: Job, script: ScriptFacts) -> tuple[Job, tuple[Choice, ...]]
 def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
     """Mount what the arguments name on this machine where they name it; return the job, choices and warnings.
 
-    Args:
-        build: the image is one of ours. Another's may have these paths itself.
-
-    Raises UsageError: a folder for results is outside of the project and no mount.
+    ``build``: the image is ours, and has none of these paths. Raises UsageError: results would be outside any mount.
     """
     mounts: list[Mount] = []
     warnings: list[str] = []
@@ -105,11 +102,7 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
 
 
 def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
-    """Refuse a script certain to write where its container cannot, as late as in its last line. Raises UsageError.
-
-    Args:
-        build: the image is one of ours. Another's may have a volume there.
-    """
+    """Refuse a script certain to write where its container cannot. Raises UsageError. ``build``: the image is ours."""
     name = job.image.base.partition("@")[0].partition(":")[0]
     if job.writable or not build or not any(name == each or name.endswith(f"/{each}") for each in _WITHOUT_VOLUMES):
         return
@@ -185,10 +178,9 @@ def _may_succeed(job: Job, write: Write) -> bool:
 
 
 def _mount_point(path: str, *, is_folder: bool, is_ready: bool) -> str | None:
-    """Return ``/output`` of ``/output/epoch*/model.pt``, ``/app/models`` of ``/app/models/x``; the folder of a file for
-    which the script makes none: not ``is_ready``.
+    """Return ``/output`` of ``/output/epoch*/model.pt``; the file's own folder if the script makes none.
 
-    None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
+    ``is_ready``: it makes one. None where that would cover a folder of the image: of ``/a`` and ``/opt/a``.
     """
     parts = path.strip("/").split("/")
     known = next((number for number, part in enumerate(parts) if ANY in part), len(parts) - (not is_folder))

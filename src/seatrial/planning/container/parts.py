@@ -1,7 +1,6 @@
 """Plan a container of this machine: image, GPUs, mounts, limits; or what is added to one that Compose makes.
 
-Of the latter, user, network, volumes, limits and root file system stay the file's business, so the plan's ContainerPlan
-holds only what the override adds (compose/override.py).
+Of the latter, the plan's ContainerPlan holds only what the override adds (compose/override.py).
 """
 
 from __future__ import annotations
@@ -231,11 +230,7 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPlan, dict[str, str]]:
-    """Return what a service that becomes no run gets to compare its mounts, and what its command gets back of ``env``.
-
-    Args:
-        env: the image's.
-    """
+    """Return a service's mounts to compare, if it is no run, and what its command gets back of the image's ``env``."""
     service = site.service
     assert service is not None
     loaders = {name: value for name, value in {**env, **service.environment}.items() if not name.startswith("PYTHON")}

@@ -35,7 +35,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount, Tmpfs
 from seatrial.planning.container.env import plan_env
-from seatrial.planning.container.limits import memory_limit, pids_limit, refuse_unenforceable, shm_limit, shm_warnings
+from seatrial.planning.container.limits import PIDS, memory_limit, refuse_unenforceable, shm_limit, shm_warnings
 from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
 from seatrial.system.host import Host
@@ -72,13 +72,8 @@ def plan_container(
 ) -> ContainerParts:
     """Plan everything about the container but the image.
 
-    Args:
-        made_if_missing: targets of the user's mounts whose folders in the project need not be there.
-        more_mounts: on top of the job's.
-
-    Raises:
-        UsageError: a mount, env file, device or working directory that is invalid.
-        EngineError: a limit that this engine cannot enforce.
+    ``made_if_missing``: targets of the user's mounts whose folders in the project need not be there.
+    Raises UsageError: an invalid mount, env file, device or workdir. EngineError: a limit that it cannot enforce.
     """
     engine, host = site.engine, site.host
     # Another machine's memory and processes are not known here.
@@ -119,7 +114,7 @@ def plan_container(
         ulimits=job.ulimits,
         cpus=job.cpus,
         memory_bytes=memory_bytes,
-        pids=pids_limit(most_pids),
+        pids=min(PIDS, most_pids // 2) if most_pids else PIDS,
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels=container_labels(job, site),
@@ -130,10 +125,7 @@ def plan_container(
 
 
 def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
-    """Return what PID 1 runs: the agent, on the interpreter that comes along or, without one, on the image's Python.
-
-    Raises UsageError: there is neither.
-    """
+    """Return what PID 1 runs: the agent, on its own or the image's Python. Raises UsageError: there is neither."""
     if site.interpreter is None and image.python is None:
         raise UsageError(
             f"{image.tag} has no Python >= 3.8 to run the agent",
