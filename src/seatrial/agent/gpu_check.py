@@ -37,10 +37,7 @@ def explain(
 ) -> Finding:
     """Return the finding that explains why GPUs of the plan are missing or, with a failed ``kernel``, unusable.
 
-    Args:
-        env: the target's environment.
-        seen: result of probe.cuda.check.
-        kernel: keys of the ``gpu.kernel`` event that failed.
+    ``env``: the target's. ``seen``: result of probe.cuda.check. ``kernel``: keys of its ``gpu.kernel`` event.
     """
     context = {
         "device_nodes": [os.path.basename(path) for path in glob.glob("/dev/nvidia*") + glob.glob("/dev/dxg")],
@@ -276,10 +273,8 @@ class CheckOutcome(NamedTuple):
 
 
 def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcome:
-    """See and try the GPUs in children that run with the target's environment; write down what they found.
-
-    A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
-    """
+    """See and try the GPUs in children that run with the target's environment; write down what they found. A broken
+    contract has one finding, about the first GPU that failed."""
     seen = _see(plan, env)
     count = plan.gpu_count
     if count is not None:  # the first ones that are there; for a missing one, a name that fits none

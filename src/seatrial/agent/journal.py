@@ -53,11 +53,8 @@ class PassThrough:
         return self._bytes > 0
 
     def write(self, data: bytes, *, keep: bool = False) -> None:
-        """Pass on what the reader takes now; wait for it only when too much has piled up.
-
-        Args:
-            keep: evidence, not to be let go when the reader stalls, unless _KEPT_BYTES of it wait.
-        """
+        """Pass on what the reader takes now, and wait for it when too much piles up. ``keep``: evidence, which is let
+        go only when the reader stalls and _KEPT_BYTES of it wait."""
         with self._lock:
             if self._closed or not data:
                 return
@@ -111,11 +108,7 @@ PROMPT_S = 0.05
 
 
 class FramedOutput:
-    """Passes one output stream into the log stream; without a log stream a PassThrough does it.
-
-    Attributes:
-        shows_prompts: True if a user watches, so that incomplete lines are sent as well.
-    """
+    """Passes an output stream into the log stream. ``shows_prompts``: a user watches, so send incomplete lines, too."""
 
     def __init__(self, number: int, log: PassThrough) -> None:
         self._splitter = frames.LineSplitter(_KINDS[number])
@@ -178,10 +171,7 @@ def encode(secrets: Dict[str, str]) -> List[bytes]:
 
 
 def redact_in_place(path: str, secrets: Iterable[bytes]) -> None:
-    """Overwrite secrets in a file in place, byte for byte, so that readers' offsets hold; as plain text and in JSON.
-
-    For what the target has written past us: its reports.
-    """
+    """Overwrite secrets, as text and in JSON, in a file that the target wrote past us; byte for byte: offsets hold."""
     known = {secret for secret in secrets if secret}
     known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
     if not known:

@@ -44,10 +44,8 @@ class Standard:
 
 
 def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
-    """Return the streams that the plan requests; if the system has no terminal, pipes, and a sentence.
-
-    Raises OSError.
-    """
+    """Return the streams that the plan requests; if the system has no terminal, pipes and a sentence. Raises
+    OSError."""
     standard = Standard()
     if plan.interactive:
         return standard
@@ -112,10 +110,8 @@ _CHUNK_BYTES = 32 * 1024
 class Input:
     """Feeds the target's stdin. Reads no more while the target has not taken what came before.
 
-    Args:
-        path: of the pipe. streams: whose stdin there is to write to, or none: then only sizes are passed on.
-
-    Raises OSError: the pipe is not there, or no pipe.
+    ``streams``: whose stdin there is to write to; without any, only sizes are passed on. Raises OSError without the
+    pipe.
     """
 
     def __init__(

@@ -122,13 +122,7 @@ _BATCHES, _MOST_EXAMPLES, _MOST_S = 16, 1024, 3.0
 
 
 class LongestFirst:
-    """A sampler that gives the longest of the next examples first; in all else it is the wrapped sampler.
-
-    Args:
-        sampler: of indices.
-        dataset: read by index.
-        batch: examples in a batch.
-    """
+    """A sampler of indices that gives the longest of the next examples first; in all else it is the wrapped one."""
 
     def __init__(self, sampler: Any, dataset: Any, batch: int) -> None:
         self._sampler, self._dataset = sampler, dataset
@@ -173,11 +167,7 @@ _PREFETCH = 2
 
 
 class LoaderChanges:
-    """Wraps DataLoader's ``__iter__``, and its constructor to know the line.
-
-    Args:
-        changes: what is wanted (changes.py).
-    """
+    """Wraps DataLoader's ``__iter__``, and its constructor to know the line. ``changes``: see changes.py."""
 
     KEYS = ("workers", "persistent_workers", "pin_memory", "prefetch_factor", "batch_size")
 

@@ -227,11 +227,7 @@ _SPREAD = {
 
 
 class Models:
-    """Looks for outermost modules in the first steps.
-
-    Args:
-        changes: what is wanted (changes.py).
-    """
+    """Looks for outermost modules in the first steps. ``changes``: see changes.py."""
 
     KEYS = ("precision", "channels_last", "compile")
 
@@ -390,8 +386,8 @@ class Models:
 
 
 def on_one_gpu(module: Any) -> bool:
-    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: its forward, torch
-    2.13."""
+    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: torch 2.13's
+    forward."""
     is_one = any(kind.__name__ == "DataParallel" for kind in type(module).__mro__)
     return is_one and len(getattr(module, "device_ids", (0, 0))) <= 1 and hasattr(module, "module")
 

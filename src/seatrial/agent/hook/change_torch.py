@@ -11,11 +11,8 @@ from .observe import accompanied, compiling_check, safely, wrap
 
 
 class BackendChanges:
-    """Sets tf32 and cuDNN's benchmark when training begins, after the script's own settings.
-
-    Args:
-        changes: what is wanted (changes.py).
-    """
+    """Sets tf32 and cuDNN's benchmark when training begins, after the script's settings. ``changes``: see
+    changes.py."""
 
     KEYS = ("tf32", "cudnn_benchmark")
 

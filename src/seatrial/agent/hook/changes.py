@@ -214,8 +214,7 @@ class Changes:
         self.hint(key, place.name)
 
     def hint(self, key: str, word: str) -> None:
-        """Record a word that helps to write a change into the script: under ``outputs``, for example, the kind of the
-        model's outputs."""
+        """Record a word that helps to write a change into the script, such as the kind of the model's ``outputs``."""
         words = self._places.setdefault(key, [])
         if word not in words and len(words) < _MOST_PLACES:
             words.append(word)

@@ -67,8 +67,8 @@ def has_callbacks() -> bool:
 
 
 def compiling_is_here(callback: Any) -> None:
-    """Register for the announcement of a compilation, which comes before torch.compile looks at anything. Source:
-    torch/_dynamo/callback.py, since 2.4."""
+    """Register for the start of a compilation, before torch.compile looks at anything. Source:
+    torch/_dynamo/callback.py, 2.4."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:

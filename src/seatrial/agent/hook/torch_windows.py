@@ -31,11 +31,8 @@ _MOST_SITES = 5
 
 
 class Windows(WindowWrappers):
-    """Opens and closes windows, and sums up what was seen in them.
-
-    Attributes:
-        also: called with True when a window opens, with False when it closes, for what others place in windows.
-    """
+    """Opens and closes windows, and sums up what was seen in them. What is in ``also`` is called with True when a
+    window opens, with False when it closes."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         super().__init__(torch, recorder)

@@ -125,12 +125,8 @@ _BETWEEN_STEPS = ("evaluation", "checkpoint")
 
 
 def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
-    """Make a trial of this process.
-
-    Args:
-        loader_of: called for the settings of the loader in use, or None.
-        text: JSON of ``$SEATRIAL_TRIAL``.
-    """
+    """Make a trial of this process from ``text``, $SEATRIAL_TRIAL. ``loader_of``: returns the loader's settings or
+    None."""
     TrialClock(torch, recorder, loader_of, json.loads(text)).place()
 
 
@@ -220,8 +216,8 @@ class TrialClock:
         return self.began_s
 
     def _is_over(self, step: int, now_s: float) -> bool:
-        """Return whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and
-        waited for."""
+        """Return whether this rank ends here. Steps of a GPU that is behind count by the host's time, and are waited
+        for."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
             return False
