@@ -248,11 +248,9 @@ _KEEP_ALIVE_S = 15.0
 
 
 class Feed:
-    """Readings for server-sent events: one thread reads for all pages, and encodes each reading once.
+    """Readings for server-sent events: one thread calls ``read`` for all pages, and encodes each reading once.
 
-    Args:
-        read: returns one reading. on_reading: called with each and its CPU time, with None if it failed.
-        tend: called after each, in the same thread, for slow housekeeping.
+    ``on_reading`` gets each and its CPU time, or None if it failed; ``tend`` is called after it, for slow housekeeping.
     """
 
     def __init__(

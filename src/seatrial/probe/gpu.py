@@ -44,9 +44,7 @@ class Gpm:
 
     def read(self, interval_s: float) -> Dict[str, Optional[float]]:
         """Return means over the last ``interval_s``: the same if called sooner, so that their mean is one over time.
-
-        None for each that is not there, and for all before the first interval has passed.
-        """
+        None for what is not there, and for all before the first interval has passed."""
         before_s = self._taken_s
         if before_s is None or time.monotonic() - before_s >= max(_MIN_INTERVAL_S, _TOLERANCE * interval_s):
             compared = self._take() and before_s is not None
@@ -222,8 +220,7 @@ class Gpu:
         }
 
     def service(self) -> Dict[str, Any]:
-        """Return the keys that only an exporter reads, all of them slow: memory temperature, remapped rows, PCIe
-        replays, codecs."""
+        """Return the slow keys that only an exporter reads: memory temperature, remapped rows, PCIe replays, codecs."""
         rows = self._value("nvmlDeviceGetRemappedRows")
         fields = self._value("nvmlDeviceGetFieldValues", [_FIELD_MEMORY_TEMPERATURE])
         encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))
