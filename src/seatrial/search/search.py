@@ -332,10 +332,8 @@ def with_share(job: Job, host: Host) -> Job:
 
 
 def how_many(job: Job, host: Host) -> int:
-    """Return the number of trials at once.
-
-    On GPUs by what each requests; on the CPU by --cpus, and one without it: a script takes all cores there are.
-    """
+    """Return the number of trials at once: on GPUs by what each requests; on the CPU by --cpus, and one without it,
+    since a script takes all cores there are."""
     gpus = read_host(host).gpus
     wanted = job.gpus
     if wanted.kind == "none" or not gpus:

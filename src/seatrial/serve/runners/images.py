@@ -29,13 +29,7 @@ Mode = Literal["network", "program", "eager"]
 
 
 class ImageModel:
-    """A network for images, with the normalisation that turns bytes into its numbers.
-
-    Args:
-        network: from normalised images [B, C, H, W] to logits [B, K].
-        examples: saved with the model, compared at warm-up; they hold the normalisation and the size of images.
-        labels: of the classes.
-    """
+    """A network from normalised images [B, C, H, W] to logits [B, K]. ``examples`` hold normalisation and size."""
 
     def __init__(
         self,
