@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple, Union
 
 from seatrial import events, frames
@@ -158,10 +159,8 @@ def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
         path = os.path.join(folder or "", name)
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             values[name] = file.read()
-        try:
+        with suppress(OSError):  # a read-only mount: the engine's side deletes it
             os.unlink(path)
-        except OSError:  # a read-only mount: the engine's side deletes it
-            pass
     return values
 
 
@@ -364,8 +363,6 @@ class Journal:
 
 def print_to_stderr(message: str) -> None:
     """Print a line on the agent's own stderr, which engines keep. Nobody may be listening any more."""
-    try:
+    with suppress(OSError):
         sys.stderr.write("seatrial: %s\n" % message)
         sys.stderr.flush()
-    except OSError:
-        pass

@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from contextlib import suppress
 from typing import Optional
 
 from seatrial.agent.journal import STALL_S, Journal, Redactor
@@ -106,10 +107,8 @@ class Stream:
         if self._log is not None and self._index is not None:
             written = self._append(self._log, data)
             if written:
-                try:
+                with suppress(OSError):  # full disk: the log or the journal has reported it
                     os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
-                except OSError:  # full disk: the log or the journal has reported it
-                    pass
         self.engine.write(data)
 
     def _append(self, log: int, data: bytes) -> int:
@@ -154,19 +153,15 @@ class TargetReports:
 
     def read(self, most_bytes: int = _AT_ONCE_BYTES) -> None:
         """Pass on the lines that are complete."""
-        try:
+        with suppress(OSError):  # the file system failed; what was read counts
             for line in self._lines.new(most_bytes):
                 self._pass_on(line)
-        except OSError:  # the file system failed; what was read counts
-            pass
 
     def finish(self) -> None:
         """Pass on what is left, an unfinished last line included."""
         self.read(_AT_END_BYTES)
-        try:
+        with suppress(OSError):
             self._pass_on(self._lines.rest())
-        except OSError:
-            pass
 
     def _pass_on(self, line: bytes) -> None:
         if not line.strip():

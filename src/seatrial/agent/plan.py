@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
@@ -119,11 +120,9 @@ def make_folder(path: str) -> None:
         return
     above = os.path.dirname(os.path.abspath(path))
     make_folder(above)
-    try:
+    with suppress(FileExistsError):  # another node's agent was quicker
         os.mkdir(path)
         os.chmod(path, stat.S_IMODE(os.stat(above).st_mode))
-    except FileExistsError:  # another node's agent was quicker
-        pass
 
 
 #: The agent's exit code if a pod was requested to end: its run has not ended, however the target took

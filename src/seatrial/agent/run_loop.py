@@ -4,6 +4,7 @@ import os
 import selectors
 import signal
 import time
+from contextlib import suppress
 from typing import Dict, List, Optional, Set
 
 from seatrial.agent import gpu_check, isolation, journal, output, saved_files, target, tune
@@ -199,12 +200,8 @@ class TargetRun:
         timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
         while self._status is None:
             self._look_at_trial()
-            self._turn(
-                wakeup,
-                _pause_s(
-                    timeout_at_s, self._terminate_at_s, self._kill_at_s, self._trial.due_s if self._trial else None
-                ),
-            )
+            trial_due_s = self._trial.due_s if self._trial else None
+            self._turn(wakeup, _pause_s(timeout_at_s, self._terminate_at_s, self._kill_at_s, trial_due_s))
             if timeout_at_s is not None and time.monotonic() >= timeout_at_s:
                 timeout_at_s, self._timed_out = None, True
                 self._stop(signal.SIGTERM, "timeout")
@@ -364,10 +361,8 @@ class TargetRun:
         if os.getpid() != 1:
             target.send_signal(pids, signal.SIGKILL)
             return
-        try:
+        with suppress(ProcessLookupError):  # nothing is left
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:  # nothing is left
-            pass
 
     def _write_exited(self, seconds: float, oom_kills_before: Optional[int]) -> int:
         status = self._status or 0

@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
@@ -100,9 +101,8 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
     place = _new_folder(run_dir)
     for file in found:
         entry = {"path": file.path, "bytes": file.size}
-        if place is None or len(copied) >= MOST_FILES or file.size > left_bytes or time.monotonic() > until_s:
-            lost.append(entry)
-        elif _copy(file, place + file.path, left_bytes, until_s):
+        is_over = len(copied) >= MOST_FILES or file.size > left_bytes or time.monotonic() > until_s
+        if place is not None and not is_over and _copy(file, place + file.path, left_bytes, until_s):
             left_bytes -= file.size
             copied.append(entry)
         else:
@@ -172,8 +172,6 @@ def _copy(file: _File, to: str, most_bytes: int, until_s: float) -> bool:
         pass
     finally:
         os.close(source)
-    try:
+    with suppress(OSError):
         os.unlink(to)
-    except OSError:
-        pass
     return False

@@ -5,6 +5,7 @@ import selectors
 import stat
 import struct
 import subprocess
+from contextlib import suppress
 from typing import Callable, List, Optional, Set, Tuple
 
 from seatrial.common.agent_plan import AgentPlan, Terminal
@@ -98,10 +99,8 @@ def _resize(descriptor: int, lines: int, columns: int) -> None:
     import fcntl
     import termios
 
-    try:
+    with suppress(OSError):  # it has gone
         fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    except OSError:  # it has gone
-        pass
 
 
 _CHUNK_BYTES = 32 * 1024
@@ -185,10 +184,8 @@ class Input:
         if stdin is None:
             return
         if self._streams.controlled:
-            try:
+            with suppress(OSError):  # nobody has it open any more
                 os.write(stdin, END_OF_INPUT)
-            except OSError:  # nobody has it open any more
-                pass
         os.close(stdin)
         self._streams.stdin = None
 

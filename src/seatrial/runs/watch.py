@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -211,15 +211,13 @@ def ensure_recorder(run: Run) -> None:
     handle = None if run.ended else run.handle()
     if handle is None or not handle.framed or table.is_elsewhere(handle.backend):
         return
-    try:
+    with suppress(OSError, SeatrialError):  # a convenience
         turn = Turn(run.folder)
         free = turn.take()
         turn.give_back()
         if free:
             argv = own_program("runs", "record", run.id, "--project", str(run.place.parents[2]))
             spawn_detached(argv, output=run.folder / "recorder.log", cwd=run.folder)
-    except (OSError, SeatrialError):  # a convenience
-        pass
 
 
 def record(run: Run, host: Host) -> None:

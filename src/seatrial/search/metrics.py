@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from seatrial import events
 from seatrial.errors import SeatrialError, TrialsFailError, UsageError
@@ -105,15 +106,13 @@ class Reading:
     def _reported(self) -> list[float]:
         found: list[float] = []
         mark = events.mark(Step)
-        try:
+        with suppress(OSError):  # gone, or not ours to read; the receipt has the last value
             for line in self._lines.new(_MOST_BYTES):
                 event = events.parse(line) if mark in line else None
                 if event is None or number(event.get("rank")):
                     continue
                 value = self._of(event)
                 found += [value] if value is not None else []
-        except OSError:  # gone, or not ours to read; the receipt has the last value
-            pass
         return found
 
     def _of(self, event: dict[str, object]) -> float | None:

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -195,10 +196,8 @@ def _node_check() -> Any:
             table.choose(backend, Host(), gpus_wanted=gpus_wanted)
         except Exception as error:  # noqa: BLE001  # another version may raise anything
             answer["problem"] = str(error)
-        try:
+        with suppress(OSError):
             answer["shared"] = Path(marker).read_text() == text
-        except OSError:
-            pass
         return answer
 
     check.__module__ = "__main__"
@@ -223,11 +222,9 @@ class RemoteStudy:
 
     def send(self, kind: str, **keys: Any) -> None:
         """Send a line; the reader may have gone."""
-        try:
+        with suppress(BrokenPipeError, ValueError):
             self.out.write(json.dumps({"kind": kind, **keys}) + "\n")
             self.out.flush()
-        except (BrokenPipeError, ValueError):
-            pass
 
     def send_problem(self, error: SeatrialError) -> None:
         self.send("problem", message=error.message, cause=error.cause, run=error.run, exit_code=error.exit_code)

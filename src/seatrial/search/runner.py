@@ -248,7 +248,7 @@ def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
 
 
 def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
-    """Return a sentence on the process that an ended run has left on its GPUs, or None; hurry once ``hurry`` is set."""
+    """Return a sentence on the process that an ended run has left on its GPUs, or None, at once if ``hurry`` is set."""
     deadline = time.monotonic() + _LEFT_S
     while found := [(gpu, process) for gpu in gpus for process in _on_gpu(gpu.uuid) if _belongs(process.pid, run)]:
         if time.monotonic() >= deadline or hurry.is_set():

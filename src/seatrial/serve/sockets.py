@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 from seatrial.serve.errors import ServeError
 
@@ -67,10 +68,8 @@ def refuse_new(listener: socket.socket) -> None:
 
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
     program = struct.pack("HP", len(_DROP_SYN), ctypes.addressof(instructions))
-    try:
+    with suppress(OSError):  # a kernel without it: a connection of these milliseconds is reset
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    except OSError:  # a kernel without it: a connection of these milliseconds is reset
-        pass
 
 
 async def emptied(listener: socket.socket, patience_s: float) -> bool:

@@ -22,6 +22,7 @@ import tempfile
 import tokenize
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -219,12 +220,10 @@ def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
     program = Path(interpreter_program.__file__)
     made_of = [os.path.realpath("/proc/self/exe"), str(archive), program.read_text()]
     index = directory / f"python-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(index.read_bytes())
         if kept["sources"] == _states(kept["sources"]) and (directory / kept["folder"]).is_dir():
             return Interpreter(directory / kept["folder"], kept["words"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     aside = Path(tempfile.mkdtemp(dir=directory, prefix=".python-"))
     try:
         call = [made_of[0], "-I", "-S", str(program), str(archive), str(aside)]

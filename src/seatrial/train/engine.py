@@ -184,7 +184,7 @@ def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
 
 
 def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: int | None = None) -> Engine:
-    """Return the chosen engine, prepared for ``epochs`` (None: the step's); ``auto`` is a graph on a GPU and eager on a CPU.
+    """Return the chosen engine, prepared for ``epochs`` (None: the step's); ``auto``: a graph on a GPU, else eager.
 
     An engine that this machine cannot run is replaced by the next simpler one; ``note`` gets the reason. Raises
     InputError for an unknown name.

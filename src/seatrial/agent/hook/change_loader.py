@@ -139,8 +139,7 @@ class LongestFirst:
             lengths[place] = length(self._dataset[index]) or 0
         for place in sorted(range(len(ahead)), key=lambda place: -lengths.get(place, 0)):
             yield ahead[place]
-        for index in indices:
-            yield index
+        yield from indices
 
     def __len__(self) -> int:
         return len(self._sampler)

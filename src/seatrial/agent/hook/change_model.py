@@ -326,12 +326,10 @@ class Models:
             calls.take_over(module)
 
     def _channels_last(self, module: Any, calls: ModuleCalls) -> Optional[str]:
-        if module not in self._converted and getattr(module, "module", None) not in self._converted:
-            why = self._lay_out(module)
-            if why is not None:
-                return why
-        calls.channels_last = True
-        return None
+        is_laid_out = module in self._converted or getattr(module, "module", None) in self._converted
+        why = None if is_laid_out else self._lay_out(module)
+        calls.channels_last = why is None
+        return why
 
     def _before_ddp(self, module: Any) -> None:
         """Lay the weights out before DDP is made, since DDP lays its buckets out as the weights lie then."""
@@ -357,7 +355,8 @@ class Models:
             return "this GPU has no bf16"
         if all(p.dtype != torch.float32 for p in trained):
             return "the model's parameters are %s" % str(trained[0].dtype)[6:]
-        if autocasts(torch, device):
+        autocasts = torch.is_autocast_cpu_enabled if device == "cpu" else torch.is_autocast_enabled
+        if autocasts():
             return "the script autocasts itself"
         calls.autocast = device
         return None
@@ -413,10 +412,3 @@ def compiles_itself(module: Any) -> bool:
         or getattr(part, "_compiled_call_impl", None) is not None
         for part in parts
     )
-
-
-def autocasts(torch: Any, device: str) -> bool:
-    """Return whether autocast is on here."""
-    if device == "cpu":
-        return bool(torch.is_autocast_cpu_enabled())
-    return bool(torch.is_autocast_enabled())

@@ -103,11 +103,8 @@ class Measuring:
         self.loaders = LoaderWatch(torch, recorder, self.windows)
         self.compiled = False  # or torch.compile is at work
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
-        recorder.look, recorder.becomes_plain, recorder.looks_closely = (
-            self.look,
-            self.becomes_plain,
-            self.looks_closely,
-        )
+        recorder.look = self.look
+        recorder.becomes_plain, recorder.looks_closely = self.becomes_plain, self.looks_closely
         recorder.extras.append(self.extra)
         recorder.at_ends.append(self.at_end)
         recorder.compiles = _compiles

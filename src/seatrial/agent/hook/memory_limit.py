@@ -255,7 +255,4 @@ def tensorflow_peaks_bytes() -> List[int]:
     current = context.context_safe()
     if not getattr(current, "_initialized", False) or not hasattr(current, "get_memory_info"):  # before 2.5
         return []
-    peaks = {}
-    for device in current.list_logical_devices("GPU"):
-        peaks[device.name] = current.get_memory_info(device.name)["peak"]
-    return list(peaks.values())
+    return [current.get_memory_info(device.name)["peak"] for device in current.list_logical_devices("GPU")]

@@ -82,7 +82,7 @@ class Windows(WindowWrappers):
 
     def must_look(self) -> bool:
         """Return whether wrappers of an earlier window may come back, which ``at_step`` takes out."""
-        return self._placed.were_replaced()
+        return bool(self._placed.originals)
 
     def _is_affordable(self, now_s: float) -> bool:
         return self._paid_s + self._cost_s <= _AHEAD_S + _SHARE * (now_s - (self._first_s or now_s))

@@ -321,10 +321,8 @@ class TrialClock:
 def seed(torch: Any, offset: int) -> None:
     """Begin where a script that never seeds has a seed all the same, so that trials compare; and with an offset,
     have what the script seeds itself differ, too."""
-    generators = [(torch, "manual_seed"), (torch.random, "manual_seed"), (sys.modules.get("random"), "seed")]
-    numpy = sys.modules.get("numpy")
-    generators.append((getattr(numpy, "random", None), "seed"))
-    for owner, name in generators:
+    python, numpy = sys.modules.get("random"), getattr(sys.modules.get("numpy"), "random", None)
+    for owner, name in ((torch, "manual_seed"), (torch.random, "manual_seed"), (python, "seed"), (numpy, "seed")):
         original = getattr(owner, name, None)
         if original is not None:
             original(_FIRST_SEED + offset)

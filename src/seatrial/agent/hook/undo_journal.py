@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Optional, Set
 
 from .observe import wrap
 from .report import append_line
@@ -90,9 +90,8 @@ def _stand_in(path: Any) -> None:
 
 def _note_new(path: str, source: str) -> None:
     """Note a new file at ``path``; ``source``: its path before it had this name."""
-    empty: Set[str] = _state["empty"]
-    if source == path or source in empty:
-        empty.add(path)
+    if source == path or source in _state["empty"]:
+        _state["empty"].add(path)
         _note({"new": path, "empty": True})
     else:
         _note({"new": path})
@@ -194,8 +193,7 @@ def _keep(path: str, changes_in_place: bool = False) -> None:
         except OSError:  # another file system
             pass
     if os.path.getsize(path) > _MOST_BYTES:
-        left: List[str] = _state["left"]
-        left.append(path)
+        _state["left"].append(path)
         return
     shutil.copy2(path, copy)
     _note({"path": path, "copy": copy})

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -328,10 +329,8 @@ class WriterProcess:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         self._process.wait()
 
 
