@@ -80,8 +80,7 @@ _MOST_WORDS = 300
 #: The first import of a framework from a cold disk takes minutes.
 TIMEOUT_S = 300.0
 
-#: A TensorFlow that has only PTX for the GPU warns that compiling it may take 30 minutes (tensorflow#97387); the target
-#: waits as long for its own.
+#: A TensorFlow with only PTX for the GPU may compile for 30 minutes (tensorflow#97387); the target waits as long.
 COMPILING_S = 2400.0
 
 
@@ -254,8 +253,7 @@ def _program(ready: int, check: str) -> str:
 #: The first cuInit on a machine with 8 GPUs takes seconds.
 _TIMEOUT_S = 120.0
 
-#: NVML's compute modes in which a GPU takes more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown,
-#: and then it is the default, 0.
+#: NVML's compute modes for more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown, so the default, 0.
 _SHARED_MODES = (0, None)
 
 

@@ -129,8 +129,7 @@ def make_folder(path: str) -> None:
 #: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
 EXIT_STOPPED = 143
 
-#: Exit codes of 128 and above make operators recreate the pod, so a failed target exits with 1. The evidence has how it
-#: ended.
+#: Operators recreate a pod at exit codes of 128 and above, so a failed target exits with 1. The evidence has its end.
 EXIT_FAILED = 1
 _LEAST_RETRYABLE = 128
 

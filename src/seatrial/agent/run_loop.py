@@ -55,8 +55,7 @@ STOPS_UNTIL_KILL = 3
 #: A target can send its own PID 1 a thousand a second; evidence of that is bought with the host's disk.
 _MOST_RECORDED_SIGNALS = 200
 
-#: Seconds for copying the files that the target left in /tmp; fewer for a stopped run, whose engine waits no longer
-#: (job.plan.AGENT_GRACE_S).
+#: Seconds for copying the files that the target left in /tmp; fewer for a stopped run (job.plan.AGENT_GRACE_S).
 _COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
 
 #: Interval between looks at leftovers, and at a reader that is behind.

@@ -124,8 +124,7 @@ class Lines:
 #: A longer line of a report is not a step; a script that reports a thousand numbers a line needs 30 KB.
 MAX_REPORT_BYTES = 64 * 1024
 
-#: A line whose values are nested deeper than this is not an event: a program that writes it down again, or reads it,
-#: would run out of stack. Ours are 4 deep.
+#: A line nested deeper is not an event: a program that reads or rewrites it would run out of stack. Ours are 4 deep.
 MAX_DEPTH = 64
 
 

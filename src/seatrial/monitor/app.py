@@ -112,8 +112,7 @@ def _static() -> dict[str, bytes]:
 
 # ------------------------------------------------------------------------------------------------------- the API
 
-#: A receipt's page is shown in a frame that may load and run nothing. It has our origin, so that the page around it can
-#: measure its height.
+#: A receipt's page is in a frame that may load and run nothing; of our origin, so that its height can be measured.
 _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
 
 

@@ -30,8 +30,7 @@ MOST_RUNS = COLOURS
 #: Kinds of dashes of look.css: several lines of one run in one plot.
 _DASHES = 4
 
-#: Noise: a relative difference of two measurements, or half a second of the shorter run. Values that a script reported
-#: are compared as they are.
+#: Noise: a relative difference of two measurements, or half a second of the shorter run; none of reported values.
 _NOISE, _NOISE_S = 0.01, 0.5
 
 Verdict = Literal["better", "worse"]

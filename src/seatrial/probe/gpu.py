@@ -6,8 +6,7 @@ from typing import Any, Dict, List, Optional
 from seatrial.probe import nvml
 from seatrial.probe.nvml import ComputeProcess, optional
 
-#: Key of a sample → (NVML's metric number, its unit in ours); throughput is in MiB/s.
-#: Source: nvml.h, nvmlGpmMetricId_t.
+#: Key of a sample → (NVML's metric number, its unit in ours); throughput in MiB/s. Source: nvml.h, nvmlGpmMetricId_t.
 GPM_METRICS = {
     "graphics_activity_pct": (1, 1.0), "sm_activity_pct": (2, 1.0), "sm_occupancy_pct": (3, 1.0),
     "tensor_activity_pct": (5, 1.0), "dram_activity_pct": (10, 1.0), "fp32_activity_pct": (12, 1.0),

@@ -39,8 +39,7 @@ LOG_INTERVAL_S = 0.1
 FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
 
-#: Judges a run (status.py imports it). It is loaded once the run lives: an upgrade of seatrial meanwhile must not mix
-#: two versions in one process.
+#: Judges a run (status.py imports it); loaded once the run lives, since an upgrade must not mix two versions here.
 _JUDGES = "seatrial.runs.ending"
 
 #: Bytes read of the last lines, which an ended agent wrote, and the host after it.

@@ -209,8 +209,7 @@ def each_tensor(torch: Any, value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-#: Optimizer steps during which modules are searched for. torch.compile starts after them, so that it sees torch without
-#: the search's hooks.
+#: Optimizer steps of the search for modules. torch.compile starts after them, so that it sees none of its hooks.
 _LOOK_FOR_STEPS = 3
 
 #: A script that calls more modules than this by themselves calls layers, not a model.

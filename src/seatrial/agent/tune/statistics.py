@@ -15,8 +15,7 @@ PAIRS, LAST_PAIRS = 4, 2
 #: Ratio of speeds below which a change is not worth its line, however steady the trials are.
 WORTH = 1.03
 
-#: Measured ratio up to which a change gets a second pair before it is kept. A change whose interval ends below this
-#: ratio is "no faster".
+#: Ratio up to which a change gets a second pair before it is kept. One whose interval ends below is "no faster".
 SURE = 1.10
 
 #: A change gets further pairs while its interval reaches this ratio.

@@ -23,8 +23,7 @@ from seatrial.train.saving.model_card import TensorSpec
 
 #: The longer side of a drawing, in pixels of the network's image: MNIST's digits, and scikit-learn's scaled up.
 BOXES = {"mnist": 20, "mnist-deep": 20, "digits": 28}
-#: ``network``: moved to the device, in half precision if its answers agree; ``program``: captured as it is; ``eager``:
-#: run as it is.
+#: ``network``: on the device, in half precision if its answers agree; ``program``: captured; ``eager``: run as it is.
 Mode = Literal["network", "program", "eager"]
 
 

@@ -125,8 +125,7 @@ class StreamedBatches:
         workers: int,
     ) -> None:
         self.spans = spans
-        #: The reason for which no step can be captured, or None: a captured one reads a batch of the same shape from
-        #: the same place.
+        #: Why no step can be captured, or None: a captured one reads a batch of one shape from one place.
         self.uncaptured = "batches of a collate may differ in shape" if collate else None
         self._order, self._transform = order, transform
         self._steps: list[list[tuple[int, int]]] = []
