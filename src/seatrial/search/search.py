@@ -250,11 +250,6 @@ def looked_at(study: Study, host: Host) -> Search:
     return _search(study, study.definition.trials, None, 1, job, host, lambda line: None)
 
 
-def place_of(project: Path, name: str) -> Path:
-    """Return the folder in the project that has a study's page."""
-    return project.joinpath(*PLACE_FOLDER, name)
-
-
 def _named(definition: Definition, job: Job) -> Definition:
     """Return what is searched with its job and a name, which is made from both if none was typed."""
     title = " ".join((job.target.value or job.image.ready or "image", *job.target.args))

@@ -62,7 +62,10 @@ def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
 
 @functools.cache
 def _pod_archive(stand_ins: tuple[str, ...]) -> bytes:
-    return _as_stream(_lean(_contents(), stand_ins))
+    text = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "pb": 0, "nice_len": 273}]
+    lean = zip_bytes(_lean(_contents(), stand_ins), zipfile.ZIP_STORED)
+    stream = lzma.compress(lean, filters=text)
+    return zip_bytes({"__main__.py": _UNPACK.encode(), _WITHIN: stream}, zipfile.ZIP_STORED)
 
 
 def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str, bytes]:
@@ -81,12 +84,6 @@ def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str
         if name not in unused
     }
     return {**lean, _CATALOG: json.dumps(catalog, ensure_ascii=False, separators=(",", ":")).encode()}
-
-
-def _as_stream(contents: Mapping[str, bytes]) -> bytes:
-    text = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "pb": 0, "nice_len": 273}]
-    stream = lzma.compress(zip_bytes(contents, zipfile.ZIP_STORED), filters=text)
-    return zip_bytes({"__main__.py": _UNPACK.encode(), _WITHIN: stream}, zipfile.ZIP_STORED)
 
 
 def _without_prose(source: bytes) -> bytes:

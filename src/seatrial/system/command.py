@@ -187,11 +187,7 @@ def install_extra(extra: str) -> str:
 
 
 def spawn_detached(
-    argv: Sequence[str],
-    *,
-    output: Path,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
+    argv: Sequence[str], *, output: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> int:
     """Start in a session of its own, which outlives the caller and its terminal, with both streams appended to
     ``output``; return the process ID. Raises EngineUnavailableError."""
