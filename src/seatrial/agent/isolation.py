@@ -73,8 +73,7 @@ def _close_keyrings(libc: Any) -> None:
 
 
 def own_python(*folders: str) -> List[str]:
-    """Return the command line of this Python, behind the loader that came with it, which also looks into
-    ``folders``."""
+    """Return the command line of this Python, behind the loader that came with it, which also looks in ``folders``."""
     place = os.path.dirname(os.path.dirname(sys.executable))
     loader = os.path.join(place, "lib", "ld.so")
     if not os.path.exists(loader):

@@ -45,8 +45,7 @@ class Standard:
 
 
 def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
-    """Return the streams that the plan requests; if the system has no terminal, pipes and a sentence. Raises
-    OSError."""
+    """Return the streams that the plan requests; without a terminal in the system, pipes and a note. Raises OSError."""
     standard = Standard()
     if plan.interactive:
         return standard

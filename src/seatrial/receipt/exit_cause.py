@@ -241,8 +241,7 @@ def users_signals(run: RunEvidence) -> set[float | None]:
 
 
 def _requests_stop(run: RunEvidence, moment: Moment) -> bool:
-    """Return whether a signal, a user's by the host's report alone, requests the end, and no other pod went on
-    since."""
+    """Return whether a signal, a user's by the host's report alone, requests the end, and no pod has begun since."""
     source, origin, node = moment.keys.get("source"), moment.keys.get("origin"), moment.number("node")
     if origin != "engine" and (origin, source) != ("user", "host"):
         return False

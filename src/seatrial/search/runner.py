@@ -90,8 +90,7 @@ def _run_and_free(search: Search, trial: Trial, freed: Queue[None]) -> None:
 
 
 def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
-    """Start a new trial, or follow the run of a lost one, to its end. ``free``: called before its container is
-    removed."""
+    """Start a new trial, or follow the run of a lost one, to its end. ``free``: called before its container goes."""
     run = _run_of_lost(search, trial)
     just_started = run is None
     if run is None:
@@ -162,8 +161,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
 
 
 def start_run(search: Search, prepared: Prepared) -> bool:
-    """Start a prepared run, whose image may need a build; return False if the search ended first. Raises
-    SeatrialError."""
+    """Start a prepared run, image included; return False if the search ended first. Raises SeatrialError."""
     try:
         with _building(search) as progress:
             launch.start(prepared, search.host, launch.without_cached(progress))

@@ -155,8 +155,7 @@ class Step:
         self._update(self._gradients(shape, overlap=True))
 
     def run_recovering(self, shape: Shape) -> None:
-        """Run a step; halve the micro-batch and start over if a rank runs out of memory. Raises TrainError at one
-        row."""
+        """Run a step; halve the micro-batch and start over if a rank lacks memory. Raises TrainError at one row."""
         while True:
             generators = rng_state()
             buffers = [buffer.clone() for buffer in self.model.buffers()]

@@ -97,8 +97,7 @@ class Guard:
 
 
 class Guarded:
-    """ASGI middleware for pages that change nothing: only GET and HEAD pass, so nothing can be forged. See
-    ``Guard``."""
+    """ASGI middleware for pages that change nothing: only GET and HEAD pass, nothing can be forged. See ``Guard``."""
 
     def __init__(self, app: ASGIApp, token: str | None, accepts: Callable[[str], bool]) -> None:
         self._app, self._guard = app, Guard(token, _COOKIE, accepts)

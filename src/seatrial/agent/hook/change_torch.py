@@ -11,8 +11,7 @@ from .observe import accompanied, compiling_check, safely, wrap
 
 
 class BackendChanges:
-    """Sets tf32 and cuDNN's benchmark when training begins, after the script's settings. ``changes``: see
-    changes.py."""
+    """Sets tf32 and cuDNN's benchmark when training begins, after the script's own. ``changes``: see changes.py."""
 
     KEYS = ("tf32", "cudnn_benchmark")
 

@@ -25,8 +25,7 @@ _TIMEOUT_S = 60.0
 
 
 def place(names: Sequence[str], folder: str, env: Dict[str, str], *, first: bool) -> None:
-    """Put packages into the hook's ``folder`` for bootstrap.py to find, ``first`` before installed ones. Raises
-    OSError."""
+    """Put packages into the hook's ``folder``, ``first`` before installed ones, for bootstrap.py. Raises OSError."""
     for name in names:
         for file in FILES[name]:
             path = os.path.join(folder, FOLDER, name, *file.split("/")) + ".py"

@@ -240,8 +240,7 @@ class Recorder(StepLines):
         self._evaluates_since, self.without = None, NEVER
 
     def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None, plainly: bool = False) -> None:
-        """Record an optimizer's step, which may end a training step. ``plainly``: the next are plain if all are
-        alike."""
+        """Record an optimizer's step, which may end a training step. ``plainly``: the next are plain if alike."""
         was_plain = self._caught_up()
         if id(optimizer) == self._boundary_id or self._bounds(optimizer):
             if self._pending:

@@ -125,8 +125,7 @@ _BETWEEN_STEPS = ("evaluation", "checkpoint")
 
 
 def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
-    """Make a trial of this process from ``text``, $SEATRIAL_TRIAL. ``loader_of``: returns the loader's settings or
-    None."""
+    """Make a trial of this process from ``text``, $SEATRIAL_TRIAL. ``loader_of``: returns the loader's settings."""
     TrialClock(torch, recorder, loader_of, json.loads(text)).place()
 
 
@@ -216,8 +215,8 @@ class TrialClock:
         return self.began_s
 
     def _is_over(self, step: int, now_s: float) -> bool:
-        """Return whether this rank ends here. Steps of a GPU that is behind count by the host's time, and are waited
-        for."""
+        """Return whether this rank ends here. Steps of a GPU that is behind count by the host's time, and are
+        awaited."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
             return False

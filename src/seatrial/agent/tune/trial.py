@@ -184,8 +184,7 @@ class TuneTrial(NamedTuple):
 def run(
     spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limit_s: float, tried: Sequence[str] = ()
 ) -> TuneTrial:
-    """Start it, wait, end what is left of it, put changed files back, read its reports. ``tried``: keys, of which one
-    must apply."""
+    """Start it, wait, end what is left of it, put files back, read its reports. Of ``tried`` one key must apply."""
     seconds = min(spec.seconds, _MEASURED * spec.budget_s)  # slow steps are fewer, not a trial that is ended for time
     options: Dict[str, Any] = {"warmup_steps": 10, "steps": spec.steps, "seconds": seconds}
     options.update(seed_offset=seed_offset, tried=list(tried))

@@ -267,7 +267,6 @@ def token_sums_module(dtype: torch.dtype, width: int) -> KernelModule:
 
 
 def token_sums(rows_TW: Tensor, order_T: Tensor, begins: Tensor, sums_SW: Tensor, *, add: bool = False) -> None:
-    """Add up the rows order[begins[n]] to order[begins[n + 1] - 1] as sum n, with ``add`` onto it; none: 0. All
-    int32."""
+    """Add up the rows order[begins[n]] to order[begins[n + 1] - 1] as sum n, with ``add`` onto it, or 0. All int32."""
     given = (rows_TW, order_T, begins, sums_SW, int(add))
     token_sums_module(rows_TW.dtype, rows_TW.shape[1]).launch("token_sums", len(sums_SW), *given)
