@@ -37,10 +37,7 @@ def explain(
 ) -> Finding:
     """Return the finding that explains why GPUs of the plan are missing or, with a failed ``kernel``, unusable.
 
-    Args:
-        env: the target's environment.
-        seen: result of probe.cuda.check.
-        kernel: keys of the ``gpu.kernel`` event that failed.
+    ``env``: the target's. ``seen``: result of probe.cuda.check. ``kernel``: keys of its ``gpu.kernel`` event.
     """
     context = {
         "device_nodes": [os.path.basename(path) for path in glob.glob("/dev/nvidia*") + glob.glob("/dev/dxg")],
@@ -83,8 +80,7 @@ _MOST_WORDS = 300
 #: The first import of a framework from a cold disk takes minutes.
 TIMEOUT_S = 300.0
 
-#: A TensorFlow that has only PTX for the GPU warns that compiling it may take 30 minutes (tensorflow#97387); the target
-#: waits as long for its own.
+#: A TensorFlow with only PTX for the GPU may compile for 30 minutes (tensorflow#97387); the target waits as long.
 COMPILING_S = 2400.0
 
 
@@ -257,8 +253,7 @@ def _program(ready: int, check: str) -> str:
 #: The first cuInit on a machine with 8 GPUs takes seconds.
 _TIMEOUT_S = 120.0
 
-#: NVML's compute modes in which a GPU takes more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown,
-#: and then it is the default, 0.
+#: NVML's compute modes for more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown, so the default, 0.
 _SHARED_MODES = (0, None)
 
 
@@ -276,10 +271,8 @@ class CheckOutcome(NamedTuple):
 
 
 def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcome:
-    """See and try the GPUs in children that run with the target's environment; write down what they found.
-
-    A broken contract has one finding, about the first GPU that failed: the others mostly fail of the same.
-    """
+    """See and try the GPUs in children that run with the target's environment; write down what they found. A broken
+    contract has one finding, about the first GPU that failed."""
     seen = _see(plan, env)
     count = plan.gpu_count
     if count is not None:  # the first ones that are there; for a missing one, a name that fits none

@@ -73,11 +73,7 @@ def _close_keyrings(libc: Any) -> None:
 
 
 def own_python(*folders: str) -> List[str]:
-    """Return the command line of this Python: behind the loader that came along with it, or only the program.
-
-    Args:
-        folders: of libraries that it loads besides its own.
-    """
+    """Return the command line of this Python, behind the loader that came with it, which also looks in ``folders``."""
     place = os.path.dirname(os.path.dirname(sys.executable))
     loader = os.path.join(place, "lib", "ld.so")
     if not os.path.exists(loader):
@@ -124,10 +120,7 @@ _ROUNDS = 50
 
 
 def start(run_id: str) -> int:
-    """Fork the guard and return its PID. Call before any thread exists.
-
-    It waits on a pipe whose other end only the agent holds; the end of file is the agent's death.
-    """
+    """Fork the guard, before any thread exists, and return its PID. The end of file on its pipe is our death."""
     read_end, write_end = os.pipe()
     child = os.fork()
     if child:

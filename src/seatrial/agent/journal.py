@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import Any, Deque, Dict, Iterable, List, Optional, Tuple, Union
 
 from seatrial import events, frames
@@ -53,11 +54,8 @@ class PassThrough:
         return self._bytes > 0
 
     def write(self, data: bytes, *, keep: bool = False) -> None:
-        """Pass on what the reader takes now; wait for it only when too much has piled up.
-
-        Args:
-            keep: evidence, not to be let go when the reader stalls, unless _KEPT_BYTES of it wait.
-        """
+        """Pass on what the reader takes now, and wait for it when too much piles up. ``keep``: evidence, which is let
+        go only when the reader stalls and _KEPT_BYTES of it wait."""
         with self._lock:
             if self._closed or not data:
                 return
@@ -111,11 +109,7 @@ PROMPT_S = 0.05
 
 
 class FramedOutput:
-    """Passes one output stream into the log stream; without a log stream a PassThrough does it.
-
-    Attributes:
-        shows_prompts: True if a user watches, so that incomplete lines are sent as well.
-    """
+    """Passes an output stream into the log stream. ``shows_prompts``: a user watches, so send incomplete lines, too."""
 
     def __init__(self, number: int, log: PassThrough) -> None:
         self._splitter = frames.LineSplitter(_KINDS[number])
@@ -165,10 +159,8 @@ def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
         path = os.path.join(folder or "", name)
         with open(path, encoding="utf-8", errors="surrogateescape") as file:
             values[name] = file.read()
-        try:
+        with suppress(OSError):  # a read-only mount: the engine's side deletes it
             os.unlink(path)
-        except OSError:  # a read-only mount: the engine's side deletes it
-            pass
     return values
 
 
@@ -178,10 +170,7 @@ def encode(secrets: Dict[str, str]) -> List[bytes]:
 
 
 def redact_in_place(path: str, secrets: Iterable[bytes]) -> None:
-    """Overwrite secrets in a file in place, byte for byte, so that readers' offsets hold; as plain text and in JSON.
-
-    For what the target has written past us: its reports.
-    """
+    """Overwrite secrets, as text and in JSON, in a file that the target wrote past us; byte for byte: offsets hold."""
     known = {secret for secret in secrets if secret}
     known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
     if not known:
@@ -374,8 +363,6 @@ class Journal:
 
 def print_to_stderr(message: str) -> None:
     """Print a line on the agent's own stderr, which engines keep. Nobody may be listening any more."""
-    try:
+    with suppress(OSError):
         sys.stderr.write("seatrial: %s\n" % message)
         sys.stderr.flush()
-    except OSError:
-        pass

@@ -194,14 +194,8 @@ _GPM_FIRST_FOR_S = 60.0
 
 
 class Observer(threading.Thread):
-    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``.
-
-    Args:
-        target: PID of the target; contexts of processes outside its tree prove nothing.
-
-    Attributes:
-        contexts: UUIDs of the GPUs that the target was seen to use.
-    """
+    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``. ``contexts``: UUIDs of
+    the GPUs that the processes under ``target`` were seen to use; those of others prove nothing."""
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 import errno
 import os
 import time
+from contextlib import suppress
 from typing import Optional
 
 from seatrial.agent.journal import STALL_S, Journal, Redactor
@@ -44,13 +45,7 @@ class Stream:
     """
 
     def __init__(
-        self,
-        number: int,
-        source: int,
-        folder: Optional[str],
-        redactor: Redactor,
-        journal: Journal,
-        activity: Activity,
+        self, number: int, source: int, folder: Optional[str], redactor: Redactor, journal: Journal, activity: Activity
     ) -> None:
         self.source = source
         self.open = True
@@ -106,10 +101,8 @@ class Stream:
         if self._log is not None and self._index is not None:
             written = self._append(self._log, data)
             if written:
-                try:
+                with suppress(OSError):  # full disk: the log or the journal has reported it
                     os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
-                except OSError:  # full disk: the log or the journal has reported it
-                    pass
         self.engine.write(data)
 
     def _append(self, log: int, data: bytes) -> int:
@@ -142,11 +135,8 @@ _MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30
 
 
 class TargetReports:
-    """Call ``read`` now and then, and ``finish`` when the target has ended.
-
-    Args:
-        path: of the file. What is in it when the agent starts has been passed on by an agent before, or is nobody's.
-    """
+    """Call ``read`` now and then, and ``finish`` when the target has ended. What the file holds when the agent starts
+    has been passed on by an agent before, or is nobody's."""
 
     def __init__(self, path: str, journal: Journal, activity: Activity) -> None:
         self._journal, self._activity = journal, activity
@@ -157,19 +147,15 @@ class TargetReports:
 
     def read(self, most_bytes: int = _AT_ONCE_BYTES) -> None:
         """Pass on the lines that are complete."""
-        try:
+        with suppress(OSError):  # the file system failed; what was read counts
             for line in self._lines.new(most_bytes):
                 self._pass_on(line)
-        except OSError:  # the file system failed; what was read counts
-            pass
 
     def finish(self) -> None:
         """Pass on what is left, an unfinished last line included."""
         self.read(_AT_END_BYTES)
-        try:
+        with suppress(OSError):
             self._pass_on(self._lines.rest())
-        except OSError:
-            pass
 
     def _pass_on(self, line: bytes) -> None:
         if not line.strip():

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
@@ -96,10 +97,8 @@ def read(path: str, words: Sequence[str] = ()) -> AgentPlan:
 
 
 def _placed(plan: AgentPlan) -> AgentPlan:
-    """Return the plan with this node's rank, and a folder of its own for its target if several share one.
-
-    Raises ValueError when the variable for the rank does not have it.
-    """
+    """Return the plan with this node's rank, and a folder of its own for its target if several share one. Raises
+    ValueError when the variable for the rank does not have it."""
     if plan.nodes == 1:
         return plan._replace(node_rank=0)
     if plan.node_rank is not None:  # a machine of its own, with a run folder of its own
@@ -115,38 +114,29 @@ def _placed(plan: AgentPlan) -> AgentPlan:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder on what may be a volume that several users share. Like those that a kubelet makes for a subPath, it
-    gets the mode of the one above, so that the next user's run can make its own next to it.
-
-    Raises OSError.
-    """
+    """Make a folder with the mode of the one above, as a kubelet makes those of a subPath: on a volume that several
+    users share the next user's run can make its own next to it. Raises OSError."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(os.path.abspath(path))
     make_folder(above)
-    try:
+    with suppress(FileExistsError):  # another node's agent was quicker
         os.mkdir(path)
         os.chmod(path, stat.S_IMODE(os.stat(above).st_mode))
-    except FileExistsError:  # another node's agent was quicker
-        pass
 
 
 #: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
 #: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
 EXIT_STOPPED = 143
 
-#: Exit codes of 128 and above make operators recreate the pod, so a failed target exits with 1. The evidence has how it
-#: ended.
+#: Operators recreate a pod at exit codes of 128 and above, so a failed target exits with 1. The evidence has its end.
 EXIT_FAILED = 1
 _LEAST_RETRYABLE = 128
 
 
 def agent_exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
     """Return the agent's exit code for the target's; in a pod it also shows the controller whether the run has ended.
-
-    Args:
-        stopped: the target was still going on when the request to end came.
-    """
+    ``stopped``: the target was still going on when the request to end came."""
     if plan.pod_restarts is None:
         return code
     if stopped:

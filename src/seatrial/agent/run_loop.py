@@ -4,6 +4,7 @@ import os
 import selectors
 import signal
 import time
+from contextlib import suppress
 from typing import Dict, List, Optional, Set
 
 from seatrial.agent import gpu_check, isolation, journal, output, saved_files, target, tune
@@ -54,8 +55,7 @@ STOPS_UNTIL_KILL = 3
 #: A target can send its own PID 1 a thousand a second; evidence of that is bought with the host's disk.
 _MOST_RECORDED_SIGNALS = 200
 
-#: Seconds for copying the files that the target left in /tmp; fewer for a stopped run, whose engine waits no longer
-#: (job.plan.AGENT_GRACE_S).
+#: Seconds for copying the files that the target left in /tmp; fewer for a stopped run (job.plan.AGENT_GRACE_S).
 _COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
 
 #: Interval between looks at leftovers, and at a reader that is behind.
@@ -199,12 +199,8 @@ class TargetRun:
         timeout_at_s = None if self._plan.timeout_s is None else started_s + self._plan.timeout_s
         while self._status is None:
             self._look_at_trial()
-            self._turn(
-                wakeup,
-                _pause_s(
-                    timeout_at_s, self._terminate_at_s, self._kill_at_s, self._trial.due_s if self._trial else None
-                ),
-            )
+            trial_due_s = self._trial.due_s if self._trial else None
+            self._turn(wakeup, _pause_s(timeout_at_s, self._terminate_at_s, self._kill_at_s, trial_due_s))
             if timeout_at_s is not None and time.monotonic() >= timeout_at_s:
                 timeout_at_s, self._timed_out = None, True
                 self._stop(signal.SIGTERM, "timeout")
@@ -364,10 +360,8 @@ class TargetRun:
         if os.getpid() != 1:
             target.send_signal(pids, signal.SIGKILL)
             return
-        try:
+        with suppress(ProcessLookupError):  # nothing is left
             os.kill(-1, signal.SIGKILL)
-        except ProcessLookupError:  # nothing is left
-            pass
 
     def _write_exited(self, seconds: float, oom_kills_before: Optional[int]) -> int:
         status = self._status or 0

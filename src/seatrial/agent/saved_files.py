@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
@@ -88,12 +89,8 @@ class _File(NamedTuple):
 
 
 def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -> Optional[FilesOutside]:
-    """Copy the results below ``folders`` that changed since ``started`` (Unix time); None where there are none.
-
-    Args:
-        run_dir: they go into a new folder of it.
-        limit_s: seconds for the copying.
-    """
+    """Copy the results below ``folders`` that changed since ``started`` (Unix time) into a new folder of ``run_dir``,
+    for ``limit_s`` seconds at most; None where there are none."""
     found = sorted(_results(folders, started), key=lambda file: not file.path.lower().endswith(MODEL_SUFFIXES))
     if not found:
         return None
@@ -104,9 +101,8 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
     place = _new_folder(run_dir)
     for file in found:
         entry = {"path": file.path, "bytes": file.size}
-        if place is None or len(copied) >= MOST_FILES or file.size > left_bytes or time.monotonic() > until_s:
-            lost.append(entry)
-        elif _copy(file, place + file.path, left_bytes, until_s):
+        is_over = len(copied) >= MOST_FILES or file.size > left_bytes or time.monotonic() > until_s
+        if place is not None and not is_over and _copy(file, place + file.path, left_bytes, until_s):
             left_bytes -= file.size
             copied.append(entry)
         else:
@@ -176,8 +172,6 @@ def _copy(file: _File, to: str, most_bytes: int, until_s: float) -> bool:
         pass
     finally:
         os.close(source)
-    try:
+    with suppress(OSError):
         os.unlink(to)
-    except OSError:
-        pass
     return False

@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import time
+from contextlib import suppress
 from typing import Callable, Dict, List, Optional, Tuple
 
 import seatrial
@@ -225,8 +226,6 @@ def _words(run_dir: str, name: str) -> List[bytes]:
 def _append(plan: AgentPlan, name: str, word: bytes) -> None:
     """Append a word to a file; of a full disk, one attempt more."""
     path, flags = os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
-    try:
+    with suppress(OSError):
         with open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
             file.write(word + b"\n")
-    except OSError:
-        pass

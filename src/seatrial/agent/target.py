@@ -112,10 +112,7 @@ def _meeting(plan: AgentPlan) -> List[str]:
 
 
 def interpreter(plan: AgentPlan) -> str:
-    """Return the Python that runs the target, for checks that must see its packages.
-
-    A wrapper by another name counts if by the plan a script stands behind it.
-    """
+    """Return the Python, or the wrapper with a script behind it, that runs the target, for checks of its packages."""
     before = plan.argv[: plan.script] if plan.script is not None else plan.argv[:1]
     pythons = [word for word in before if os.path.basename(word).startswith("python")]
     wrappers = [word for word in before if not word.startswith("-")] if plan.script is not None else []
@@ -134,10 +131,7 @@ def become_subreaper() -> None:
 def start(
     argv: List[str], env: Dict[str, str], workdir: str, streams: Standard, interactive: bool
 ) -> "subprocess.Popen[bytes]":
-    """Start the target, in a session of its own unless interactive. Call before any thread exists: it forks.
-
-    Raises OSError if it cannot be started.
-    """
+    """Start the target, in a session of its own unless interactive, before any thread exists. Raises OSError."""
     # A terminal belongs to one session, so an interactive target stays in ours.
     return subprocess.Popen(
         argv,

@@ -5,6 +5,7 @@ import selectors
 import stat
 import struct
 import subprocess
+from contextlib import suppress
 from typing import Callable, List, Optional, Set, Tuple
 
 from seatrial.common.agent_plan import AgentPlan, Terminal
@@ -44,10 +45,7 @@ class Standard:
 
 
 def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
-    """Return the streams that the plan requests; if the system has no terminal, pipes, and a sentence.
-
-    Raises OSError.
-    """
+    """Return the streams that the plan requests; without a terminal in the system, pipes and a note. Raises OSError."""
     standard = Standard()
     if plan.interactive:
         return standard
@@ -100,10 +98,8 @@ def _resize(descriptor: int, lines: int, columns: int) -> None:
     import fcntl
     import termios
 
-    try:
+    with suppress(OSError):  # it has gone
         fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    except OSError:  # it has gone
-        pass
 
 
 _CHUNK_BYTES = 32 * 1024
@@ -112,10 +108,8 @@ _CHUNK_BYTES = 32 * 1024
 class Input:
     """Feeds the target's stdin. Reads no more while the target has not taken what came before.
 
-    Args:
-        path: of the pipe. streams: whose stdin there is to write to, or none: then only sizes are passed on.
-
-    Raises OSError: the pipe is not there, or no pipe.
+    ``streams``: whose stdin there is to write to; without any, only sizes are passed on. Raises OSError without the
+    pipe.
     """
 
     def __init__(
@@ -189,10 +183,8 @@ class Input:
         if stdin is None:
             return
         if self._streams.controlled:
-            try:
+            with suppress(OSError):  # nobody has it open any more
                 os.write(stdin, END_OF_INPUT)
-            except OSError:  # nobody has it open any more
-                pass
         os.close(stdin)
         self._streams.stdin = None
 

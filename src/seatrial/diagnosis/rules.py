@@ -19,11 +19,8 @@ def diagnose(
     gpu_name: str = "",
     ended: EndFacts | None = None,
 ) -> Diagnosis | None:
-    """Return what bounded the time of these ``sample`` and ``step`` events; None if too little was measured.
-
-    Args:
-        ended: how the run ended; None while it goes on.
-    """
+    """Return what bounded the time of these ``sample`` and ``step`` events; None if too little was measured. ``ended``:
+    how the run ended; None while it goes on."""
     seen = signals(samples, steps, gpu_name)
     early, found = happened(seen, ended) if ended is not None else None, diagnose_signals(seen)
     if early is not None and early.cause == "start-up" and found is not None:
@@ -134,10 +131,8 @@ def _half_at_work(seen: Signals) -> bool:
 
 
 def _latency(seen: Signals) -> bool:
-    """Return whether kernels run all the time while neither arithmetic nor memory is busy: they wait for results.
-
-    Launches must not be missing, by the hook's measurement unless SMs are busy all the time.
-    """
+    """Return whether kernels run all the time while neither arithmetic nor memory is busy: they wait for results, and
+    by the hook's measurement, unless SMs are busy all the time, not for launches."""
     keys = ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")
     gpu = seen.gpu
     if "sm_activity_pct" not in gpu or gpu.get("utilization_pct", 0.0) < AT.LATENCY_UTILIZATION_PCT:
@@ -187,10 +182,7 @@ def _at_least(region: str, least: float, *, starved: bool = False) -> Callable[[
 
 
 def _synchronises(seen: Signals) -> float:
-    """Return the share lost to frequent or long waits for numbers of the GPU while it rests.
-
-    A GPU that works meanwhile is the limit itself.
-    """
+    """Return the share lost to frequent or long waits for numbers of a GPU that rests; one that works is the limit."""
     lost = seen.lost_in_waits
     if lost < AT.SYNC_SHARE:
         return 0.0

@@ -19,12 +19,7 @@ Status = Literal["ok", "warning", "broken", "unknown", "skipped", "blocked"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of one check.
-
-    Attributes:
-        line: one sentence for the report, without a period.
-        findings: of the catalogue; () for a healthy link.
-    """
+    """The result of one check: a sentence without a period, and findings of the catalogue; () for a healthy link."""
 
     status: Status
     line: str
@@ -63,9 +58,8 @@ class Check:
 class Layer:
     """Checks of one part of the machine; the decorator ``check`` adds one.
 
-    Attributes:
-        needs: of each check that names none itself, IDs separated by spaces.
-        skips: returns the verdict where the layer does not apply, else None; called before each check.
+    ``needs``: of each check that names none itself, IDs separated by spaces. ``skips``: called before each check;
+    returns the verdict where the layer does not apply, else None.
     """
 
     name: str

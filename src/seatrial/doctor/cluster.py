@@ -34,11 +34,7 @@ DRA_DRIVER = "gpu.nvidia.com"
 
 
 class ClusterError(Exception):
-    """The cluster could not be read; the text is one sentence.
-
-    Attributes:
-        installable: the reason is that kr8s is not installed.
-    """
+    """The cluster could not be read; the text is one sentence. ``installable``: because kr8s is not installed."""
 
     def __init__(self, message: str, *, installable: bool = False) -> None:
         super().__init__(message)
@@ -92,10 +88,8 @@ class ClusterObjects:
         }
 
     def claimable(self, kind: str) -> dict[str, int]:
-        """Count untainted devices of ``kind`` (``gpu``, ``mig``) by node, of the newest slices of each pool.
-
-        Source: k8s.io/api, resource/v1; a device of v1beta1 is ``basic``.
-        """
+        """Count untainted devices of ``kind`` (``gpu``, ``mig``) by node, of the newest slices of each pool. Source:
+        k8s.io/api, resource/v1; a device of v1beta1 is ``basic``."""
         specs = [one["spec"] for one in self.slices if (one.get("spec") or {}).get("driver") == DRA_DRIVER]
         pools = [(spec["pool"]["name"], spec["pool"].get("generation", 0)) for spec in specs]
         newest, found = dict(sorted(pools)), Counter[str]()

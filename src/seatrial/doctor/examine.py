@@ -40,11 +40,7 @@ PROCESS = ("hardware", "driver", "userspace")
 
 @dataclass(frozen=True)
 class Result:
-    """One check and its verdict.
-
-    Attributes:
-        blocked_by: ID of the first broken link in front of it, for a blocked one.
-    """
+    """One check and its verdict; ``blocked_by``: ID of the first broken link in front of it."""
 
     check: Check
     verdict: Verdict
@@ -72,11 +68,8 @@ def examine(
 
 
 def second_opinion(host: Host, *, in_container: bool = True) -> str:
-    """Return the host diagnosis for a run whose GPU contract failed, and the next command. Never raises.
-
-    Args:
-        in_container: without one, container engines have no part in it.
-    """
+    """Return the host diagnosis for a run whose GPU contract failed, and the next command. Never raises. Unless
+    ``in_container``, container engines have no part in it."""
     finding = first_broken(host, HOST if in_container else PROCESS)
     if finding is None and not in_container:
         return "GPU, driver and device nodes of this machine are healthy: look at the script and at its Python"

@@ -62,11 +62,7 @@ class InspectionRequest:
 
 
 class LookError(Exception):
-    """The container could not be looked into.
-
-    Attributes:
-        stderr: the engine's. error: ours for it, if it has one.
-    """
+    """The container could not be looked into. ``stderr``: the engine's. ``error``: ours for it, if it has one."""
 
     def __init__(self, message: str, stderr: str = "", error: SeatrialError | None = None) -> None:
         super().__init__(message)

@@ -94,11 +94,8 @@ def to_dict(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def full(results: Sequence[Result], machine: Machine, *, with_names: bool = False) -> dict[str, Any]:
-    """Return the content of ``--report``: the results and the facts under them, without secrets.
-
-    Args:
-        with_names: user, host and home folder stay in.
-    """
+    """Return the content of ``--report``: the results and the facts under them, without secrets and, unless
+    ``with_names``, without user, host and home folder."""
     driver, inventory = machine.driver, machine.inventory
     facts = {
         "system": {
@@ -251,11 +248,7 @@ def _print(console: Console, line: Text) -> None:
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """Return the report to paste into an issue: problems first, the facts folded below them.
-
-    Args:
-        content: of ``full``, so that names and secrets are gone already.
-    """
+    """Return a ``full`` report to paste into an issue: problems first, the facts folded below them."""
     return "\n".join(_markdown_lines(content)) + "\n"
 
 

@@ -124,16 +124,15 @@ class Lines:
 #: A longer line of a report is not a step; a script that reports a thousand numbers a line needs 30 KB.
 MAX_REPORT_BYTES = 64 * 1024
 
-#: A line whose values are nested deeper than this is not an event: a program that writes it down again, or reads it,
-#: would run out of stack. Ours are 4 deep.
+#: A line nested deeper is not an event: a program that reads or rewrites it would run out of stack. Ours are 4 deep.
 MAX_DEPTH = 64
 
 
 def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     """Return the report on a target's line or None, and the type of evidence that it posed as or None.
 
-    It is a step, however it calls itself, unless it is of another type that targets may report. Source, _seq and _chain
-    are ours. (None, None) is not a report.
+    It is a step, whatever type it claims, unless targets may report that type. Source, _seq and _chain are ours. (None,
+    None) is not a report.
     """
     if len(line) > MAX_REPORT_BYTES:
         return None, None

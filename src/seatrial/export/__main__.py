@@ -73,9 +73,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def export(original: Original, to: str, out: Path, tolerance: float) -> Difference:
     """Write the model, its examples and its card; all three are there afterwards, or none is new.
 
-    Raises:
-        DisagreesError: the outputs differ beyond the tolerance.
-        TrainError: this network cannot be written in this format, or the disk gave up.
+    Raises DisagreesError beyond the tolerance, TrainError for a network that has not this format, or a full disk.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -32,13 +32,10 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Original:
-    """Open the model that a word names.
+    """Open the model that a word names. Raises ModelFileError, InputError: one sentence.
 
-    Args:
-        factory: ``module:factory`` of the network, for weights.
-        shapes: of a row of each input, where nothing else gives them.
-
-    Raises ModelFileError, InputError: one sentence.
+    ``factory``: ``module:factory`` of the network, for weights. ``shapes``: of a row of each input, where nothing else
+    gives them.
     """
     if spec in WEIGHTS and factory is None and not Path(spec).is_file():
         return read_saved(options.default_folder("models"), spec)
@@ -246,8 +243,7 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
     """Return the network of the user's ``module:factory`` and inputs to compare on, {} if it gave none.
 
     The factory takes nothing and returns a network, or a network and its inputs: a tensor, several, or a mapping.
-
-    Raises InputError: it is not there, fails, or returns something else.
+    Raises InputError if it is not there, fails, or returns something else.
     """
     module_name, colon, name = factory.partition(":")
     if not (module_name and colon and name):

@@ -112,8 +112,7 @@ def _static() -> dict[str, bytes]:
 
 # ------------------------------------------------------------------------------------------------------- the API
 
-#: A receipt's page is shown in a frame that may load and run nothing. It has our origin, so that the page around it can
-#: measure its height.
+#: A receipt's page is in a frame that may load and run nothing; of our origin, so that its height can be measured.
 _RECEIPT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox allow-same-origin; frame-ancestors 'self'"
 
 
@@ -248,11 +247,9 @@ _KEEP_ALIVE_S = 15.0
 
 
 class Feed:
-    """Readings for server-sent events: one thread reads for all pages, and encodes each reading once.
+    """Readings for server-sent events: one thread calls ``read`` for all pages, and encodes each reading once.
 
-    Args:
-        read: returns one reading. on_reading: called with each and its CPU time, with None if it failed.
-        tend: called after each, in the same thread, for slow housekeeping.
+    ``on_reading`` gets each and its CPU time, or None if it failed; ``tend`` is called after it, for slow housekeeping.
     """
 
     def __init__(

@@ -30,8 +30,7 @@ MOST_RUNS = COLOURS
 #: Kinds of dashes of look.css: several lines of one run in one plot.
 _DASHES = 4
 
-#: Noise: a relative difference of two measurements, or half a second of the shorter run. Values that a script reported
-#: are compared as they are.
+#: Noise: a relative difference of two measurements, or half a second of the shorter run; none of reported values.
 _NOISE, _NOISE_S = 0.01, 0.5
 
 Verdict = Literal["better", "worse"]
@@ -237,11 +236,8 @@ def _change(first: float, value: float, words: Callable[[float], str]) -> str | 
 
 
 def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
-    """Lay plots of the same ID and axis that two or more have over one another.
-
-    If older receipts have several of one ID, the n-th goes with the n-th. The parts of the steps are among the numbers:
-    as lines, nobody could read them.
-    """
+    """Lay plots of the same ID and axis that two or more have over one another; of several of one ID in older receipts,
+    the n-th goes with the n-th. The parts of the steps are among the numbers."""
     found: dict[tuple[str, str, int], list[tuple[int, Plot]]] = {}
     for run, receipt in enumerate(runs):
         seen: Counter[tuple[str, str]] = Counter()

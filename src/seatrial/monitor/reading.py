@@ -41,10 +41,8 @@ _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 class MachineReader:
     """Reads this machine again and again; handles stay open in between.
 
-    Args:
-        names: what the engines call their containers.
-        pynvml: an already chosen module; None loads the real one.
-        service: also read what only an exporter wants (Gpu.service); slow, so as seldom as the energy.
+    ``names``: what the engines call their containers. ``service``: also read what only an exporter wants (Gpu.service);
+    slow, so as seldom as the energy.
     """
 
     def __init__(self, names: ContainerNames, *, pynvml: Any = None, service: bool = False) -> None:
@@ -291,11 +289,8 @@ COLUMNS = (
 
 
 def open_sink(path: Path) -> ReadingLog:
-    """Open a file by its suffix: .csv or .jsonl. An existing one is continued.
-
-    Raises:
-        UsageError: another suffix. DiskError: the file cannot be written.
-    """
+    """Open a file by its suffix: .csv or .jsonl. An existing one is continued. Raises UsageError for another suffix,
+    DiskError if it cannot be written."""
     kinds = {".csv": CsvLog, ".jsonl": ReadingLog}
     if path.suffix not in kinds:
         raise UsageError(

@@ -37,11 +37,7 @@ def once(read: Read, runs: Runs, console: Console, sink: ReadingLog | None, *, a
 
 
 def watch(read: Read, runs: Runs, console: Console | None, sink: ReadingLog | None, interval_s: float) -> None:
-    """Show readings on a terminal, and write them into a file, until interrupted. Raises DiskError: the disk is full.
-
-    Args:
-        console: a terminal; None: the file alone.
-    """
+    """Show readings on the console, if any, and write them into a file, until interrupted. Raises DiskError."""
     with Live(console=console, screen=True, auto_refresh=False) if console else nullcontext() as live:
         reading, due_s = read(), time.monotonic() + min(interval_s, WARM_UP_S)
         while True:

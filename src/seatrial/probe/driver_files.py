@@ -24,9 +24,7 @@ FLAG_ABI = {"x86_64": 0x0300, "aarch64": 0x0A00}
 
 def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     """Return library name (``libcuda.so.1``) → absolute path for a machine's ABI; the first entry wins, as in ld.so.
-
-    Raises ValueError when ``data`` is not a cache of the new format.
-    """
+    Raises ValueError when ``data`` is not a cache of the new format."""
     start = data.find(MAGIC)
     if start < 0:
         raise ValueError("no glibc-ld.so.cache1.1 header")
@@ -149,15 +147,7 @@ def find(root: str = "/", env: Optional[Mapping[str, str]] = None) -> DriverFile
     else:
         missing.append("nvidia-smi: not in %s" % ", ".join(BINARY_FOLDERS))
     return DriverFiles(
-        version,
-        control,
-        gpus,
-        mig_caps,
-        libraries,
-        _own_folder(host, libraries),
-        binaries,
-        wsl,
-        tuple(missing),
+        version, control, gpus, mig_caps, libraries, _own_folder(host, libraries), binaries, wsl, tuple(missing)
     )
 
 

@@ -6,8 +6,7 @@ from typing import Any, Dict, List, Optional
 from seatrial.probe import nvml
 from seatrial.probe.nvml import ComputeProcess, optional
 
-#: Key of a sample → (NVML's metric number, its unit in ours); throughput is in MiB/s.
-#: Source: nvml.h, nvmlGpmMetricId_t.
+#: Key of a sample → (NVML's metric number, its unit in ours); throughput in MiB/s. Source: nvml.h, nvmlGpmMetricId_t.
 GPM_METRICS = {
     "graphics_activity_pct": (1, 1.0), "sm_activity_pct": (2, 1.0), "sm_occupancy_pct": (3, 1.0),
     "tensor_activity_pct": (5, 1.0), "dram_activity_pct": (10, 1.0), "fp32_activity_pct": (12, 1.0),
@@ -44,9 +43,7 @@ class Gpm:
 
     def read(self, interval_s: float) -> Dict[str, Optional[float]]:
         """Return means over the last ``interval_s``: the same if called sooner, so that their mean is one over time.
-
-        None for each that is not there, and for all before the first interval has passed.
-        """
+        None for what is not there, and for all before the first interval has passed."""
         before_s = self._taken_s
         if before_s is None or time.monotonic() - before_s >= max(_MIN_INTERVAL_S, _TOLERANCE * interval_s):
             compared = self._take() and before_s is not None
@@ -222,8 +219,7 @@ class Gpu:
         }
 
     def service(self) -> Dict[str, Any]:
-        """Return the keys that only an exporter reads, all of them slow: memory temperature, remapped rows, PCIe
-        replays, codecs."""
+        """Return the slow keys that only an exporter reads: memory temperature, remapped rows, PCIe replays, codecs."""
         rows = self._value("nvmlDeviceGetRemappedRows")
         fields = self._value("nvmlDeviceGetFieldValues", [_FIELD_MEMORY_TEMPERATURE])
         encoder, decoder = (self._value("nvmlDeviceGet%sUtilization" % name) for name in ("Encoder", "Decoder"))

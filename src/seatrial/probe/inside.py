@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from typing import Any, Dict, List, Optional
 
 from seatrial.probe import container, cuda, nvml
@@ -133,7 +134,7 @@ def _peers(count: int) -> List[List[int]]:
     pairs: List[List[int]] = []
     if count < 2:
         return pairs
-    try:
+    with suppress(cuda.CudaError):  # what is broken, the kernels have shown already
         driver = cuda.CudaDriver()
         driver.call("cuInit", 0)
         devices = [driver.number("cuDeviceGet", index) for index in range(count)]
@@ -141,6 +142,4 @@ def _peers(count: int) -> List[List[int]]:
             for j in range(count):
                 if i != j and not driver.number("cuDeviceCanAccessPeer", devices[i], devices[j]):
                     pairs.append([i, j])
-    except cuda.CudaError:  # what is broken, the kernels have shown already
-        pass
     return pairs

@@ -97,9 +97,7 @@ class Inventory(NamedTuple):
 
 class ComputeProcess(NamedTuple):
     """A process with a CUDA context; ``pid`` is in the caller's PID namespace (measured in Docker on an H200).
-
-    ``share_pct`` is its part of the SMs' time, where that was read.
-    """
+    ``share_pct`` is its part of the SMs' time, where that was read."""
 
     pid: int
     memory_bytes: Optional[int]
@@ -120,10 +118,8 @@ def present() -> bool:
 
 
 def load() -> Any:
-    """Return the pynvml module, with NVML initialised. Raises NvmlError.
-
-    The library is tried first: importing pynvml costs 0.15 s and several MB, wasted without a driver.
-    """
+    """Return the pynvml module, with NVML initialised. Raises NvmlError. The library is tried first: importing pynvml
+    costs 0.15 s and several MB, wasted without a driver."""
     if not present():
         raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])
     import pynvml
@@ -141,11 +137,7 @@ def initialised(pynvml: Any) -> Any:
 
 
 def inventory(pynvml: Any = None) -> Inventory:
-    """Return every GPU and MIG slice. Never raises for a driver that is missing or broken.
-
-    Args:
-        pynvml: an already chosen module; None loads the real one.
-    """
+    """Return every GPU and MIG slice. Never raises for a driver that is missing or broken."""
     try:
         pynvml = initialised(pynvml) if pynvml is not None else load()
     except NvmlError as error:
@@ -241,10 +233,8 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 class GpuHealth(NamedTuple):
-    """The facts that one GPU reports of itself; None if driver or chip does not.
-
-    ``processes`` and ``processes_bytes`` are those with a CUDA context that NVML shows to this PID namespace.
-    """
+    """The facts that one GPU reports of itself; None if driver or chip does not. ``processes`` are those with a CUDA
+    context that NVML shows to this PID namespace, ``processes_bytes`` theirs."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     uuid: str

@@ -85,8 +85,7 @@ class Window:
 class Evidence:
     """All events of a run, in order and by type.
 
-    Attributes:
-        jumps: sentences about the clock. skipped_lines: lines of events.jsonl that were no JSON object.
+    ``jumps``: sentences about the clock. ``skipped_lines``: lines of events.jsonl that were no JSON object.
     """
 
     moments: tuple[Moment, ...]
@@ -118,10 +117,8 @@ class Evidence:
 
     @cached_property
     def exited(self) -> Moment | None:
-        """Return the end of the target; of several nodes, the first that failed, since the others fail because of it.
-
-        A node's last end counts, since a lost pod comes back, unless the target has started again since.
-        """
+        """Return the end of the target; of several nodes, of the first that failed. A node's last end counts, since a
+        lost pod comes back, unless the target has started again since."""
         both = [*self.all(events.TargetStarted), *self.all(events.TargetExited)]
         places = {id(moment): place for place, moment in enumerate(self.moments)}
         latest = {moment.number("node"): moment for moment in sorted(both, key=lambda moment: places[id(moment)])}
@@ -268,10 +265,8 @@ class Evidence:
 
     @property
     def wall_s(self) -> float | None:
-        """Return the seconds the target ran: as the agent measured, else from its start to the last line about it.
-
-        A target that was started again, in another pod or because peers were lost, ran since its first start.
-        """
+        """Return the seconds the target ran, as the agent measured, else from its first start, which may be in an
+        earlier pod, to the last line about it."""
         if self.target_started is None:
             return None
         nodes = [moment.number("node") for moment in self.all(events.TargetStarted)]
@@ -346,9 +341,7 @@ class RunEvidence:
     @property
     def promises_a_model(self) -> bool:
         """Return True if the job names a folder for saved models, other than one mounted as the script may write there.
-
-        A prediction opens its model, and --help trains nothing.
-        """
+        A prediction opens its model, and --help trains nothing."""
         job = self.plan.job
         saves = job.models is not None and not job.models.read_only
         saves = saves or any(mount.target == CONTAINER_MODELS for mount in job.mounts)

@@ -177,10 +177,7 @@ def _timeout(run: RunEvidence) -> str | None:
 
 
 def _silence(run: RunEvidence) -> str:
-    """Return how long a target had printed nothing when its time was over, and the use of its GPUs: it may hang.
-
-    A server has nothing to print.
-    """
+    """Return how long a target that ran out of time had printed nothing, unless it serves, and the use of its GPUs."""
     started = run.evidence.target_started
     stop = next((each for each in run.evidence.all(Signal) if each.text("origin") == "timeout"), None)
     if run.plan.job.serve is not None or started is None or stop is None or run.output.chunk_times is None:
@@ -244,10 +241,7 @@ def users_signals(run: RunEvidence) -> set[float | None]:
 
 
 def _requests_stop(run: RunEvidence, moment: Moment) -> bool:
-    """Return whether a signal requests the end, and no other pod has gone on since.
-
-    A user's request is reported by the host alone.
-    """
+    """Return whether a signal, a user's by the host's report alone, requests the end, and no pod has begun since."""
     source, origin, node = moment.keys.get("source"), moment.keys.get("origin"), moment.number("node")
     if origin != "engine" and (origin, source) != ("user", "host"):
         return False

@@ -53,8 +53,7 @@ _GOES_ON = re.compile(
     r"Exception (ignored )?in\b|Error in atexit\._run_exitfuncs|--- Logging error ---|(task|future|handle): <"
 )
 
-#: A program that goes on longer than this after an exception has other last words. Buffered standard output is written
-#: at the end, which takes less.
+#: A program that goes on for longer after an exception has other last words; buffered output at its end takes less.
 _SOON_S = 2.0
 #: A launcher raises these because a child failed; they do not explain why the child did.
 _LAUNCHER_ERRORS = ("ChildFailedError", "ProcessExitedException", "ProcessRaisedException",

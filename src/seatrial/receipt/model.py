@@ -144,10 +144,8 @@ class Receipt(Record):
         raise KeyError(f"{name!r}; this receipt has curves of: {known}")
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each point: plot, name, x (the unit of ``at``), at, value, unit.
-
-        Raises ModuleNotFoundError without pandas.
-        """
+        """Return a DataFrame with a row for each point: plot, name, x (the unit of ``at``), at, value, unit. Raises
+        ModuleNotFoundError without pandas."""
         rows = [
             {"plot": plot.id, "name": line.name, "x": plot.x, "at": at, "value": value, "unit": plot.unit}
             for plot in self.plots
@@ -204,11 +202,7 @@ FIXED = frozenset((
 
 
 def load(run_dir: Path) -> Receipt:
-    """Read the receipt of a run.
-
-    Raises:
-        RunNotFoundError: the file is missing. UntrustedPathError: it is not a receipt.
-    """
+    """Read the receipt of a run. Raises RunNotFoundError for a missing file, UntrustedPathError for no receipt."""
     verify = f"seatrial runs verify {run_dir.name}"
     try:
         return Folder(run_dir).get(JSON_NAME, Receipt, max_bytes=MOST_BYTES, run=verify)

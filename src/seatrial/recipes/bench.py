@@ -47,10 +47,8 @@ MEMORY = "gpu_memory_reserved_bytes"
 
 @dataclass
 class Variant:
-    """One way to run the recipe and its measurements, one dictionary per run.
-
-    ``ranks`` is the number of processes that torchrun starts; the throughput is divided by ``gpus``.
-    """
+    """One way to run the recipe and its measurements, one dictionary per run; on ``ranks`` processes of torchrun, with
+    the throughput divided by ``gpus``."""
 
     name: str
     options: list[str]

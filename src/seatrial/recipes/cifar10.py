@@ -335,8 +335,7 @@ def train(
 
     if group.device.type == "cuda":
         test()  # what its first time loads is not the loop's
-        # cuDNN now benchmarks algorithms for the steps' shapes. The test takes as long without, and keeps those it has
-        # just chosen.
+        # cuDNN now benchmarks for the steps' shapes. The test takes as long without, and keeps the chosen algorithms.
         torch.backends.cudnn.benchmark = True
     return fit(step, test, trackers, settings), model
 

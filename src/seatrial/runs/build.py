@@ -38,11 +38,8 @@ from seatrial.system.host import Host
 
 
 def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Echo) -> Plan:
-    """Make all that a start needs: image or virtual environment, output folders, secrets. Return what is to be started.
-
-    Args:
-        host: with what became a secret on the way.
-    """
+    """Make all that a start needs: image or virtual environment, output folders, secrets (``host`` has what became one
+    on the way). Return what is to be started."""
     if not plan.on_this_host:
         pushed = make_image_ready(plan, run.folder, host, echo)
         if pushed is not plan:
@@ -82,10 +79,8 @@ def _shielded(plan: Plan, env: Mapping[str, str], run: Run) -> Plan:
 
 
 def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> Plan:
-    """Build a cluster run's image, and put the recipes' wheel into the record.
-
-    If a registry is named the image is pushed, and the returned plan's pods pull it by its digest.
-    """
+    """Build a cluster run's image, and put the recipes' wheel into the record. If a registry is named the image is
+    pushed, and the returned plan's pods pull it by its digest."""
     from seatrial.backends.kubernetes.manifests import RECIPES
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
@@ -151,10 +146,8 @@ class Built:
 def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lock: bool = False) -> Built:
     """Build a plan's image and verify it; with ``explain``, measure its parts; with ``lock``, write the versions down.
 
-    Raises:
-        DiskError: the image would not fit on the engine's disk.
-        ImageError: the image does not build, differs from the resolved packages, or is over the budget.
-        UsageError: the plan has no image to build.
+    Raises DiskError if it does not fit on the engine's disk, UsageError without an image to build, ImageError if it
+    does not build, differs from the resolved packages, or is over the budget.
     """
     image, job = plan.image, plan.job
     store = table.backend(plan.backend, host).images

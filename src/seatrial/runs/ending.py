@@ -25,10 +25,7 @@ from seatrial.system.text import as_typed
 
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
-    """Make the receipt of a run that has none; None while the run lives. The caller has the run's lock.
-
-    Args and raises: as finalise.
-    """
+    """Make the receipt of a run that has none; None while it lives. The caller has the run's lock. See finalise."""
     handle = handle_of(run, host)
     if ended is not None and (ended.is_live or ended.status == "gone" or not run.has(AgentFinished)):
         ended = None  # the agent's last line is missing: there may be more to collect

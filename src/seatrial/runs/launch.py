@@ -52,11 +52,7 @@ Building = Callable[[], AbstractContextManager[Echo]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run whose plan is made and whose folder is there; nothing has started.
-
-    Attributes:
-        host: of the caller, with what became a secret on the way.
-    """
+    """A run with a plan and a folder; nothing has started. ``host``: with what became a secret on the way."""
 
     run: Run
     plan: Plan
@@ -77,11 +73,8 @@ class _Ground:
 
 
 def plan_only(job: Job, host: Host, *, builds: bool = False) -> Plan:
-    """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build.
-
-    Args:
-        builds: a build follows, so the plan waits longer for package indexes.
-    """
+    """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build. If
+    one follows (``builds``), the plan waits longer for package indexes."""
     ground = _survey(job, host, offline=True)
     run = RunStore(job.project, host).run(new_run_id())
     here = ground.backend.traits.on_this_host
@@ -230,9 +223,8 @@ def without_cached(echo: Echo) -> Echo:
 def start(prepared: Prepared, host: Host, echo: Echo) -> None:
     """Build the image if it is not there, hand the secrets over, start the run detached.
 
-    Raises:
-        SeatrialError, KeyboardInterrupt: it did not start, or was ended at once. The reason is among the run's
-            events, for its receipt; its leases and secrets are taken back.
+    Raises SeatrialError or KeyboardInterrupt if it did not start, or was ended at once: its leases and secrets are
+    taken back, and the reason is among its events.
     """
     from seatrial.runs.build import make_ready  # what builds, which a plan does not need
 

@@ -151,8 +151,7 @@ def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
 _WINDOW_S = 10.0
 
-#: A line is valid for this long, or for this many times the gap of the last two; then the run evaluates, saves or
-#: hangs.
+#: A line is valid for so long, or so many times the gap of the last two; then the run evaluates, saves or hangs.
 _GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
 
 #: Interval between reads of the evidence, and the bytes that its speed is read from.

@@ -183,11 +183,8 @@ _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
-    """Check a model's file. Raises DataError: truncated. UsageError: a pickle, or weights without their network.
-
-    Args:
-        with_network: the command names the function that makes the network of weights.
-    """
+    """Check a model's file. Raises DataError if it is truncated, UsageError for a pickle, or weights without their
+    network unless the command names its function (``with_network``)."""
     if model.kind != "file":
         return
     path = model.files[0]
@@ -250,9 +247,8 @@ def _is_pickle(path: Path) -> bool:
 def find_model(word: str, models: Path, store: RunStore, verb: Verb) -> TrainedModel:
     """Find a file, a recipe with a trained model in ``models``, or a run.
 
-    Raises:
-        DataError: the recipe was not trained, or the file does not exist.
-        UsageError: it is none of these, or a run that failed, made no model, or several.
+    Raises DataError if the recipe was not trained or the file does not exist, UsageError if it is none of these, or a
+    run that failed, made no model, or several.
     """
     if verb is SERVE and (script := re.fullmatch(r"(.+\.py)(:\w+)?", word)) is not None:
         raise UsageError(

@@ -15,10 +15,7 @@ from seatrial.system import nofollow
 
 
 def run_to_resume(store: RunStore, reference: str) -> Run:
-    """Find the run to go on from; of ``last``, the newest that trains: a prediction after it takes nothing from it.
-
-    Raises RunNotFoundError.
-    """
+    """Find the run to go on from; of ``last``, the newest that trains. Raises RunNotFoundError."""
     trained = (run for run in reversed(store.all()) if _trains(run)) if reference == "last" else iter(())
     return next(trained, None) or store.find(reference)
 

@@ -102,11 +102,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Run:
-    """One run.
-
-    Attributes:
-        folder: its record. place: its folder in the project.
-    """
+    """One run: ``folder``, its record, and ``place``, its folder in the project."""
 
     folder: Path
     place: Path
@@ -217,10 +213,7 @@ class Run:
         return not self.records.has("launcher.json")
 
     def save_plan(self, plan: Plan) -> None:
-        """Write plan.json, and agent.json, the part that the container sees.
-
-        Logins in the URLs of package sources stay out of both.
-        """
+        """Write plan.json, and agent.json, which the container sees; both without logins in URLs of package sources."""
         self.records.write("plan.json", plan.model_dump_json(indent=1))
         self.records.write("agent.json", plan.model_dump_json(include={"agent", "injection"}))
 
@@ -294,10 +287,8 @@ def write_seal(run: Run, summary: bytes) -> None:
 
 
 def seal_of(run: Run) -> tuple[Entries, str] | None:
-    """Return (sealed files, the seal's digest); None for a run of an earlier version.
-
-    Raises UntrustedPathError: it is not as it was written.
-    """
+    """Return (sealed files, the seal's digest); None for a run of an earlier version. Raises UntrustedPathError if it
+    is not as it was written."""
     try:
         entries = run.records.get(SEAL, _entries, max_bytes=_MOST_SEAL_BYTES)
         data = run.records.load(SEAL, max_bytes=_MOST_SEAL_BYTES)

@@ -28,12 +28,8 @@ def finalise(
 ) -> Receipt | None:
     """Return the receipt of an ended run, made now unless it exists; None while the run lives.
 
-    Args:
-        ended: its last state, if the caller has just followed it to its end and collected all of it.
-        judged: gets a receipt that is made now as soon as it is written; the container is removed after that.
-
-    Raises:
-        EngineUnavailableError: the engine does not answer, so nobody knows whether the run has ended.
+    ``ended``: its last state, if the caller has just followed it to its end and collected all of it. ``judged``: gets a
+    receipt made now, before the container is removed. Raises EngineUnavailableError if the engine does not answer.
     """
     with run.lock("finalise"):
         if run.ended:

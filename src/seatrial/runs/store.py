@@ -76,10 +76,8 @@ class RunStore:
     def create(self, run_id: str, name: str | None) -> Run:
         """Make the record and the place, both or neither.
 
-        Raises:
-            NameInUseError: a run that is not finalised has the name.
-            DiskError: they cannot be written.
-            UntrustedPathError: ``.seatrial`` in the project is a link.
+        Raises NameInUseError if a run that is not finalised has the name, DiskError if they cannot be written,
+        UntrustedPathError if ``.seatrial`` in the project is a link.
         """
         run = self.run(run_id)
         try:
@@ -187,13 +185,8 @@ class RunStore:
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
     def find(self, reference: str, *, also: Mapping[str, str] = MappingProxyType({})) -> Run:
-        """Find the run of this ID, unique ID prefix or suffix, or name (the newest of that name).
-
-        ``last`` is the newest run. Raises RunNotFoundError.
-
-        Args:
-            also: further names, each with its run's ID; a run's own name counts before them.
-        """
+        """Find the run of this ID, unique ID prefix or suffix, or name, the newest of it; of ``last``, the newest of
+        all. Names of ``also``, each with its run's ID, count after a run's own. Raises RunNotFoundError."""
         runs = self.all() if reference else []
         if reference == "last" and runs:
             return runs[-1]
@@ -217,10 +210,8 @@ class RunStore:
         raise RunNotFoundError(f'No run "{reference}" {where}{hint}', run="seatrial runs ls", instead=instead)
 
     def remove(self, run: Run) -> None:
-        """Delete a run's place and record, and never the targets of links in them.
-
-        Raises UsageError: the run has no record here, so its folder may be anybody's. DiskError.
-        """
+        """Delete a run's place and record, never the targets of links in them. Raises DiskError, or UsageError if the
+        run has no record here, so its folder may be anybody's."""
         if run.folder.parent != self.root or not _ID.fullmatch(run.id):
             raise UsageError(
                 f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
@@ -279,10 +270,8 @@ class Projects:
     """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
 
     The registry is the state folder: the first run of a project writes ``projects/<key>/project.json`` there.
-
-    Args:
-        first: the project where somebody stands, or that was named.
-        host: whose other projects are found; None: there is only the first.
+    ``first``: the project where somebody stands, or that was named. ``host``: whose others are found; None: there is
+    only the first.
     """
 
     def __init__(self, first: RunStore, host: Host | None = None) -> None:
@@ -303,10 +292,7 @@ class Projects:
         return own.name if alone else str(own)
 
     def find(self, run_id: str) -> tuple[str, Run]:
-        """Return (project's key, run) by ID alone, among the stores' own folders: no path can be made of it.
-
-        Raises RunNotFoundError.
-        """
+        """Return (project's key, run) by ID alone, of which no path can be made. Raises RunNotFoundError."""
         if is_run_id(run_id):
             for key, store in self.all().items():
                 run = store.run(run_id)
@@ -340,10 +326,8 @@ def _folders(root: Path) -> list[str]:
 
 
 def store_of(project: Path | None, host: Host | None = None) -> RunStore:
-    """Return the store of the folder that ``--project`` names, else the nearest.
-
-    Raises UsageError: there is no such folder, and no runs are known of one that was there.
-    """
+    """Return the store of the folder that ``--project`` names, else the nearest. Raises UsageError without such a
+    folder, if no runs are known of one that was there."""
     if project is None:
         return nearest_store(Path(), host)
     store = RunStore(project.absolute(), host)

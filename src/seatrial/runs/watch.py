@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -39,8 +39,7 @@ LOG_INTERVAL_S = 0.1
 FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
 
-#: Judges a run (status.py imports it). It is loaded once the run lives: an upgrade of seatrial meanwhile must not mix
-#: two versions in one process.
+#: Judges a run (status.py imports it); loaded once the run lives, since an upgrade must not mix two versions here.
 _JUDGES = "seatrial.runs.ending"
 
 #: Bytes read of the last lines, which an ended agent wrote, and the host after it.
@@ -123,10 +122,8 @@ def _has_finished(run: Run) -> bool:
 def request_stop(
     run: Run, backend: Backend, handle: Handle, grace_s: float, *, origin: str = "user", why: str | None = None
 ) -> None:
-    """Send SIGTERM; after ``grace_s`` the agent kills the rest, and can report it before the engine does.
-
-    Recorded, so that the receipt reports who ended the run, and a search why.
-    """
+    """Send SIGTERM; after ``grace_s`` the agent kills the rest, and can report it before the engine does. The receipt
+    reports who ended the run, and a search why."""
     _record_signal(run, signal.SIGTERM, origin, **({} if why is None else {"why": why}))
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
@@ -149,10 +146,8 @@ def _record_signal(run: Run, number: signal.Signals, origin: str = "user", **mor
 
 @contextmanager
 def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
-    """Pass Ctrl-C to the target as SIGINT, then SIGTERM, then SIGKILL; pass SIGTERM on.
-
-    A server gets SIGTERM at once, upon which it answers all accepted requests.
-    """
+    """Pass Ctrl-C to the target as SIGINT (to a server, which answers all accepted requests, as SIGTERM), then SIGTERM,
+    then SIGKILL; pass SIGTERM on."""
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -215,15 +210,13 @@ def ensure_recorder(run: Run) -> None:
     handle = None if run.ended else run.handle()
     if handle is None or not handle.framed or table.is_elsewhere(handle.backend):
         return
-    try:
+    with suppress(OSError, SeatrialError):  # a convenience
         turn = Turn(run.folder)
         free = turn.take()
         turn.give_back()
         if free:
             argv = own_program("runs", "record", run.id, "--project", str(run.place.parents[2]))
             spawn_detached(argv, output=run.folder / "recorder.log", cwd=run.folder)
-    except (OSError, SeatrialError):  # a convenience
-        pass
 
 
 def record(run: Run, host: Host) -> None:
@@ -242,11 +235,7 @@ _FINDING = events.mark(events.Found)
 
 
 class Alerts:
-    """Reads events.jsonl on from where it was left; other lines than findings cost a search.
-
-    Args:
-        from_now: pass over what was found before.
-    """
+    """Reads events.jsonl on from where it was left, or ``from_now`` on; other lines than findings cost a search."""
 
     def __init__(self, run: Run, *, from_now: bool = False) -> None:
         self._lines = events.Lines(str(run.events_path))

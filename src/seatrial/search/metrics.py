@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from seatrial import events
 from seatrial.errors import SeatrialError, TrialsFailError, UsageError
@@ -105,15 +106,13 @@ class Reading:
     def _reported(self) -> list[float]:
         found: list[float] = []
         mark = events.mark(Step)
-        try:
+        with suppress(OSError):  # gone, or not ours to read; the receipt has the last value
             for line in self._lines.new(_MOST_BYTES):
                 event = events.parse(line) if mark in line else None
                 if event is None or number(event.get("rank")):
                     continue
                 value = self._of(event)
                 found += [value] if value is not None else []
-        except OSError:  # gone, or not ours to read; the receipt has the last value
-            pass
         return found
 
     def _of(self, event: dict[str, object]) -> float | None:
@@ -145,10 +144,8 @@ def ending_of(
 ) -> Ending:
     """Return how a trial ended.
 
-    Args:
-        printed: with a pattern, the last value that its output had.
-        diverged: its last value is not a finite number, so that it cannot be chosen by the one before.
-        series: as in Ending.
+    ``printed``: with a pattern, its output's last value. ``diverged``: the last is not finite, so the one before cannot
+    stand for it. ``series``: as in Ending.
     """
     measured = receipt.measurements
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
@@ -184,10 +181,8 @@ def ending_of(
 
 
 def series_of(objective: Objective, ending: Ending) -> str | None:
-    """Return the full name under which scripts report the objective, as an ended trial shows it, or None.
-
-    What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
-    """
+    """Return the full name under which scripts report the objective, as an ended trial shows it, or None: what came
+    several times while it ran, as a pruner needs it, else what it reported at all."""
     return ending.series or next(
         (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
     )

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -61,14 +62,8 @@ class RayNode:
 
 
 def connect(address: str | None, upload: Path | None = None) -> None:
-    """Join the cluster as a driver.
-
-    Args:
-        address: HOST:PORT of its head; None takes $RAY_ADDRESS, else the cluster that this machine is a node of.
-        upload: folder that Ray copies to every node as its workers' working directory.
-
-    Raises SeatrialError in one sentence.
-    """
+    """Join the cluster at ``address`` (HOST:PORT of its head; None: $RAY_ADDRESS, else this machine's) as a driver. Ray
+    copies ``upload`` to every node as its workers' folder. Raises SeatrialError."""
     import ray
 
     where = address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -131,10 +126,8 @@ def nodes_of_cluster() -> list[RayNode]:
 
 
 def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
-    """Return the resources that a trial takes, by Ray's names.
-
-    Raises UsageError for GPUs by name, or all; CapacityError if no node has as many.
-    """
+    """Return the resources that a trial takes, by Ray's names. Raises UsageError for GPUs by name, or all;
+    CapacityError if no node has as many."""
     request, cpus = job.gpus, job.cpus or 1.0
     if request.kind in ("devices", "all") or request.profile is not None:
         raise UsageError(
@@ -157,10 +150,8 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
 
 
 def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Path) -> bool:
-    """Return True if every node sees this disk: it can read the marker file.
-
-    Raises EngineUnavailableError, naming the first node that cannot run a trial.
-    """
+    """Return True if every node sees this disk: it can read the marker file. Raises EngineUnavailableError, naming the
+    first node that cannot run a trial."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -205,10 +196,8 @@ def _node_check() -> Any:
             table.choose(backend, Host(), gpus_wanted=gpus_wanted)
         except Exception as error:  # noqa: BLE001  # another version may raise anything
             answer["problem"] = str(error)
-        try:
+        with suppress(OSError):
             answer["shared"] = Path(marker).read_text() == text
-        except OSError:
-            pass
         return answer
 
     check.__module__ = "__main__"
@@ -233,11 +222,9 @@ class RemoteStudy:
 
     def send(self, kind: str, **keys: Any) -> None:
         """Send a line; the reader may have gone."""
-        try:
+        with suppress(BrokenPipeError, ValueError):
             self.out.write(json.dumps({"kind": kind, **keys}) + "\n")
             self.out.flush()
-        except (BrokenPipeError, ValueError):
-            pass
 
     def send_problem(self, error: SeatrialError) -> None:
         self.send("problem", message=error.message, cause=error.cause, run=error.run, exit_code=error.exit_code)
@@ -289,13 +276,8 @@ class NodeSearch(Search):
 
 
 def request_of(ids: list[str], requested: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuRequest:
-    """Return a request for exactly the GPUs that Ray gave to this trial, by UUID.
-
-    Args:
-        ids: NVML's indices, or UUIDs if the node was started with those.
-
-    Raises GpuContractError: Ray counts GPUs that are not there.
-    """
+    """Return a request for exactly the GPUs that Ray gave to this trial, by UUID. ``ids``: NVML's indices, or UUIDs if
+    the node was started with those. Raises GpuContractError for GPUs that are not there."""
     if not ids:
         return GpuRequest("none")
     uuids = {**{str(gpu.index): gpu.uuid for gpu in gpus if gpu.mig is None}, **{gpu.uuid: gpu.uuid for gpu in gpus}}

@@ -102,9 +102,7 @@ class Definition:
 def define(table: SweepTable, settings: Sequence[str] = (), name: str | None = None) -> Definition:
     """Check ``[sweep]``, with flags in place of its keys, and the ``--set`` flags, which replace its settings by name.
 
-    Its title and its job are added with the job; without ``name`` so is its name, which is made of all of it.
-
-    Raises UsageError, naming the flag and what would be right.
+    Title and job are added with the job, and without ``name`` the name, which is made of all of it. Raises UsageError.
     """
     named = {text.partition("=")[0].replace("-", "_") for text in settings}
     of_table = {key: value for key, value in table.set.items() if key.replace("-", "_") not in named}

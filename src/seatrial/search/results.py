@@ -133,13 +133,8 @@ def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int
 
 
 def seconds_left(trials: Sequence[Trial], most: int | None, parallel: int, ends_at: float | None) -> float | None:
-    """Return the time until all trials have ended, by the mean of those that have, or until the budget is used up.
-
-    Args:
-        ends_at: as in Search.
-
-    Returns None if there is nothing to go by.
-    """
+    """Return the time until all trials have ended, by the mean of those that have, or until ``ends_at`` (see Search),
+    when the budget is used up; None if there is nothing to go by."""
     spans = [
         trial.ended_at - trial.begun_at
         for trial in trials
@@ -178,10 +173,7 @@ def refresh(search: Search, names: Names) -> None:
 
 
 def write(search: Search, names: Names) -> Path:
-    """Write index.html and results.json without ``names``; return the page's path.
-
-    Raises DiskError, UntrustedPathError.
-    """
+    """Write index.html and results.json without ``names``; return the page. Raises DiskError, UntrustedPathError."""
     project, place = search.job.project, (*PLACE_FOLDER, search.study.definition.name)
     trials = [_clean(trial, names) for trial in search.study.shown()]
     results = json.dumps([trial.as_dict() for trial in trials], indent=1)

@@ -90,11 +90,7 @@ def _run_and_free(search: Search, trial: Trial, freed: Queue[None]) -> None:
 
 
 def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
-    """Start a new trial, or follow the run of a lost one, to its end.
-
-    Args:
-        free: called when its end is recorded, before its container is removed.
-    """
+    """Start a new trial, or follow the run of a lost one, to its end. ``free``: called before its container goes."""
     run = _run_of_lost(search, trial)
     just_started = run is None
     if run is None:
@@ -165,10 +161,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
 
 
 def start_run(search: Search, prepared: Prepared) -> bool:
-    """Start a prepared run, its image built first if it is missing; return False if the search ended meanwhile.
-
-    Raises SeatrialError.
-    """
+    """Start a prepared run, image included; return False if the search ended first. Raises SeatrialError."""
     try:
         with _building(search) as progress:
             launch.start(prepared, search.host, launch.without_cached(progress))
@@ -253,11 +246,7 @@ def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
 
 
 def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
-    """Return a sentence on the process that an ended run has left on its GPUs; None if there is none.
-
-    Args:
-        hurry: do not wait for the driver once it is set.
-    """
+    """Return a sentence on the process that an ended run has left on its GPUs, or None, at once if ``hurry`` is set."""
     deadline = time.monotonic() + _LEFT_S
     while found := [(gpu, process) for gpu in gpus for process in _on_gpu(gpu.uuid) if _belongs(process.pid, run)]:
         if time.monotonic() >= deadline or hurry.is_set():

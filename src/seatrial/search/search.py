@@ -250,11 +250,6 @@ def looked_at(study: Study, host: Host) -> Search:
     return _search(study, study.definition.trials, None, 1, job, host, lambda line: None)
 
 
-def place_of(project: Path, name: str) -> Path:
-    """Return the folder in the project that has a study's page."""
-    return project.joinpath(*PLACE_FOLDER, name)
-
-
 def _named(definition: Definition, job: Job) -> Definition:
     """Return what is searched with its job and a name, which is made from both if none was typed."""
     title = " ".join((job.target.value or job.image.ready or "image", *job.target.args))
@@ -332,10 +327,8 @@ def with_share(job: Job, host: Host) -> Job:
 
 
 def how_many(job: Job, host: Host) -> int:
-    """Return the number of trials at once.
-
-    On GPUs by what each requests; on the CPU by --cpus, and one without it: a script takes all cores there are.
-    """
+    """Return the number of trials at once: on GPUs by what each requests; on the CPU by --cpus, and one without it,
+    since a script takes all cores there are."""
     gpus = read_host(host).gpus
     wanted = job.gpus
     if wanted.kind == "none" or not gpus:

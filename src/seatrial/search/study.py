@@ -125,11 +125,9 @@ class Study:
     # Changing it
 
     def ask(self, *, most: int | None = None, settings: Settings | None = None) -> Trial | None:
-        """Return a new trial of this process, or one that waits to run again; None if none are left.
+        """Return a new trial, or one that waits to run again; None once the study has ``most``.
 
-        Args:
-            most: trials that the study may have at most.
-            settings: of the new trial; None lets the study's search choose.
+        ``settings``: of the new trial; None lets the study's search choose.
         """
         self._join()
         with self._changing():

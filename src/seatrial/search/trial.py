@@ -25,11 +25,7 @@ State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "no
 
 @dataclass(frozen=True)
 class TrialReport:
-    """A value of the objective that the script reported.
-
-    Attributes:
-        step: 1 for the first report, 2 for the second …
-    """
+    """A value of the objective that the script reported; ``step`` is 1 for the first report, 2 for the second …"""
 
     step: int
     value: float
@@ -159,12 +155,10 @@ def ways_in(job: Job, names: Sequence[str]) -> dict[str, str]:
 
 
 def _way_in(job: Job, name: str, source: str | None) -> str:
-    """Return the way in which the target takes a setting.
+    """Return the way in which the target takes a setting. Raises UsageError when its source shows none.
 
     ``--flag``; ``--flag=`` or ``name=``, the value in the same word; ``--flag?`` or ``--flag?--no-flag``, of a switch
     the words for true, and for false; or the name of a variable.
-
-    Raises UsageError when its source shows none.
     """
     variable = re.sub("[-.]", "_", name.upper())
     if job.target.kind == "recipe":

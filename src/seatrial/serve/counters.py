@@ -85,11 +85,7 @@ def upper_s(bucket: int) -> float:
 
 
 class Counters:
-    """The memory, and one process's place in it.
-
-    Args:
-        descriptor: of the memory, from ``Counters.create``. places: how many there are. place: this process's.
-    """
+    """The memory, of this ``descriptor`` from ``Counters.create``, and one process's place among so many."""
 
     def __init__(self, descriptor: int, places: int, place: int) -> None:
         self.descriptor, self.places = descriptor, places

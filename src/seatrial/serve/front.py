@@ -45,12 +45,8 @@ _FRESH_S = 1.0
 
 
 class Front:
-    """One front.
-
-    Args:
-        listener: bound. sock: its end of the socketpair. counters: its place in the common memory.
-        signals: to the process that starts it.
-    """
+    """One front. ``sock``: its end of the socketpair. ``counters``: its place in the common memory. ``signals``: those
+    to the process that starts it."""
 
     def __init__(
         self, options: Options, listener: socket.socket, sock: socket.socket, counters: Counters, signals: StopSignals

@@ -26,11 +26,7 @@ class Refusal:
 
 
 class PendingRequest:
-    """One request's rows at the model.
-
-    Attributes:
-        answer: gets the answers in the order of the rows, or a refusal.
-    """
+    """One request's rows at the model. ``answer`` gets the answers in the order of the rows, or a refusal."""
 
     __slots__ = ("answer", "answers", "deadline_s", "first", "left")
 
@@ -42,11 +38,8 @@ class PendingRequest:
 
 
 class ModelLink(asyncio.Protocol):
-    """asyncio's protocol on the socketpair.
-
-    Args:
-        on_change: called when the phase has changed: ``loading`` → ``ready`` → ``draining`` or ``lost``.
-    """
+    """asyncio's protocol on the socketpair. ``on_change`` is called with each phase: ``loading`` → ``ready`` →
+    ``draining`` or ``lost``."""
 
     def __init__(self, counters: Counters, queue: int, timeout_s: float, on_change: Callable[[], None]) -> None:
         self._counters, self._queue, self._timeout_s, self._on_change = counters, queue, timeout_s, on_change

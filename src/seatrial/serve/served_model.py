@@ -46,10 +46,8 @@ def classifier(name: str, kind: str, taken: TensorSpec, labels: Sequence[str]) -
 
 
 class Reader(Protocol):
-    """Requests to rows and answers to JSON, in a front process. Picklable; imports no torch.
-
-    Each method raises ``serve.errors.BadInputError`` with one sentence for a request that it cannot read.
-    """
+    """Requests to rows and answers to JSON, in a front process. Picklable; imports no torch. Raises BadInputError with
+    one sentence for a request that it cannot read."""
 
     description: Description
 
@@ -67,9 +65,8 @@ class Reader(Protocol):
 class WarmUp:
     """The comparison before the first request is accepted.
 
-    Attributes:
-        examples: how many saved examples were compared; 0 where none were saved with the model.
-        largest_difference: of any output, absolute. seconds: loading, capturing and comparing.
+    ``examples``: saved ones that were compared, or 0. ``largest_difference``: of any output, absolute. ``seconds``: in
+    all.
     """
 
     examples: int
@@ -85,16 +82,12 @@ class ServedModel(Protocol):
     max_batch: int
 
     def warm_up(self) -> WarmUp:
-        """Capture graphs, run every batch size once, compare with the saved outputs.
-
-        Raises ServeError: the outputs differ beyond tolerance, or are not finite.
-        """
+        """Capture graphs, run every batch size once, compare with the saved outputs. Raises ServeError if the outputs
+        differ beyond tolerance, or are not finite."""
 
     def predict(self, rows: Sequence[Row]) -> list[Answer]:
-        """Compute one batch of at most ``max_batch`` rows; answers in the same order.
-
-        Raises DeviceLostError: the GPU is gone. BadInputError: these rows do not fit the model.
-        """
+        """Compute one batch of at most ``max_batch`` rows; answers in the same order. Raises DeviceLostError without
+        the GPU, BadInputError for rows that do not fit the model."""
 
 
 #: Largest difference of a probability. fp32 on another device and fp16 differ by less than 0.005 on trained networks;

@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 from seatrial.serve.errors import ServeError
 
@@ -24,11 +25,9 @@ _DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0x
 
 
 def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
-    """Return a listening socket for each front, all on one port. Raises ServeError if the port is taken.
-
-    The kernel deals connections out to sockets of a port (SO_REUSEPORT). With one socket for all, the front that wakes
-    first takes every connection that waits there.
-    """
+    """Return a listening socket for each front, all on one port, among which the kernel deals out connections
+    (SO_REUSEPORT): of one socket for all, the front that wakes first takes all. Raises ServeError if the port is
+    taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         first = _bound(family, host, port, shared=False)  # fails where another server has the port, also a shared one
@@ -69,10 +68,8 @@ def refuse_new(listener: socket.socket) -> None:
 
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
     program = struct.pack("HP", len(_DROP_SYN), ctypes.addressof(instructions))
-    try:
+    with suppress(OSError):  # a kernel without it: a connection of these milliseconds is reset
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    except OSError:  # a kernel without it: a connection of these milliseconds is reset
-        pass
 
 
 async def emptied(listener: socket.socket, patience_s: float) -> bool:

@@ -22,6 +22,7 @@ import tempfile
 import tokenize
 import zipfile
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -53,10 +54,7 @@ def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
     """Make the archive that fits into a ConfigMap which ``kubectl apply`` takes. Raises DiskError.
 
     It has no docstrings, comments, sources of known failures and layers that no program prints, and no driver of
-    ``tune``. Lines keep their numbers.
-
-    Args:
-        stand_ins: packages of seatrial.compat that the run needs.
+    ``tune``. Lines keep their numbers. ``stand_ins``: packages of seatrial.compat that the run needs.
     """
     form = Path(__file__).read_bytes() + ",".join(stand_ins).encode()
     return _written(directory, _contents(), form, lambda _: _pod_archive(tuple(stand_ins)))
@@ -64,7 +62,10 @@ def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
 
 @functools.cache
 def _pod_archive(stand_ins: tuple[str, ...]) -> bytes:
-    return _as_stream(_lean(_contents(), stand_ins))
+    text = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "pb": 0, "nice_len": 273}]
+    lean = zip_bytes(_lean(_contents(), stand_ins), zipfile.ZIP_STORED)
+    stream = lzma.compress(lean, filters=text)
+    return zip_bytes({"__main__.py": _UNPACK.encode(), _WITHIN: stream}, zipfile.ZIP_STORED)
 
 
 def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str, bytes]:
@@ -83,12 +84,6 @@ def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str
         if name not in unused
     }
     return {**lean, _CATALOG: json.dumps(catalog, ensure_ascii=False, separators=(",", ":")).encode()}
-
-
-def _as_stream(contents: Mapping[str, bytes]) -> bytes:
-    text = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "pb": 0, "nice_len": 273}]
-    stream = lzma.compress(zip_bytes(contents, zipfile.ZIP_STORED), filters=text)
-    return zip_bytes({"__main__.py": _UNPACK.encode(), _WITHIN: stream}, zipfile.ZIP_STORED)
 
 
 def _without_prose(source: bytes) -> bytes:
@@ -114,11 +109,9 @@ def _without_prose(source: bytes) -> bytes:
 def build(directory: Path, *, compiled: bool = False) -> Path:
     """Build the archive ``agent-<hash of its content>.pyz`` in ``directory``, unless it is there; return its path.
 
-    It is written aside and renamed, so that a reader never meets half of it. Raises DiskError.
-
-    Args:
-        compiled: with each source what this Python makes of it, twice the size. A container's Python of the same
-            version (3.11 and 3.11) then starts the agent with a quarter of the CPU; any other compiles the sources.
+    It is written aside and renamed, so that a reader never meets half of it. ``compiled``: with this Python's bytecode,
+    twice the size: a container's Python of this version then starts the agent with a quarter of the CPU. Raises
+    DiskError.
     """
     if not compiled:
         return _written(directory, _contents(), b"", zip_bytes)
@@ -140,10 +133,8 @@ def _written(
 
 
 def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; it passes over one of another Python's.
-
-    Each is marked unchecked: else zipimport would compare times of the source. Source: PEP 552; Lib/zipimport.py.
-    """
+    """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; another Python passes over it. Each is marked
+    unchecked, or zipimport would compare times of the source. Source: PEP 552; Lib/zipimport.py."""
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
     both: dict[str, bytes] = {}
     for name, data in contents.items():
@@ -219,21 +210,17 @@ def start_copying(directory: Path, archive: Path) -> Future[Interpreter | None]:
 
 
 def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
-    """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts.
-
-    None if this Python cannot be copied: another system than Linux, another C library than glibc. Raises DiskError.
-    """
+    """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts. None
+    if this Python cannot be copied: other than Linux with glibc. Raises DiskError."""
     if sys.platform != "linux":
         return None
     program = Path(interpreter_program.__file__)
     made_of = [os.path.realpath("/proc/self/exe"), str(archive), program.read_text()]
     index = directory / f"python-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):
         kept = json.loads(index.read_bytes())
         if kept["sources"] == _states(kept["sources"]) and (directory / kept["folder"]).is_dir():
             return Interpreter(directory / kept["folder"], kept["words"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     aside = Path(tempfile.mkdtemp(dir=directory, prefix=".python-"))
     try:
         call = [made_of[0], "-I", "-S", str(program), str(archive), str(aside)]

@@ -32,12 +32,7 @@ _OWN = (
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that has ended.
-
-    Attributes:
-        exit_code: negative N when signal N ended it.
-        stdout, stderr: decoded with replacement; "" where they were not captured.
-    """
+    """A command that has ended; ``exit_code`` is negative N when signal N ended it, text "" if not captured."""
 
     argv: tuple[str, ...]
     exit_code: int
@@ -60,12 +55,8 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run to the end and capture both streams; the caller judges the exit code.
-
-    Raises:
-        EngineUnavailableError: the program does not exist.
-        CommandTimeoutError: it did not end in ``timeout_s`` seconds and was killed.
-    """
+    """Run to the end and capture both streams; the caller judges the exit code. Raises EngineUnavailableError without
+    the program, CommandTimeoutError if it was killed after ``timeout_s`` seconds."""
     try:
         # Standard input is closed unless given, and the terminal is out of reach: a tool that wants a password must
         # fail, not hang. Ctrl-C is for us, who may be stopping a run with this command.
@@ -117,10 +108,8 @@ def stream(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run to the end, handing over each line of both streams as it comes; all of it is ``stdout`` of the result.
-
-    An exception, Ctrl-C included, ends the command before it goes on. Raises EngineUnavailableError.
-    """
+    """Run to the end, handing over each line of both streams as it comes; all of it is ``stdout`` of the result. An
+    exception, Ctrl-C included, ends the command first. Raises EngineUnavailableError."""
     with contextlib.closing(_lines(argv, env, cwd)) as reading:
         while True:
             try:
@@ -132,10 +121,8 @@ def stream(
 
 
 def lines(argv: Sequence[str]) -> Iterator[str]:
-    """Run to the end, giving each line of both streams as it comes. A caller that stops early ends the command.
-
-    Raises EngineUnavailableError, and CommandError when the exit code is not 0.
-    """
+    """Run to the end, giving each line of both streams as it comes; a caller that stops early ends the command. Raises
+    EngineUnavailableError, and CommandError when the exit code is not 0."""
     ended = yield from _lines(argv, None, None)
     if ended.exit_code != 0:
         raise failed(Completed(ended.argv, ended.exit_code, stderr=ended.stdout))
@@ -163,13 +150,10 @@ def call_interactive(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run on the caller's terminal. Ctrl-C reaches the command, which decides how to react.
+    """Run on the caller's terminal. Ctrl-C reaches the command, which decides. Raises EngineUnavailableError.
 
-    Args:
-        keep_stderr: pass stderr on and keep a copy in the result; the command then sees no terminal there.
-        withhold: parts that are not passed on, because the caller words them itself.
-
-    Raises EngineUnavailableError.
+    ``keep_stderr``: pass stderr on, but for ``withhold``, which the caller words itself, and keep a copy in the result;
+    the command then sees no terminal there.
     """
     stderr = subprocess.PIPE if keep_stderr else None
     kept = bytearray()
@@ -203,19 +187,10 @@ def install_extra(extra: str) -> str:
 
 
 def spawn_detached(
-    argv: Sequence[str],
-    *,
-    output: Path,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
+    argv: Sequence[str], *, output: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> int:
-    """Start in a session of its own, so that it outlives the caller and its terminal; the process ID.
-
-    Args:
-        output: gets both streams, appended.
-
-    Raises EngineUnavailableError.
-    """
+    """Start in a session of its own, which outlives the caller and its terminal, with both streams appended to
+    ``output``; return the process ID. Raises EngineUnavailableError."""
     with output.open("ab") as file:
         process = _start(argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env, cwd=cwd)
     process.returncode = 0  # nobody waits for it through this object, which is not a leak
@@ -223,11 +198,7 @@ def spawn_detached(
 
 
 class Piped:
-    """A command whose output is read by descriptor.
-
-    Attributes:
-        stdout: read end of its stdout.
-    """
+    """A command whose stdout is read by descriptor."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
@@ -264,12 +235,8 @@ def piped(argv: Sequence[str]) -> Piped:
 
 
 def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
-    """Start a command that leaves a child behind and ends at once; return the child's standard input and output.
-
-    The child has its own session and the root folder. Both files are text.
-
-    Raises EngineUnavailableError.
-    """
+    """Start a command that leaves a child behind, in its own session and the root folder, and ends at once; return the
+    child's standard input and output, as text. Raises EngineUnavailableError."""
     process = _start(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
     )
@@ -349,11 +316,7 @@ def remembering() -> Iterator[None]:
 
 
 def remembered(question: Hashable, ask: Callable[[], T], worth: Callable[[T], bool]) -> T:
-    """Return the answer to a question, an earlier one if that is fresh.
-
-    Args:
-        worth: returns True if an answer may be given again; "not found" may not.
-    """
+    """Return the answer to a question, an earlier one if that is fresh and ``worth`` it; "not found" is not."""
     with _memo_lock:
         known = _answers.get(question) if _memos_open else None
     if known is not None and time.monotonic() - known[0] < _GOOD_FOR_S:

@@ -27,12 +27,9 @@ class ArchiveFile(io.FileIO):
 
 
 def write_atomically(path: Path, data: bytes, mode: int = 0o644, *, folder: int | None = None) -> None:
-    """Write aside in the same folder, flush to the disk, rename over ``path``.
+    """Write aside in the same folder, flush to the disk, rename over ``path``. Raises DiskError; the file stays then.
 
-    Args:
-        folder: a descriptor of the path's folder, in whose place somebody may have put a link by now.
-
-    Raises DiskError; the file at ``path`` is then untouched.
+    ``folder``: a descriptor of the path's folder, in whose place somebody may have put a link by now.
     """
     name = str(path) if folder is None else path.name
     aside = str(Path(name).with_name(f".{path.name}.{secrets.token_hex(4)}"))

@@ -33,9 +33,7 @@ WANDB_KEY, HUB_TOKEN = LOGINS = ("WANDB_API_KEY", "HF_TOKEN")
 class Host:
     """One command's view of this machine and its user.
 
-    Attributes:
-        env: the environment; never changed, and secrets that a command makes itself are not in it.
-        secrets: values that take precedence over the environment when a secret is handed over.
+    ``env`` never changes, and has no secrets that a command makes; those of ``secrets`` take precedence over it.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, *, secrets: Mapping[str, str] | None = None) -> None:
@@ -92,9 +90,7 @@ class Host:
 
     def client_call(self, engine: str) -> list[str]:
         """Return an engine's program and global options: ``SEATRIAL_DOCKER`` or ``SEATRIAL_PODMAN``, or its name.
-
-        Raises UsageError: the variable is not a command line.
-        """
+        Raises UsageError if the variable is not a command line."""
         variable = f"SEATRIAL_{engine.upper()}"
         try:
             return shlex.split(self.env.get(variable, "")) or [engine]
@@ -110,9 +106,7 @@ class Host:
         """Return ``$SEATRIAL_STATE``, ``$XDG_STATE_HOME/seatrial`` or ``~/.local/state/seatrial``; made with mode 0700.
 
         An existing folder must be the user's; nobody else can write it afterwards. Without a HOME that can be written:
-        ``/var/tmp/seatrial-<uid>``, which outlives a restart of the machine.
-
-        Raises DiskError: none of them can be made, or the folder belongs to another user.
+        ``/var/tmp/seatrial-<uid>``, which outlives a restart. Raises DiskError if there is none.
         """
         trouble: OSError | None = None
         candidates = self._state_candidates()
@@ -136,13 +130,10 @@ class Host:
 
     @cached_property
     def cache_folder(self) -> Path:
-        """Return ``$XDG_CACHE_HOME/seatrial`` or ``~/.cache/seatrial``; made if missing.
+        """Return ``$XDG_CACHE_HOME/seatrial`` or ``~/.cache/seatrial``, made if missing, for what a run can make again.
 
-        It holds downloads and compiled kernels, which a run can do without and makes again. Without a HOME that can be
-        written: ``/var/tmp/seatrial-cache-<uid>``. A relative path is ignored, as in the XDG base directory
-        specification: https://specifications.freedesktop.org/basedir-spec/latest/
-
-        Raises DiskError: none of them can be made, or all belong to another user.
+        Without a HOME that can be written: ``/var/tmp/seatrial-cache-<uid>``. A relative path is ignored. Raises
+        DiskError. Source: https://specifications.freedesktop.org/basedir-spec/latest/
         """
         candidates = self._cache_candidates()
         for candidate in candidates:
@@ -157,9 +148,7 @@ class Host:
     def runtime_folder(self) -> Path:
         """Return this user's folder for secrets and sockets, in memory where the machine has such a place; mode 0700.
 
-        If other users have made all of those, it lies in the state folder.
-
-        Raises DiskError: it cannot be made anywhere, or is another user's everywhere.
+        If other users have made all of those, it lies in the state folder. Raises DiskError.
         """
         candidates = [*self._runtime_candidates(), self.state_folder / "runtime"]
         for candidate in candidates:
@@ -244,10 +233,8 @@ def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Return True if it exists or can be made, and is this user's: another could put an agent of his own there.
-
-    Links are judged by who made them: anybody may make one in /var/tmp.
-    """
+    """Return True if it exists or can be made, and is this user's: another could put an agent of his own there. Links
+    are judged by who made them: anybody may make one in /var/tmp."""
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)
@@ -285,11 +272,7 @@ class Caller:
 
 
 def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) -> Caller:
-    """Look at this process's standard streams.
-
-    Args:
-        shows_output: the target's stdout goes to ours.
-    """
+    """Look at this process's standard streams. ``shows_output``: the target's stdout goes to ours."""
     screens = tuple(number for number in (1, 2) if shows_output and os.isatty(number))
     columns, lines = window_size(screens[0]) if screens else (_COLUMNS, _LINES)
     return Caller(

@@ -49,11 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Names:
-    """Names to take out. Without any, only text that looks like a secret is taken out.
-
-    Attributes:
-        secrets: values. homes: absolute paths.
-    """
+    """Names to take out, ``homes`` as absolute paths. Without any, only text that looks like a secret is taken out."""
 
     users: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -67,10 +63,8 @@ class Names:
         return text
 
     def scrub(self, value: T, keep: Collection[str] = ()) -> T:
-        """Return the same JSON without them, also in the middle of texts; leave the values under a key of ``keep``.
-
-        The value of a key that names a secret is always taken out.
-        """
+        """Return the same JSON without them, also in the middle of texts, and without the value of a key that names a
+        secret; leave the values under a key of ``keep``."""
         scrubbed: Any = value
         if isinstance(value, dict):
             scrubbed = {self._key(key): self._value(key, item, keep) for key, item in value.items()}
@@ -112,11 +106,7 @@ class Names:
 
 
 def names_of(host: Host, *, secrets: Iterable[str] = (), hosts: Iterable[str] = ()) -> Names:
-    """Collect the names of this user and machine.
-
-    Args:
-        secrets: names of further variables whose values are secret. hosts: further names of machines.
-    """
+    """Collect the names of this user and machine, those of ``hosts``, and the values of the variables ``secrets``."""
     users, homes = ([host.account.pw_name], [host.account.pw_dir]) if host.account else ([], [])
     users += [host.env.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")]
     users += [user.partition("@")[0].rpartition("\\")[2] for user in users]  # me@corp.example, CORP\me

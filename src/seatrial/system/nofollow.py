@@ -31,12 +31,7 @@ NO_RESULTS = frozenset({"__pycache__", "node_modules", "site-packages", "venv", 
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file, to be read.
-
-    Raises:
-        FileNotFoundError: there is none.
-        UntrustedPathError: a link, a folder, a pipe or a device.
-    """
+    """Open a regular file, to be read. Raises FileNotFoundError, or UntrustedPathError for a link or any other file."""
     try:
         descriptor = os.open(path, _FILE)
     except FileNotFoundError:
@@ -58,13 +53,8 @@ def require_regular(descriptor: int, path: Path) -> BinaryIO:
 def folder(top: Path, *parts: str, make: bool = False) -> Iterator[int]:
     """Open the folder ``top/parts…``. ``top`` is trusted, links in it too; no part below may be one.
 
-    Args:
-        make: what is missing is made, for which no part of ``top`` may be a link either.
-
-    Raises:
-        FileNotFoundError: it is not there, and not to be made.
-        UntrustedPathError: a part is a link or no folder.
-        DiskError: it cannot be made.
+    ``make``: what is missing is made, for which no part of ``top`` may be a link either. Raises FileNotFoundError,
+    UntrustedPathError for a part that is a link or no folder, DiskError if it cannot be made.
     """
     descriptor = open_source(top) if make else os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     path = top
@@ -115,9 +105,8 @@ def _is_a_link(path: Path) -> UntrustedPathError:
 def open_source(path: Path) -> int:
     """Return a descriptor of what an absolute path names, and of nothing behind a link on its way.
 
-    Folders are opened; a file, pipe or device is held (O_PATH) and not opened.
-
-    Raises UntrustedPathError: it is not there, or the path or a folder above it is a link.
+    Folders are opened; a file, pipe or device is held (O_PATH). Raises UntrustedPathError for a link, or without the
+    path.
     """
     descriptor, at = os.open("/", _FOLDER), Path("/")
     for part in path.parts[1:]:
@@ -146,11 +135,8 @@ def _hold(parent: int, name: str, path: Path) -> int:
 def copy_tree(top: Path, target: Path, *, names: Collection[str] = (), hidden: Collection[os.stat_result] = ()) -> None:
     """Copy a folder and what is below it; its files by a hard link where the disk is the same. A link stays one.
 
-    Args:
-        top: absolute, with no link on its way.
-        names: of folders in it that are left out. hidden: folders that are, wherever they are.
-
-    Raises UntrustedPathError; DiskError.
+    ``top``: absolute, with no link on its way. ``names``: of folders in it that are left out; ``hidden``: wherever they
+    are. Raises UntrustedPathError; DiskError.
     """
     held, modes = open_source(top), list[tuple[Path, int]]()
     pending: list[tuple[str, ...]] = [()]
@@ -193,10 +179,8 @@ def _copy_files(source: int, target: Path) -> list[str]:
 
 
 def write_inside(project: Path, *parts: str, data: bytes) -> Path:
-    """Replace a file of a project, made with its folders where it is missing; return its path.
-
-    Raises UntrustedPathError: a link is on the way by now; DiskError.
-    """
+    """Replace a file of a project, made with its folders where it is missing; return its path. Raises
+    UntrustedPathError if a link is on the way by now; DiskError."""
     path = project.joinpath(*parts)
     with folder(project, *parts[:-1], make=True) as held:
         write_atomically(path, data, folder=held)
@@ -239,9 +223,8 @@ def copy_file(source: Path, target: BinaryIO) -> None:
 def remove_tree(parent: int, name: str) -> None:
     """Delete a folder and all below it, or any other file of the name; a link is deleted, never what it points to.
 
-    However deep it is nested: folders in it are moved up before they are emptied, so two descriptors are enough.
-
-    Raises OSError: something cannot be deleted, e.g. because it belongs to another user.
+    However deep it is nested: folders in it are moved up before they are emptied, so two descriptors are enough. Raises
+    OSError.
     """
     try:
         os.unlink(name, dir_fd=parent)
@@ -304,9 +287,8 @@ def files_below(
 ) -> Iterator[os.DirEntry[str]]:
     """Yield entries of regular files below a folder, as deep as paths go; at most so many are looked at.
 
-    Links are left alone, or with ``links`` named as what they are.
-
-    A folder whose name is among ``skip``, or begins with a dot unless ``hidden``, is passed over.
+    A link is passed over, or with ``links`` named as what it is; so is a folder of ``skip``, or with a dot unless
+    ``hidden``.
     """
     left, looked_at = [str(top)], 0
     while left and looked_at < most_entries:

@@ -61,12 +61,8 @@ class Folder:
         self.path, self._mode, self._own, self._shared = path, mode, own, shared
 
     def load(self, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
-        """Return a record's bytes.
-
-        Raises:
-            FileNotFoundError: there is none.
-            UntrustedPathError: a link, pipe, device or folder, another user's file where that matters, or too large.
-        """
+        """Return a record's bytes. Raises FileNotFoundError, or UntrustedPathError for a link, pipe, device or folder,
+        another user's file where that matters, or one that is too large."""
         path = self.path / name
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
@@ -78,15 +74,10 @@ class Folder:
         return data
 
     def get(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES, run: str | None = None) -> T:
-        """Return a record, checked.
+        """Return a record, checked. Raises FileNotFoundError; UntrustedPathError as ``load``, or for another kind.
 
-        Args:
-            kind: a pydantic model, a dataclass, or a callable that makes the value from decoded JSON.
-            run: the command that goes on where it cannot be read.
-
-        Raises:
-            FileNotFoundError: there is none.
-            UntrustedPathError: as ``load``, or it is not of this kind.
+        ``kind``: a pydantic model, a dataclass, or a callable that makes the value from decoded JSON. ``run``: the
+        command that goes on where it cannot be read.
         """
         data = self.load(name, max_bytes=max_bytes)
         try:
@@ -140,10 +131,8 @@ class Folder:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Hold an exclusive lock, so that two processes do not change the same record at once.
-
-        Raises DiskError; UntrustedPathError for something other than a file in its place.
-        """
+        """Hold an exclusive lock, so that two processes do not change the same record at once. Raises DiskError;
+        UntrustedPathError for something other than a file in its place."""
         with self.open_lock(name) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -179,10 +168,8 @@ def _whole(text: str) -> int:
 
 
 def typed(kind: Callable[..., T], data: Any) -> T:
-    """Make a dataclass of decoded JSON, each value checked by its annotation. Unknown keys are left out.
-
-    Raises TypeError: a value of another type, out of range, or missing.
-    """
+    """Make a dataclass of decoded JSON, each value checked by its annotation, without unknown keys. Raises TypeError
+    for a value of another type, out of range, or missing."""
     if not isinstance(data, dict):
         raise TypeError(data)
     values = {}

@@ -33,11 +33,7 @@ class SideStream:
 
     @contextmanager
     def running(self, *used: Tensor) -> Iterator[None]:
-        """Run the work queued within after all that was queued before, concurrently with what follows.
-
-        Args:
-            used: tensors that must live until it has run.
-        """
+        """Run the work queued within, which needs ``used``, after all queued before and next to what follows."""
         if self._stream is None:
             yield
             return
@@ -82,8 +78,7 @@ class SecondStream:
     def backward(self, loss: Tensor, weights: Iterable[Tensor]) -> Iterator[None]:
         """Run one backward pass from ``loss`` within; at its end the first stream waits for the second.
 
-        Raises:
-            RuntimeError: a gradient was read before it was there; that weight is in ``refused`` from now on.
+        Raises RuntimeError if a gradient was read before it was there; that weight is in ``refused`` from now on.
         """
         counts = gradient_counts(loss)
         self._alone = {
@@ -158,13 +153,7 @@ class Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        copy: Tensor,
-        stream: SecondStream,
-        layer: nn.Conv2d,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, stream: SecondStream, layer: nn.Conv2d
     ) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.layer, ctx.biases = layer, None if bias is None else list(bias.shape)
@@ -220,11 +209,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 class AutocastLayers:
-    """The layers of a model that run on bf16 copies of their weights.
-
-    Attributes:
-        layers: these. second_stream: where gradients of their weights can be made.
-    """
+    """The layers of a model that run on bf16 copies of their weights, whose gradients ``second_stream`` may make."""
 
     def __init__(self, model: nn.Module) -> None:
         self.second_stream = SecondStream()

@@ -55,10 +55,8 @@ Loss = Callable[..., Any]
 
 
 def trained_on(given: Any, parts: dict[str, Tensor], share: float) -> Tensor:
-    """Return the loss; add other numbers of a dictionary to ``parts``, weighted with ``share``.
-
-    Raises InputError for a value without a gradient, before autograd raises its own error.
-    """
+    """Return the loss; add other numbers of a dictionary to ``parts``, weighted with ``share``. Raises InputError for a
+    value without a gradient, before autograd raises its own error."""
     others: dict[str, Any] = given if isinstance(given, dict) else {}
     if others and "loss" not in others:
         raise InputError(f"the loss gives {', '.join(others)} but no 'loss' to train on")

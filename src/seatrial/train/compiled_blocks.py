@@ -20,11 +20,7 @@ LEAST, SHARE = 3, 0.7
 
 
 class CompiledBlocks:
-    """The repeated blocks of a model, compiled while a step runs; a test of the model runs them as they are written.
-
-    Attributes:
-        modules: these.
-    """
+    """The repeated blocks of a model, compiled while a step runs; a test of the model runs them as they are written."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = repeated(model)

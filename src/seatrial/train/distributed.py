@@ -33,11 +33,8 @@ WIRE: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.bfloat16}
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together.
-
-    Attributes:
-        control: a Gloo group for the ranks' decisions, which must not wait for the GPU; None when alone.
-    """
+    """This process among those that train together. Their decisions go over ``control``, a Gloo group that waits for no
+    GPU; None when alone."""
 
     rank: int
     world: int
@@ -89,11 +86,8 @@ class Ranks:
 
 @contextmanager
 def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
-    """Open the ranks that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone.
-
-    Raises:
-        InputError: more ranks than GPUs on this machine.
-    """
+    """Open the ranks that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone. Raises InputError for
+    more ranks than GPUs on this machine."""
     world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     gpus = torch.cuda.device_count()
     if gpus and local_rank >= gpus:
@@ -115,13 +109,7 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
     # Reductions do not wait for a free multiprocessor after the backward pass that they overlap with.
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if gpus else None
     dist.init_process_group(
-        backend,
-        store=store,
-        rank=rank,
-        world_size=world,
-        timeout=timeout,
-        device_id=device_id,
-        pg_options=options,
+        backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=device_id, pg_options=options
     )
     try:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo", timeout=timeout))
@@ -141,9 +129,8 @@ def here() -> Ranks:
 def open_store(rank: int, world: int) -> PrefixStore:
     """Connect to torchrun's store (MASTER_ADDR, MASTER_PORT), with keys of this attempt alone.
 
-    torchrun keeps one store over restarts (torch 2.13, --standalone): without a prefix the restarted ranks would read
-    the addresses of the dead ones and wait for them. Where the first rank makes the store, it is new each time, and
-    nodes that came later have counted fewer restarts.
+    torchrun keeps one store over restarts (torch 2.13, --standalone), which has the addresses of the dead ranks. Where
+    the first rank makes the store, it is new each time, and nodes that came later have counted fewer restarts.
     """
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

@@ -24,11 +24,8 @@ _reading: dict[Path, Future[Any]] = {}
 
 
 def begin(read: tuple[Callable[[Path], Any], Path] | None = None) -> None:
-    """Begin what need not wait for torch: the GPU's context, and the data. Call ``imported`` after the imports.
-
-    Args:
-        read: what reads a folder, and the folder, for ``read_ahead``.
-    """
+    """Begin what need not wait for torch: the GPU's context, and the data that ``read``, a function and a folder,
+    reads. Call ``imported`` after the imports."""
     gc.disable()  # what is imported stays: to look for garbage in it takes an eighth of the imports' time
     if torch_cuda() is not None:
         # Set as torch sets it: before CUDA 12.2, a context otherwise loads every kernel of every library.
@@ -71,8 +68,7 @@ def torch_cuda() -> int | None:
 
 
 def open_context() -> bool:
-    """Make the context of this rank's GPU, by the driver alone: torch takes what is there. False where none can be had;
-    torch then reports why."""
+    """Make this rank's GPU context by the driver alone, for torch to take; False where torch is to report why not."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

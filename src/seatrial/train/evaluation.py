@@ -57,11 +57,7 @@ def evaluate(
     precision: Precision,
     predict: Predict = plain,
 ) -> dict[str, float]:
-    """Return ``test_loss`` (mean over all examples of all ranks) and ``accuracy`` (0 to 1).
-
-    Args:
-        batches: this rank's share of the set; shares may be of different sizes.
-    """
+    """Return means over all ranks' examples: ``test_loss`` and ``accuracy`` (0 to 1). Shares may differ in size."""
     sums = torch.zeros(3, dtype=torch.double, device=ranks.device)  # loss, correct, examples
     with evaluating(model):
         for inputs, labels_B in batches:
@@ -142,9 +138,7 @@ class Test:
             return
         with samples.host_random_numbers_kept():
             loader: DataLoader[Any] = DataLoader(
-                Subset(self._dataset, mine),
-                batch_size=self._batch,
-                collate_fn=self._collate or samples.collate,
+                Subset(self._dataset, mine), batch_size=self._batch, collate_fn=self._collate or samples.collate
             )
             for batch, count in zip(loader, counts, strict=True):
                 yield to_device(batch, ranks.device), count

@@ -97,11 +97,8 @@ def fit(
 
 
 def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
-    """Return the numbers of a test function; {} for one that prints them itself.
-
-    Of several ranks the mean of those that give one: where they went on with numbers of their own, one might save or
-    end, and the others would wait for it.
-    """
+    """Return the numbers of a test function, {} for one that prints them itself; of several ranks the mean, since one
+    that went on with its own might save or end while the others wait for it."""
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise InputError(

@@ -33,11 +33,7 @@ from seatrial.train.watchdog import Watchdog
 
 @dataclass
 class EarlyStopping:
-    """Remembers the best validation loss.
-
-    Attributes:
-        patience: tests without improvement after which to stop; None never stops.
-    """
+    """Remembers the best validation loss. ``patience``: tests without improvement that end it; None: never."""
 
     patience: int | None = None
     best: float = float("inf")
@@ -163,10 +159,8 @@ class Start(NamedTuple):
 def fit(step: Step, test: Callable[[], dict[str, float]], trackers: Trackers, settings: Settings) -> TrainingOutcome:
     """Train ``step`` for the epochs of ``settings``, calling ``test`` after each.
 
-    Raises:
-        DivergedError: a loss was not finite; names the step. The checkpoints before it are intact.
-        CheckpointError: the one to resume from cannot be read, does not fit, or is not the same on every rank.
-        TrainError: another reason that ended it, in one sentence.
+    Raises DivergedError for a loss that is not finite (the checkpoints before it are intact), CheckpointError for one
+    to resume from that cannot be read, does not fit or differs between ranks, TrainError for any other reason.
     """
     training = _Training(step, trackers, settings)
     outcome, stopping, steps, note = training.outcome, training.stopping, len(step.source.spans), training.note
@@ -369,10 +363,8 @@ def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> l
 
 
 def _resume_place(settings: Settings, group: Ranks) -> Path | None:
-    """Return the place to resume from; after a restart by torchrun or of the pod, this run's own folder.
-
-    A machine that joins late, or a pod that comes back, counts restarts anew; where one rank goes on, all do.
-    """
+    """Return the place to resume from; after a restart by torchrun or of the pod, this run's own folder. One that joins
+    late counts restarts anew; where one rank goes on, all do."""
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or "SEATRIAL_GO_ON" in os.environ
     if group.any(restarted) and settings.checkpoints and checkpoints(settings.checkpoints):
         return settings.checkpoints

@@ -49,11 +49,7 @@ class MicroBatch:
         self.rows = rows
 
     def halve(self, device: torch.device, announce: bool) -> None:
-        """Halve the rows from now on and free the memory of the failed attempt.
-
-        Raises:
-            TrainError: it was one row already.
-        """
+        """Halve the rows from now on and free the failed attempt's memory. Raises TrainError if it was one row."""
         if self.rows == 1:
             raise TrainError(
                 "out of memory even with micro-batches of 1 row",

@@ -111,10 +111,8 @@ class EpochProgress:
         self._note(line)
 
     def _log_losses(self, losses: list[float]) -> None:
-        """Pass the losses from the first step on to the trackers, as many as they get, without those they have.
-
-        They are not named as the epoch's mean is: as one curve they would jump at every epoch's end.
-        """
+        """Pass the losses from the first step on to the trackers, as many as they get, without those they have; under
+        another name than the epoch's mean, or one curve would jump at every epoch's end."""
         steps = len(self._step.source.spans)
         stride = max(1, (steps - self._first_step) // max(1, self._log_steps))
         first, epoch = (self._epoch - 1) * steps + self._first_step, self._epoch
@@ -139,11 +137,8 @@ def print_first(first: bool) -> Callable[[str], None]:
 
 
 def read_losses(step: Step, epoch: int, done: int) -> Tensor:
-    """Return the epoch's losses so far, [steps] on the CPU, averaged over the ranks. Waits for the device.
-
-    Raises:
-        DivergedError: one is not finite; names the first.
-    """
+    """Return the epoch's losses so far, [steps] on the CPU, averaged over the ranks. Waits for the device. Raises
+    DivergedError, with the first step, if one is not finite."""
     shares = torch.tensor([span.shape.share for span in step.source.spans], device=step.device)
     losses = (step.ranks.sum(step.losses * shares) / step.ranks.world).cpu()[:done]
     broken = (~losses.isfinite()).nonzero()

@@ -44,10 +44,8 @@ class Trackers:
 
 
 class TensorBoardTracker:
-    """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder next to the models.
-
-    ``tensorboard --logdir FOLDER`` shows them within two seconds.
-    """
+    """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder next to the models. ``tensorboard
+    --logdir FOLDER`` shows them within two seconds."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # torch's writer would need torch
@@ -103,11 +101,8 @@ TRACKERS: dict[str, tuple[Callable[[Path], Tracker], str]] = {
 
 
 def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> Trackers:
-    """Open the named trackers, and the events file if $SEATRIAL_EVENTS names one; on the first rank alone.
-
-    Raises:
-        InputError: no tracker of that name, or its packages are not installed.
-    """
+    """Open the named trackers, and the events file if $SEATRIAL_EVENTS names one; on the first rank alone. Raises
+    InputError for one of another name or without its packages."""
     trackers: list[Tracker] = []
     path = os.environ.get(EVENTS_VARIABLE)
     if first and path:

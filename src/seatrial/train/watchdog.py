@@ -20,8 +20,7 @@ from seatrial.train.distributed import Ranks, open_store
 
 BEATS_PER_LIMIT = 4
 EXIT_HUNG = 1
-#: Share of a core that a rank takes at least while it computes a step, on a machine that others load; waiting for Gloo
-#: takes less than a hundredth.
+#: Share of a core that a rank computing a step takes at least under load; waiting for Gloo takes less than 0.01.
 COMPUTING_CORES = 0.05
 
 

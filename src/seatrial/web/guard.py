@@ -37,9 +37,8 @@ class Wrong(enum.Enum):
 class Guard:
     """Check requests before anything else is read.
 
-    Args:
-        token: required from everybody if it is set. cookie: name of the cookie that holds it. cookie_s: its age.
-        accepts: without a token, return True for a Host header that is answered.
+    ``token``: required from everybody if it is set, also in the cookie of this name and age. ``accepts``: without a
+    token, return True for a Host header that is answered.
     """
 
     def __init__(
@@ -63,10 +62,8 @@ class Guard:
         return Wrong.ORIGIN if origin and origin.partition(b"://")[2] != host else None
 
     def log_in(self, scope: MutableMapping[str, Any]) -> Response | None:
-        """Turn ``?token=`` into a cookie: it leaves the address bar, and with it history and logs.
-
-        Returns a redirection, an answer 401 for a wrong token, or None if the address has no token.
-        """
+        """Turn ``?token=`` into a cookie, out of the address bar, history and logs. Returns a redirection, an answer
+        401 for a wrong token, or None if the address has no token."""
         if self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
@@ -100,11 +97,7 @@ class Guard:
 
 
 class Guarded:
-    """ASGI middleware for pages that change nothing: only GET and HEAD pass, so there is nothing to forge.
-
-    Args:
-        accepts: see ``Guard``.
-    """
+    """ASGI middleware for pages that change nothing: only GET and HEAD pass, nothing can be forged. See ``Guard``."""
 
     def __init__(self, app: ASGIApp, token: str | None, accepts: Callable[[str], bool]) -> None:
         self._app, self._guard = app, Guard(token, _COOKIE, accepts)

@@ -12,7 +12,7 @@ from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
 from seatrial.job.tables import SweepTable
 from seatrial.search.request import define
-from seatrial.search.search import Search, open_search, place_of
+from seatrial.search.search import PLACE_FOLDER, Search, open_search
 from seatrial.search.trial import Ending
 from seatrial.system.host import Host
 
@@ -61,7 +61,7 @@ def test_a_problem_of_the_searcher_does_not_end_the_study(
     name = search.study.definition.name
     assert f"go on: seatrial sweep --resume {name}" in " ".join(capsys.readouterr().err.split())
     assert search.study.standing() == "failed"
-    page = (place_of(search.job.project, name) / "index.html").read_text()
+    page = search.job.project.joinpath(*PLACE_FOLDER, name, "index.html").read_text()
     assert "There is no Ray cluster" in page and f"seatrial sweep --resume {name}" in page
 
     again = _open(tmp_path, name=None)

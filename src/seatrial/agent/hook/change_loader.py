@@ -122,13 +122,7 @@ _BATCHES, _MOST_EXAMPLES, _MOST_S = 16, 1024, 3.0
 
 
 class LongestFirst:
-    """A sampler that gives the longest of the next examples first; in all else it is the wrapped sampler.
-
-    Args:
-        sampler: of indices.
-        dataset: read by index.
-        batch: examples in a batch.
-    """
+    """A sampler of indices that gives the longest of the next examples first; in all else it is the wrapped one."""
 
     def __init__(self, sampler: Any, dataset: Any, batch: int) -> None:
         self._sampler, self._dataset = sampler, dataset
@@ -145,8 +139,7 @@ class LongestFirst:
             lengths[place] = length(self._dataset[index]) or 0
         for place in sorted(range(len(ahead)), key=lambda place: -lengths.get(place, 0)):
             yield ahead[place]
-        for index in indices:
-            yield index
+        yield from indices
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -173,11 +166,7 @@ _PREFETCH = 2
 
 
 class LoaderChanges:
-    """Wraps DataLoader's ``__iter__``, and its constructor to know the line.
-
-    Args:
-        changes: what is wanted (changes.py).
-    """
+    """Wraps DataLoader's ``__iter__``, and its constructor to know the line. ``changes``: see changes.py."""
 
     KEYS = ("workers", "persistent_workers", "pin_memory", "prefetch_factor", "batch_size")
 

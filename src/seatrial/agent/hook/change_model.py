@@ -209,8 +209,7 @@ def each_tensor(torch: Any, value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-#: Optimizer steps during which modules are searched for. torch.compile starts after them, so that it sees torch without
-#: the search's hooks.
+#: Optimizer steps of the search for modules. torch.compile starts after them, so that it sees none of its hooks.
 _LOOK_FOR_STEPS = 3
 
 #: A script that calls more modules than this by themselves calls layers, not a model.
@@ -227,11 +226,7 @@ _SPREAD = {
 
 
 class Models:
-    """Looks for outermost modules in the first steps.
-
-    Args:
-        changes: what is wanted (changes.py).
-    """
+    """Looks for outermost modules in the first steps. ``changes``: see changes.py."""
 
     KEYS = ("precision", "channels_last", "compile")
 
@@ -330,12 +325,10 @@ class Models:
             calls.take_over(module)
 
     def _channels_last(self, module: Any, calls: ModuleCalls) -> Optional[str]:
-        if module not in self._converted and getattr(module, "module", None) not in self._converted:
-            why = self._lay_out(module)
-            if why is not None:
-                return why
-        calls.channels_last = True
-        return None
+        is_laid_out = module in self._converted or getattr(module, "module", None) in self._converted
+        why = None if is_laid_out else self._lay_out(module)
+        calls.channels_last = why is None
+        return why
 
     def _before_ddp(self, module: Any) -> None:
         """Lay the weights out before DDP is made, since DDP lays its buckets out as the weights lie then."""
@@ -361,7 +354,8 @@ class Models:
             return "this GPU has no bf16"
         if all(p.dtype != torch.float32 for p in trained):
             return "the model's parameters are %s" % str(trained[0].dtype)[6:]
-        if autocasts(torch, device):
+        autocasts = torch.is_autocast_cpu_enabled if device == "cpu" else torch.is_autocast_enabled
+        if autocasts():
             return "the script autocasts itself"
         calls.autocast = device
         return None
@@ -390,8 +384,7 @@ class Models:
 
 
 def on_one_gpu(module: Any) -> bool:
-    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: its forward, torch
-    2.13."""
+    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: torch 2.13."""
     is_one = any(kind.__name__ == "DataParallel" for kind in type(module).__mro__)
     return is_one and len(getattr(module, "device_ids", (0, 0))) <= 1 and hasattr(module, "module")
 
@@ -417,10 +410,3 @@ def compiles_itself(module: Any) -> bool:
         or getattr(part, "_compiled_call_impl", None) is not None
         for part in parts
     )
-
-
-def autocasts(torch: Any, device: str) -> bool:
-    """Return whether autocast is on here."""
-    if device == "cpu":
-        return bool(torch.is_autocast_cpu_enabled())
-    return bool(torch.is_autocast_enabled())

@@ -11,11 +11,7 @@ from .observe import accompanied, compiling_check, safely, wrap
 
 
 class BackendChanges:
-    """Sets tf32 and cuDNN's benchmark when training begins, after the script's own settings.
-
-    Args:
-        changes: what is wanted (changes.py).
-    """
+    """Sets tf32 and cuDNN's benchmark when training begins, after the script's own. ``changes``: see changes.py."""
 
     KEYS = ("tf32", "cudnn_benchmark")
 
@@ -41,10 +37,9 @@ class BackendChanges:
                     self._changes.failed([key], error)
 
     def _no_gpu(self, module: Any) -> bool:
-        cuda = self._torch.cuda
         if module is not None:
             return not any(p.is_cuda for p in module.parameters())
-        return not cuda.is_initialized()
+        return not self._torch.cuda.is_initialized()
 
     def _tf32(self, module: Any) -> Any:
         torch = self._torch
@@ -273,9 +268,7 @@ def fuse(torch: Any, optimizer: Any) -> None:
         for parameter in group["params"]:
             state = optimizer.state.get(parameter) or {}
             if "step" in state and type(optimizer).__name__ != "SGD":
-                step = state["step"]
-                value = float(step)
-                state["step"] = torch.tensor(value, dtype=torch.float32, device=parameter.device)
+                state["step"] = torch.tensor(float(state["step"]), dtype=torch.float32, device=parameter.device)
 
 
 def _fused_devices() -> Any:
@@ -285,14 +278,10 @@ def _fused_devices() -> Any:
         return {"cuda"}
 
 
-#: Their positions in its constructor, after the module. Everybody passes them by name.
-_BY_NAME = ("bucket_cap_mb", "gradient_as_bucket_view")
-
-
 class Parallel:
-    """Gives DDP's constructor other arguments than the script did."""
+    """Gives DDP's constructor other arguments than the script did, which everybody passes by name."""
 
-    KEYS = _BY_NAME
+    KEYS = ("bucket_cap_mb", "gradient_as_bucket_view")
 
     def __init__(self, changes: Any) -> None:
         self._changes, self._torch = changes, changes.torch
@@ -310,7 +299,7 @@ class Parallel:
         """Change the keyword arguments in place, before the original gets them."""
         changes = self._changes
         changes.before_ddp(args[0] if args else kwargs["module"])
-        for key in _BY_NAME:
+        for key in self.KEYS:
             if key not in changes.wanted:
                 continue
             if kwargs.get(key) == changes.wanted[key]:

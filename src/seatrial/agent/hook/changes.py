@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import sysconfig
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from . import report
 from .change_loader import LoaderChanges
@@ -24,7 +24,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _DEEPEST = 80
 
 
-class ScriptLine:
+class ScriptLine(NamedTuple):
     """One line of the script.
 
     Attributes:
@@ -32,10 +32,8 @@ class ScriptLine:
         package: the installed one that the script called there and that made the call in the end; None: the script did.
     """
 
-    __slots__ = ("name", "package")
-
-    def __init__(self, name: str, package: Optional[str]) -> None:
-        self.name, self.package = name, package
+    name: str
+    package: Optional[str]
 
 
 class CallSites:
@@ -214,8 +212,7 @@ class Changes:
         self.hint(key, place.name)
 
     def hint(self, key: str, word: str) -> None:
-        """Record a word that helps to write a change into the script: under ``outputs``, for example, the kind of the
-        model's outputs."""
+        """Record a word that helps to write a change into the script, such as the kind of the model's ``outputs``."""
         words = self._places.setdefault(key, [])
         if word not in words and len(words) < _MOST_PLACES:
             words.append(word)

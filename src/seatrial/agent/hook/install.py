@@ -25,11 +25,7 @@ _TIMEOUT_S = 60.0
 
 
 def place(names: Sequence[str], folder: str, env: Dict[str, str], *, first: bool) -> None:
-    """Put packages into the hook's ``folder``, whose bootstrap.py finds them. Raises OSError.
-
-    Args:
-        first: they go before packages of their names that are installed.
-    """
+    """Put packages into the hook's ``folder``, ``first`` before installed ones, for bootstrap.py. Raises OSError."""
     for name in names:
         for file in FILES[name]:
             path = os.path.join(folder, FOLDER, name, *file.split("/")) + ".py"
@@ -74,11 +70,7 @@ def install(
     measure_steps: bool,
     changes: Optional[Dict[str, Any]] = None,
 ) -> None:
-    """Put the hook into a new ``folder`` and at the front of the target's PYTHONPATH. Raises OSError.
-
-    Args:
-        changes: that the script is to be run with, as docs/decisions.md, 0037 has them.
-    """
+    """Put the hook, with ``changes`` for the script, into a new ``folder``, first of its PYTHONPATH. Raises OSError."""
     package = os.path.join(folder, _FOLDER)
     os.makedirs(package, exist_ok=True)
     _copy("bootstrap", os.path.join(folder, "sitecustomize.py"))

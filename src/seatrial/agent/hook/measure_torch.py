@@ -67,8 +67,8 @@ def has_callbacks() -> bool:
 
 
 def compiling_is_here(callback: Any) -> None:
-    """Register for the announcement of a compilation, which comes before torch.compile looks at anything. Source:
-    torch/_dynamo/callback.py, since 2.4."""
+    """Register for the start of a compilation, before torch.compile looks at anything. Source:
+    torch/_dynamo/callback.py, 2.4."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:
@@ -103,11 +103,8 @@ class Measuring:
         self.loaders = LoaderWatch(torch, recorder, self.windows)
         self.compiled = False  # or torch.compile is at work
         self.graphs: Any = weakref.WeakKeyDictionary()  # a captured graph → optimizer steps in it
-        recorder.look, recorder.becomes_plain, recorder.looks_closely = (
-            self.look,
-            self.becomes_plain,
-            self.looks_closely,
-        )
+        recorder.look = self.look
+        recorder.becomes_plain, recorder.looks_closely = self.becomes_plain, self.looks_closely
         recorder.extras.append(self.extra)
         recorder.at_ends.append(self.at_end)
         recorder.compiles = _compiles

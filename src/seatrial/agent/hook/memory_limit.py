@@ -32,8 +32,7 @@ def limit_torch(torch: Any) -> None:
 
 
 def set_torch_fractions(torch: Any) -> None:
-    """Limit the allocator to a fraction of each device's memory. A rank sets its own device's only: setting it makes
-    a context there."""
+    """Limit the allocator to a fraction of each device's memory, of a rank's own alone: it makes a context there."""
     rank = os.environ.get("LOCAL_RANK")
     for index in range(torch.cuda.device_count()) if rank is None else [int(rank)]:
         total_bytes = torch.cuda.get_device_properties(index).total_memory
@@ -49,11 +48,8 @@ def set_torch_fractions(torch: Any) -> None:
 
 
 def largest_gpu_bytes() -> Optional[int]:
-    """Return the memory of the largest GPU that this process sees; None without one.
-
-    A framework that starts its GPUs takes one fraction for all: with the largest GPU's the limit is kept on each. The
-    driver answers without a context.
-    """
+    """Return the memory of the largest GPU that this process sees, from the driver, without a context; None without
+    one. A framework takes one fraction for all GPUs: the largest one's keeps the limit on each."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -74,11 +70,7 @@ _HELD: Dict[str, bool] = {}
 
 
 def held(framework: str, peaks_bytes: Callable[[], List[int]]) -> None:
-    """Report that this process is held to the limit, and at its end how much of each GPU it had at most.
-
-    Args:
-        peaks_bytes: one number a GPU, as the framework's allocator counted.
-    """
+    """Report that this process is held to the limit, and at its end the most bytes of each GPU that it allocated."""
     pid = os.getpid()
     if framework in _HELD:
         return
@@ -262,7 +254,4 @@ def tensorflow_peaks_bytes() -> List[int]:
     current = context.context_safe()
     if not getattr(current, "_initialized", False) or not hasattr(current, "get_memory_info"):  # before 2.5
         return []
-    peaks = {}
-    for device in current.list_logical_devices("GPU"):
-        peaks[device.name] = current.get_memory_info(device.name)["peak"]
-    return list(peaks.values())
+    return [current.get_memory_info(device.name)["peak"] for device in current.list_logical_devices("GPU")]

@@ -83,7 +83,7 @@ class Placed:
 
     def __init__(self) -> None:
         self._placed: List[Tuple[Any, str, Any, Any]] = []
-        self._originals: Dict[int, Tuple[Any, Any]] = {}  # id of a wrapper → the wrapper, and what was there before
+        self.originals: Dict[int, Tuple[Any, Any]] = {}  # id of a wrapper → the wrapper, and what was there before
 
     def __call__(self, owner: Any, name: str, around: Callable[[str, Any], Any]) -> None:
         self._take_out(owner, name)
@@ -99,20 +99,16 @@ class Placed:
             if vars(owner).get(name, _ABSENT) is wrapper:
                 _put(owner, name, own)
             else:
-                self._originals[id(wrapper)] = wrapper, own
-
-    def were_replaced(self) -> bool:
-        """Return whether a script has replaced a wrapper, which it may put back at any time."""
-        return bool(self._originals)
+                self.originals[id(wrapper)] = wrapper, own
 
     def take_out(self, owners: Iterable[Any]) -> None:
         """Restore the attributes in whose place a script has put a wrapper of ours since the last ``restore``."""
-        for owner in owners if self._originals else ():
+        for owner in owners if self.originals else ():
             for name in list(vars(owner)):
                 self._take_out(owner, name)
 
     def _take_out(self, owner: Any, name: str) -> None:
-        known = self._originals.get(id(vars(owner).get(name))) if self._originals else None
+        known = self.originals.get(id(vars(owner).get(name))) if self.originals else None
         if known is not None:
             _put(owner, name, known[1])
 
@@ -162,7 +158,8 @@ class ScriptLines:
         self._functions = {}
         frame: Any = sys._getframe(1)
         while frame is not None:
-            if self._is_scripts(frame.f_code):
+            name = frame.f_code.co_filename
+            if not name.startswith(self._passed_by) and "-packages" + os.sep not in name:  # the script's
                 line = frame.f_lineno  # of the step, and of now; ``steps``: those in which it reached another line
                 function = SimpleNamespace(steps_at=line, now=line, spent={}, events={}, steps=0)
                 self._functions = {frame.f_code: function, **self._functions}
@@ -197,9 +194,6 @@ class ScriptLines:
                 if each.spent.get(each.steps_at, 0.0) < _NEARLY_ALL * sum(each.spent.values()):
                     break
         self._functions = {}
-
-    def _is_scripts(self, code: Any) -> bool:
-        return not code.co_filename.startswith(self._passed_by) and "-packages" + os.sep not in code.co_filename
 
     def _look(self, events: int) -> None:
         for code in self._functions:

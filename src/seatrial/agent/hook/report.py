@@ -35,11 +35,7 @@ def failure(key: str, error: BaseException) -> None:
 
 
 def metrics(by: str, phase: str, epoch: int, values: Dict[str, Any]) -> None:
-    """Append a framework's metrics of an epoch, like a script that reports its own: finite numbers.
-
-    Args:
-        by: the framework. epoch: 0 for none.
-    """
+    """Append a framework's metrics of an epoch, 0 for none, like a script that reports its own: finite numbers."""
     numbers = {}
     for name, value in values.items():
         try:

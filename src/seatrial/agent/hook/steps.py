@@ -112,8 +112,7 @@ class Recorder(StepLines):
         return get_ident() == self.thread
 
     def waited_for(self) -> bool:
-        """Return whether this is a thread of autograd's that the thread that trains waits for, or that thread
-        itself."""
+        """Return whether this is the thread that trains, or one of autograd's that it waits for."""
         return self.on and (self.timeline.current in ("backward", "communication") or get_ident() == self.thread)
 
     def take_thread(self) -> None:
@@ -159,8 +158,7 @@ class Recorder(StepLines):
             self.evaluated()
 
     def mode_set(self, training: bool) -> None:
-        """Record that a model was switched to training or evaluation. The time between the two is evaluation if no step
-        was made in it."""
+        """Record a model's switch to training or evaluation; the time between is evaluation if no step was made."""
         if not training:
             if self._evaluates_since is None:
                 self.look_closely()
@@ -173,8 +171,7 @@ class Recorder(StepLines):
             self.evaluated()
 
     def gradients_on(self) -> None:
-        """Count the outermost context without gradients, which is left, as evaluation if it took as long as so many
-        steps; less is part of a step."""
+        """Count the context without gradients, which is left, as evaluation if it took as long as so many steps."""
         _, began_s, before = self.without
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
         if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:
@@ -243,11 +240,7 @@ class Recorder(StepLines):
         self._evaluates_since, self.without = None, NEVER
 
     def stepped(self, optimizer: Any, steps: int = 1, now_s: Optional[float] = None, plainly: bool = False) -> None:
-        """Record a step of an optimizer: a training step is complete if this optimizer bounds it.
-
-        Args:
-            plainly: allow the next steps to be plain if the last ones were alike.
-        """
+        """Record an optimizer's step, which may end a training step. ``plainly``: the next are plain if alike."""
         was_plain = self._caught_up()
         if id(optimizer) == self._boundary_id or self._bounds(optimizer):
             if self._pending:

@@ -183,9 +183,7 @@ class StepLines:
         stepped_s = self._last_step_s - self._first_step_s
         if at_end and seconds - stepped_s > _LONGEST_END_S:
             seconds = stepped_s
-            written_s = sum(
-                self._written_regions.values()
-            )  # since then it was not looked at: steps as they were before
+            written_s = sum(self._written_regions.values())  # not looked at since then: steps as they were before
             if written_s:
                 regions = {name: spent * seconds / written_s for name, spent in self._written_regions.items()}
             else:

@@ -24,9 +24,6 @@ class HandSteps:
 
     Such a step begins with a pass that finds its parameters changed, or their gradients taken away, since the pass
     before. They are counted once there were many and nobody has stepped; it ends at the first step of an optimizer.
-
-    Args:
-        compiling: whether torch.compile is looking (compiling_check).
     """
 
     def __init__(self, torch: Any, recorder: Recorder, compiling: Callable[[], bool], windows: Windows) -> None:
@@ -245,9 +242,8 @@ class OptimizerSteps:
             end_graph = getattr(sys.modules.get("torch._dynamo"), "graph_break", no_break)
             for optimizer in list(vars(self.torch.optim).values()):
                 step = vars(optimizer).get("step") if isinstance(optimizer, type) else None
-                if step is None:
-                    continue
-                optimizer._seatrial_ends_graph = _ends_its_graph(step)
+                if step is not None:
+                    optimizer._seatrial_ends_graph = _ends_its_graph(step)
 
         patcher.patch = staticmethod(patch_and_look)
 

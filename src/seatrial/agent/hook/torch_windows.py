@@ -31,11 +31,8 @@ _MOST_SITES = 5
 
 
 class Windows(WindowWrappers):
-    """Opens and closes windows, and sums up what was seen in them.
-
-    Attributes:
-        also: called with True when a window opens, with False when it closes, for what others place in windows.
-    """
+    """Opens and closes windows, and sums up what was seen in them. What is in ``also`` is called with True when a
+    window opens, with False when it closes."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         super().__init__(torch, recorder)
@@ -85,7 +82,7 @@ class Windows(WindowWrappers):
 
     def must_look(self) -> bool:
         """Return whether wrappers of an earlier window may come back, which ``at_step`` takes out."""
-        return self._placed.were_replaced()
+        return bool(self._placed.originals)
 
     def _is_affordable(self, now_s: float) -> bool:
         return self._paid_s + self._cost_s <= _AHEAD_S + _SHARE * (now_s - (self._first_s or now_s))

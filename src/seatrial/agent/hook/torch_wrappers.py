@@ -85,11 +85,7 @@ _INDEXED = ("__getitem__", "__setitem__")
 
 
 class WindowWrappers:
-    """Wrappers that are in place while a window is open, and their observations.
-
-    Attributes:
-        open: True while a step is observed; only then is ``mark`` called.
-    """
+    """Wrappers that are in place while a window is open, and their observations. Call ``mark`` only while ``open``."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         self._torch, self._recorder = torch, recorder

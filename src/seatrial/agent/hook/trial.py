@@ -125,12 +125,7 @@ _BETWEEN_STEPS = ("evaluation", "checkpoint")
 
 
 def begin(torch: Any, recorder: Recorder, loader_of: Any, text: str) -> None:
-    """Make a trial of this process.
-
-    Args:
-        loader_of: called for the settings of the loader in use, or None.
-        text: JSON of ``$SEATRIAL_TRIAL``.
-    """
+    """Make a trial of this process from ``text``, $SEATRIAL_TRIAL. ``loader_of``: returns the loader's settings."""
     TrialClock(torch, recorder, loader_of, json.loads(text)).place()
 
 
@@ -220,8 +215,8 @@ class TrialClock:
         return self.began_s
 
     def _is_over(self, step: int, now_s: float) -> bool:
-        """Return whether this rank ends here. Steps of a GPU that is behind are counted by the host's time, and
-        waited for."""
+        """Return whether this rank ends here. Steps of a GPU that is behind count by the host's time, and are
+        awaited."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
             return False
@@ -325,10 +320,8 @@ class TrialClock:
 def seed(torch: Any, offset: int) -> None:
     """Begin where a script that never seeds has a seed all the same, so that trials compare; and with an offset,
     have what the script seeds itself differ, too."""
-    generators = [(torch, "manual_seed"), (torch.random, "manual_seed"), (sys.modules.get("random"), "seed")]
-    numpy = sys.modules.get("numpy")
-    generators.append((getattr(numpy, "random", None), "seed"))
-    for owner, name in generators:
+    python, numpy = sys.modules.get("random"), getattr(sys.modules.get("numpy"), "random", None)
+    for owner, name in ((torch, "manual_seed"), (torch.random, "manual_seed"), (python, "seed"), (numpy, "seed")):
         original = getattr(owner, name, None)
         if original is not None:
             original(_FIRST_SEED + offset)

@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import threading
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, Optional, Set
 
 from .observe import wrap
 from .report import append_line
@@ -58,10 +58,8 @@ def counts() -> Dict[str, Any]:
 
 
 def _skip_saving(owner: Any, name: str) -> None:
-    """Make ``owner.name(what, path)`` write an empty file, and none over a file; into a buffer it writes as ever.
-
-    The empty file is there because a script may rename or link it (timm does).
-    """
+    """Make ``owner.name(what, path)`` write an empty file, which a script may rename or link (timm does), and none over
+    a file; into a buffer it writes as ever."""
 
     def around(original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:
@@ -92,9 +90,8 @@ def _stand_in(path: Any) -> None:
 
 def _note_new(path: str, source: str) -> None:
     """Note a new file at ``path``; ``source``: its path before it had this name."""
-    empty: Set[str] = _state["empty"]
-    if source == path or source in empty:
-        empty.add(path)
+    if source == path or source in _state["empty"]:
+        _state["empty"].add(path)
         _note({"new": path, "empty": True})
     else:
         _note({"new": path})
@@ -196,8 +193,7 @@ def _keep(path: str, changes_in_place: bool = False) -> None:
         except OSError:  # another file system
             pass
     if os.path.getsize(path) > _MOST_BYTES:
-        left: List[str] = _state["left"]
-        left.append(path)
+        _state["left"].append(path)
         return
     shutil.copy2(path, copy)
     _note({"path": path, "copy": copy})

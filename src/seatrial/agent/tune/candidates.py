@@ -160,8 +160,7 @@ def _together(able: Sequence[TuneCandidate]) -> Optional[TuneCandidate]:
 def with_workers(
     behind: TuneCandidate, found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int
 ) -> Optional[TuneCandidate]:
-    """Return the same change together with more workers, where its own trial (``found``) waited for the loader; None
-    where not.
+    """Return the same change with more workers, where its own trial (``found``) waited for the loader; None where not.
 
     Source: SimpleDLA on CIFAR-10, an H200, two workers. Its steps took 16 ms and waited 1 % for data. With CUDA graphs
     they take 5 ms where no loader is; in the tune they took 17.

@@ -25,11 +25,7 @@ _COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
 
 class Budget:
-    """The seconds that a tune may take, counted from the making of this object.
-
-    Attributes:
-        compiled_s: what trials that compile took.
-    """
+    """The seconds that a tune may take from now on, and those that its trials which compile took (``compiled_s``)."""
 
     def __init__(self, wanted: Spec, standing: TuneState) -> None:
         self._spec, self._standing = wanted, standing

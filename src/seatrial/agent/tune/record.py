@@ -1,7 +1,7 @@
 """Report the whole tune after each trial, and why a script cannot be tuned."""
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from seatrial.agent.tune import Spec
@@ -65,11 +65,9 @@ KEY = "tune"
 
 def append_report(key: str, value: Dict[str, Any]) -> None:
     """Append a report of this process. Never raises; the next report repeats everything."""
-    try:
+    with suppress(KeyError, OSError):
         with closing(StepLog(os.environ[EVENTS_VARIABLE])) as log:
             log.write({key: value})
-    except (KeyError, OSError):
-        pass
 
 
 class TuneRow(NamedTuple):

@@ -15,8 +15,7 @@ PAIRS, LAST_PAIRS = 4, 2
 #: Ratio of speeds below which a change is not worth its line, however steady the trials are.
 WORTH = 1.03
 
-#: Measured ratio up to which a change gets a second pair before it is kept. A change whose interval ends below this
-#: ratio is "no faster".
+#: Ratio up to which a change gets a second pair before it is kept. One whose interval ends below is "no faster".
 SURE = 1.10
 
 #: A change gets further pairs while its interval reaches this ratio.
@@ -85,8 +84,7 @@ def is_open(found: paired.Interval, sure: float) -> bool:
 
 
 def windows(losses: Sequence[Optional[float]], less: Optional[Sequence[Optional[float]]] = None) -> List[float]:
-    """Return means over windows of steps, of losses or of their excess over others; steps without a loss are left
-    out."""
+    """Return means over windows of steps, of losses or of their excess over others, without steps that lack a loss."""
     pairs = zip(losses, [0.0] * len(losses) if less is None else less)
     known = [one - other for one, other in pairs if one is not None and other is not None]
     size = min(_SMOOTH, max(1, len(known) // 3))
@@ -94,11 +92,7 @@ def windows(losses: Sequence[Optional[float]], less: Optional[Sequence[Optional[
 
 
 class Band:
-    """The losses of the original by seed. The first seeds set the margin; trials are compared under the same seed.
-
-    Attributes:
-        curves: losses by seed offset.
-    """
+    """The losses of the original by seed offset. The first seeds set the margin; trials are compared under one seed."""
 
     def __init__(self) -> None:
         self.curves: Dict[int, Sequence[Optional[float]]] = {}
@@ -128,10 +122,7 @@ class Band:
         return max(map(abs, self._differences(trial)), default=None)
 
     def off(self, trials: Sequence[TuneTrial]) -> Optional[paired.Interval]:
-        """Return how much higher losses are than the baseline's under the same seeds; None without losses.
-
-        Only the second half of the steps is compared, because all begin alike.
-        """
+        """Return how much higher losses are in the second half than the baseline's of the same seeds; None without."""
         found = [self._differences(trial) for trial in trials]
         late = [difference for differences in found for difference in differences[len(differences) // 2 :]]
         return paired.mean(late) if late else None

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from seatrial.agent import target
@@ -22,7 +23,7 @@ _MOST_BYTES = 8 << 20
 def read(path: str) -> List[Dict[str, Any]]:
     """Return the objects in a file of JSON lines, without lines that were cut off; none without such a file."""
     lines = []
-    try:
+    with suppress(OSError):
         with open(path, "rb") as file:
             for line in file:
                 try:
@@ -31,8 +32,6 @@ def read(path: str) -> List[Dict[str, Any]]:
                     continue
                 if isinstance(value, dict):
                     lines.append(value)
-    except OSError:
-        pass
     return lines
 
 
@@ -185,11 +184,7 @@ class TuneTrial(NamedTuple):
 def run(
     spec: Spec, number: int, changes: Dict[str, Any], seed_offset: int, limit_s: float, tried: Sequence[str] = ()
 ) -> TuneTrial:
-    """Start it, wait, end what is left of it, put changed files back, read what it reported.
-
-    Args:
-        tried: keys of ``changes`` that it is about; without one of them it ends.
-    """
+    """Start it, wait, end what is left of it, put files back, read its reports. Of ``tried`` one key must apply."""
     seconds = min(spec.seconds, _MEASURED * spec.budget_s)  # slow steps are fewer, not a trial that is ended for time
     options: Dict[str, Any] = {"warmup_steps": 10, "steps": spec.steps, "seconds": seconds}
     options.update(seed_offset=seed_offset, tried=list(tried))
@@ -205,7 +200,7 @@ def run(
         restored = restore(events)
     wall_s = time.monotonic() - began_s
     lines = read(events)
-    ranks = _last_of_each(lines, "trial")
+    ranks = _last_trials(lines)
     reported = next((line for line in ranks if not line.get("rank")), None)
     tuned = list({line.get("rank"): line["tuned"] for line in lines if isinstance(line.get("tuned"), dict)}.values())
     applied = _together(tuned, "applied")
@@ -280,11 +275,9 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         pids = [each.pid for each in processes.descendants(os.getpid())]
         target.send_signal(pids, signal.SIGKILL)
         process.poll()
-        try:
+        with suppress(OSError):  # no child is left
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        except OSError:  # no child is left
-            pass
         if not pids:
             return
         time.sleep(0.02)
@@ -304,11 +297,11 @@ def _has_reported(events: str) -> bool:
 _WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 
 
-def _last_of_each(lines: List[Dict[str, Any]], key: str) -> List[Dict[str, Any]]:
+def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Return each rank's report with the most steps: helpers that import torch end without any."""
     best: Dict[int, Dict[str, Any]] = {}
     for line in lines:
-        value = line.get(key)
+        value = line.get("trial")
         if isinstance(value, dict):
             rank = int(value.get("rank") or 0)
             if rank not in best or (value.get("all_steps") or 0) > (best[rank].get("all_steps") or 0):

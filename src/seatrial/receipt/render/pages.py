@@ -95,11 +95,7 @@ def _environment(package: str) -> Environment:
 
 
 def render(receipt: Receipt, *, embedded: bool = False) -> str:
-    """Return the whole page.
-
-    Args:
-        embedded: without heading, plots and the end of the logs, for a page that has them.
-    """
+    """Return the whole page; ``embedded`` in one that has heading, plots and the end of the logs, without them."""
     return render_page(
         PACKAGE,
         "receipt.html",

@@ -95,8 +95,7 @@ def as_criterion(run: RunEvidence, id: str, title: str, judge: Judge) -> Criteri
 def _is_asked(run: RunEvidence, id: str, verdict: Verdict) -> bool:
     """Return whether the run requested it; --strict requests all that could be judged.
 
-    A question that does not apply (a GPU's on a CPU run, an image's of a local run) was not requested, nor was one that
-    is switched off.
+    A question that does not apply, as a GPU's on a CPU run, was not requested, nor was one that is switched off.
     """
     if run.plan.job.strict and verdict != "not judged":
         return True
@@ -268,10 +267,8 @@ def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:
 
 
 def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Iterator[tuple[Path, int, float]]:
-    """Yield (path, bytes, modification time) of the files that match, or have a model's suffix.
-
-    A container may write here: no link is followed, entries are capped.
-    """
+    """Yield (path, bytes, modification time) of the files that match, or have a model's suffix. A container may write
+    here: no link is followed, entries are capped."""
     from seatrial.system.nofollow import NO_RESULTS, files_below
 
     if not patterns:

@@ -111,8 +111,7 @@ def _ran_on_gpu(run: RunEvidence) -> Judgement:
 def shared_with(run: RunEvidence, *, but_for_its_own_work: bool = False) -> str | None:
     """Return which other processes worked on the run's GPUs, or may have; None if the host saw none.
 
-    Args:
-        but_for_its_own_work: leave out GPUs on which the driver attributed SM time to the run.
+    ``but_for_its_own_work``: leave out GPUs on which the driver attributed SM time to the run.
     """
     for gpu in run.expected:
         seen = run.evidence.witness.get(gpu.uuid)
@@ -123,11 +122,8 @@ def shared_with(run: RunEvidence, *, but_for_its_own_work: bool = False) -> str 
 
 
 def _trained_on_gpu(run: RunEvidence) -> Judgement:
-    """Require the optimizer's parameters on the GPU.
-
-    Parameters on the CPU are not judged if the GPU held as much, or more than a small kernel takes: they may be
-    offloaded.
-    """
+    """Require the optimizer's parameters on the GPU; not judged if it held as much as those on the CPU, which may be
+    offloaded, or more than a small kernel takes."""
     if not run.plan.job.criteria.trained_on_gpu:
         return Judgement("not judged", "disabled in [criteria]")
     ranks = [rank for rank in run.evidence.anatomy if text(rank.facts.get("device"))]
@@ -185,10 +181,8 @@ def _kept_busy(run: RunEvidence) -> Judgement:
 
 
 def unused_gpus(run: RunEvidence) -> tuple[Gpu, ...]:
-    """Return the requested GPUs on which the target, which finished, had no CUDA context, or one without work.
-
-    The agent looks every 0.05 to 0.1 s at first; if it could not look until the end, nothing is known.
-    """
+    """Return the requested GPUs on which the target, which finished, had no CUDA context, or one without work. The
+    agent looks every 0.05 to 0.1 s at first; if it could not look until the end, nothing is known."""
     exited, started = run.evidence.exited, run.evidence.target_started
     if exited is None or started is None or exited.number("exit_code") != 0:
         return ()

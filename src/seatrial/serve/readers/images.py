@@ -50,8 +50,7 @@ class ImageReader:
     def rows(self, body: Any) -> tuple[list[Row], bool]:
         """Read ``{"input": one}``, ``{"inputs": [several]}`` or the bare numbers; a text is a file in base64.
 
-        How deep the lists are decides if they are several, or that they hold files: 28×28 numbers are one image under
-        any name.
+        How deep the lists are decides if they are several: 28×28 numbers are one image under any name.
         """
         images, several = inputs_of(body, "image", self._several)
         files = {at: _opened(_from_base64(image)) for at, image in enumerate(images) if isinstance(image, str)}
@@ -134,10 +133,8 @@ class ImageReader:
 
 
 def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarray:
-    """Cut out a drawing, scale its longer side to ``box`` pixels, move its centre of mass to the middle.
-
-    Source of the procedure and of MNIST's box of 20: http://yann.lecun.com/exdb/mnist/.
-    """
+    """Cut out a drawing, scale its longer side to ``box`` pixels, move its centre of mass to the middle. Source of the
+    procedure and of MNIST's box of 20: http://yann.lecun.com/exdb/mnist/."""
     ink_HW = figure_HW > INK
     rows, columns = np.flatnonzero(ink_HW.any(1)), np.flatnonzero(ink_HW.any(0))
     out = np.zeros((height, width), np.uint8)
@@ -159,10 +156,8 @@ def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarr
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Open the image by its head: nothing is decoded yet.
-
-    Raises BadInputError: no image, several frames; TooMuchError: more than MOST_PIXELS.
-    """
+    """Open the image by its head: nothing is decoded yet. Raises BadInputError for no image or several frames,
+    TooMuchError for more than MOST_PIXELS."""
     with _readable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the size is checked below
         image = Image.open(io.BytesIO(data), formats=FORMATS)

@@ -93,10 +93,8 @@ class TensorReader:
     description: Description
 
     def rows(self, body: Any) -> tuple[list[Row], bool]:
-        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names.
-
-        Lists that are as deep as the model's input are one row under any name.
-        """
+        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names. Lists
+        that are as deep as the model's input are one row under any name."""
         given, several = self._inputs(body)
         return [self._row(row) for row in given], several
 
@@ -163,11 +161,7 @@ def _array(spec: TensorSpec, given: Any) -> np.ndarray:
 
 @dataclass
 class TextReader:
-    """Texts as the model's own tokenizer cuts them, up to ``longest`` tokens.
-
-    Attributes:
-        tokenizer: the text of tokenizer.json.
-    """
+    """Texts as the model's own tokenizer, the text of tokenizer.json, cuts them, up to ``longest`` tokens."""
 
     description: Description
     tokenizer: str

@@ -23,19 +23,12 @@ from seatrial.train.saving.model_card import TensorSpec
 
 #: The longer side of a drawing, in pixels of the network's image: MNIST's digits, and scikit-learn's scaled up.
 BOXES = {"mnist": 20, "mnist-deep": 20, "digits": 28}
-#: ``network``: moved to the device, in half precision if its answers agree; ``program``: captured as it is; ``eager``:
-#: run as it is.
+#: ``network``: on the device, in half precision if its answers agree; ``program``: captured; ``eager``: run as it is.
 Mode = Literal["network", "program", "eager"]
 
 
 class ImageModel:
-    """A network for images, with the normalisation that turns bytes into its numbers.
-
-    Args:
-        network: from normalised images [B, C, H, W] to logits [B, K].
-        examples: saved with the model, compared at warm-up; they hold the normalisation and the size of images.
-        labels: of the classes.
-    """
+    """A network from normalised images [B, C, H, W] to logits [B, K]. ``examples`` hold normalisation and size."""
 
     def __init__(
         self,

@@ -29,15 +29,10 @@ def open_model(
     max_batch: int | None = None,
     name: str | None = None,
 ) -> ServedModel:
-    """Open a recipe or a file.
+    """Open a recipe or a file. Raises TrainError: the model does not exist, cannot be read, or is refused.
 
-    Args:
-        folder: of recipes' models; None for $SEATRIAL_MODELS_DIR.
-        max_batch: rows of a batch at most; else what suits the kind of model.
-        name: in addresses; else the recipe's or the file's.
-
-    Raises:
-        TrainError: the model does not exist, cannot be read, or is refused.
+    ``folder``: of recipes' models; None for $SEATRIAL_MODELS_DIR. ``max_batch``: rows of a batch at most; else what
+    suits the kind of model. ``name``: in addresses; else the recipe's or the file's.
     """
     from seatrial.train.options import default_folder
 

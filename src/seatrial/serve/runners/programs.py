@@ -134,10 +134,8 @@ class TensorModel:
 
 
 class SavedWith:
-    """The card and the examples of a model's file; each is None where it is missing.
-
-    Raises TrainError: one of them is damaged, or the card is of another file.
-    """
+    """The card and the examples of a model's file; each is None where it is missing. Raises TrainError if one of them
+    is damaged, or the card is of another file."""
 
     def __init__(self, path: Path) -> None:
         card, self.examples = card_path(path), examples_of(path)
@@ -187,10 +185,8 @@ class SavedWith:
 
 
 def open_pt2(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
-    """Open a model of images if the examples hold their normalisation; else its bare tensors.
-
-    Raises TrainError: truncated, or a program that cannot be served.
-    """
+    """Open a model of images if the examples hold their normalisation; else its bare tensors. Raises TrainError if it
+    is truncated, or a program that cannot be served."""
     saved, program = SavedWith(path), load_program(path)
     if device.type == "cuda":
         from torch.export.passes import move_to_device_pass
@@ -253,11 +249,8 @@ def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) ->
 
 
 def _specs(path: Path, given: Sequence[tuple[str, Any, Sequence[Any]]]) -> tuple[tuple[TensorSpec, ...], int | None]:
-    """Return the inputs of a row, and the only batch that the program takes.
-
-    Args:
-        given: (name, type, shape) of each input, the batch in front; a side that varies is not a positive integer.
-    """
+    """Return the inputs of a row, and the only batch that the program takes, from (name, type, shape) of each input,
+    the batch in front; a side that varies is not a positive integer."""
     specs, batches = [], set()
     for name, dtype, shape in given:
         known = datatype(dtype)

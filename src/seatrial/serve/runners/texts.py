@@ -158,12 +158,8 @@ class Bert:
             raise ServeError(f"the model is not a BERT classifier: {error} is missing or wrong") from error
 
     def __call__(self, tokens_RW: Tensor, positions_RW: Tensor, texts_RW: Tensor, firsts_N: Tensor) -> Tensor:
-        """Return logits [N, K] in fp32.
-
-        Args:
-            texts_RW: which text a token is of; padding is one of its own.
-            firsts_N: where each text begins, in R × W counted along.
-        """
+        """Return logits [N, K] in fp32 of texts that begin at ``firsts_N``, in R × W counted along. ``texts_RW``: which
+        text a token is of; padding is one of its own."""
         width = self.words.shape[1]
         hidden = F.embedding(tokens_RW, self.words) + F.embedding(positions_RW, self.positions)
         hidden = F.layer_norm(hidden, (width,), *self._embedded, self._epsilon)

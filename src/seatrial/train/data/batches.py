@@ -79,10 +79,8 @@ def batches(
 
 
 class ResidentBatches:
-    """Batches of a set that is on the device, gathered there.
-
-    ``load`` consists of device operations only and follows a tensor, so that a CUDA graph can capture it.
-    """
+    """Batches of a set that is on the device. ``load`` consists of device operations only, so that a CUDA graph can
+    capture it."""
 
     resident = True
 
@@ -108,11 +106,8 @@ class ResidentBatches:
 
 
 class StreamedBatches:
-    """The same batches in the same order, read while the device computes.
-
-    An example's random draws follow from seed, epoch and place: they do not depend on the number of processes, and a
-    resumed training repeats them.
-    """
+    """The same batches in the same order, read while the device computes. An example's random draws follow from seed,
+    epoch and place, so that a resumed training repeats them with any number of processes."""
 
     resident = False
 
@@ -130,8 +125,7 @@ class StreamedBatches:
         workers: int,
     ) -> None:
         self.spans = spans
-        #: The reason for which no step can be captured, or None: a captured one reads a batch of the same shape from
-        #: the same place.
+        #: Why no step can be captured, or None: a captured one reads a batch of one shape from one place.
         self.uncaptured = "batches of a collate may differ in shape" if collate else None
         self._order, self._transform = order, transform
         self._steps: list[list[tuple[int, int]]] = []

@@ -32,12 +32,7 @@ Augment = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images and labels, anywhere.
-
-    Attributes:
-        images_NCHW: uint8.
-        labels_N: int64, 0 … classes - 1.
-    """
+    """Images [N, C, H, W], uint8, and labels [N], int64, 0 … classes - 1; on any device."""
 
     images_NCHW: Tensor
     labels_N: Tensor

@@ -67,11 +67,8 @@ class IdxFolder:
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """Read the array in an IDX file, ``.gz`` or plain.
-
-    Raises:
-        DataError: not IDX, of other dimensions, truncated or too long; names the file, bytes expected and got.
-    """
+    """Read the array in an IDX file, ``.gz`` or plain. Raises DataError, with the bytes expected and got, for a file
+    that is not IDX, of other dimensions, truncated or too long."""
     header_bytes, size = 4 + 4 * dimensions, 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -112,11 +109,7 @@ def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
 
 
 def read_folder(folder: Path) -> IdxFolder:
-    """Read the four files of an MNIST-like set.
-
-    Raises:
-        DataError: the folder or a file is missing, or images and labels do not belong together.
-    """
+    """Read the four files of an MNIST-like set. Raises DataError if one is missing, or images and labels do not fit."""
     place = _place(folder)
     sets = []
     for part in ("train", "t10k"):
@@ -154,9 +147,7 @@ def _find(place: Path, stem: str, dimensions: int) -> Path:
 def fetch(folder: Path) -> None:
     """Make every file of MNIST present in ``folder``; one that is there with the right checksum is kept.
 
-    Raises:
-        DataError: no mirror gave the file with the checksum expected; names what each one did.
-        DiskFullError: it could not be written.
+    Raises DataError, with what each mirror did, if none gave the file, and DiskFullError if it could not be written.
     """
     for name, sha256 in FILES.items():
         path = folder / name

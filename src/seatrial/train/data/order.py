@@ -65,21 +65,14 @@ class Source(Protocol):
         """Do the host's work before each step."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
-        """Return rows of the batch of step ``position``, whose shape is ``shape``, as the loss takes them.
-
-        Device operations only.
-        """
+        """Return rows of the batch at ``position`` as the loss takes them, by device operations only."""
 
 
 def deal(examples: int, batch: int, rank: int = 0, world: int = 1, *, drop_last: bool = False) -> list[Span]:
     """Return this rank's batches of an epoch. Every rank gets the same number of them; every example is in one.
 
-    Args:
-        batch: examples per rank and step; the global batch is ``batch * world``.
-        drop_last: leave out the last batch when it is not full.
-
-    Raises:
-        InputError: the global batch is larger than the data.
+    ``batch``: examples per rank and step. ``drop_last``: leave out the last global batch when it is not full. Raises
+    InputError if the global batch is larger than the data.
     """
     if batch < 1:
         raise InputError(f"a batch of {batch} has no examples", fix="a batch of 1 or more")
@@ -124,13 +117,8 @@ def seed_host(seed: int, epoch: int, place: int = 0) -> None:
 class Order:
     """Places in a data set for each epoch, a function of seed and epoch alone; the same on every rank.
 
-    Args:
-        examples: in the data set.
-        sampler: as DataLoader takes it; None shuffles.
-        device: the one whose generator shuffles. Each device has other numbers.
-
-    Raises:
-        InputError: a sampler without a length, or of one rank's share.
+    ``sampler``: as DataLoader takes it; None shuffles by the generator of ``device``: each device has other numbers.
+    Raises InputError for a sampler without a length, or of one rank's share.
     """
 
     def __init__(self, examples: int, seed: int, sampler: Any = None, device: torch.device = CPU) -> None:

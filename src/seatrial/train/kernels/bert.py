@@ -41,11 +41,8 @@ def dropout_keys(places: int, device: torch.device) -> Tensor:
 
 
 def dropout_mask(key: Tensor, numbers: Tensor, share: float) -> Tensor:
-    """Return the kernels' mask: 0 for a dropped element, else its factor; fp32, of the shape of ``numbers``.
-
-    Args:
-        key: [2]. numbers: int64, below 2^32.
-    """
+    """Return the kernels' mask of the shape of ``numbers`` (int64, below 2^32): 0 for a dropped element, else its
+    factor; fp32. ``key``: [2]."""
     first, second = key.long()
     x = ((numbers >> 1) ^ first) & _WORD
     x = ((x ^ (x >> 17)) * 0xED5AD4BB) & _WORD
@@ -270,10 +267,6 @@ def token_sums_module(dtype: torch.dtype, width: int) -> KernelModule:
 
 
 def token_sums(rows_TW: Tensor, order_T: Tensor, begins: Tensor, sums_SW: Tensor, *, add: bool = False) -> None:
-    """Sum n adds the rows order[begins[n]] to order[begins[n + 1] - 1]; an empty sum is 0. All are int32.
-
-    Args:
-        add: to what is there.
-    """
+    """Add up the rows order[begins[n]] to order[begins[n + 1] - 1] as sum n, with ``add`` onto it, or 0. All int32."""
     given = (rows_TW, order_T, begins, sums_SW, int(add))
     token_sums_module(rows_TW.dtype, rows_TW.shape[1]).launch("token_sums", len(sums_SW), *given)

@@ -31,11 +31,8 @@ Group = tuple[dict[str, Any], tuple[list[Tensor], ...]]
 
 
 def _filled_in(kernels: KernelModule, types: dict[str, str], picked: Iterable[tuple[int, str]]) -> KernelModule:
-    """Fill in pointers of each tensor, and the lines that pick the tensor of a block.
-
-    Args:
-        types: a pointer's name → its type. picked: each tensor's blocks, and more assignments for it.
-    """
+    """Fill in pointers of each tensor, by name and type, and the lines that pick the tensor of a block. ``picked``:
+    each tensor's blocks, and more assignments for it."""
     pointers, lines, places, before = [], [], [], 0
     for n, (blocks, more) in enumerate(picked):
         pointers.append(", ".join(f"{kind} {name}{n}" for name, kind in types.items()))
@@ -63,11 +60,8 @@ def takes_adam(groups: list[Group], device: torch.device) -> bool:
 
 
 def adam(groups: list[Group], done: Tensor, *, decoupled: bool) -> None:
-    """Update the parameters and their moments.
-
-    Args:
-        done: steps with this one, a scalar on the device. decoupled: weight decay as AdamW has it.
-    """
+    """Update the parameters and their moments. ``done``: steps with this one, a scalar on the device. ``decoupled``:
+    weight decay as AdamW has it."""
     tensors: list[Tensor] = []
     pieces: list[tuple[int, float]] = []
     for group, kinds in groups:

@@ -170,11 +170,7 @@ def usable(device: torch.device) -> bool:
 def launch(
     source: str, name: str, blocks: int | tuple[int, ...], arguments: Sequence[Any], *, shared_bytes: int = 0
 ) -> None:
-    """Queue a kernel of THREADS threads a block.
-
-    Args:
-        arguments: tensors go as pointers (None: a null pointer), ints as int, floats as double.
-    """
+    """Queue a kernel of THREADS threads a block. Tensors go as pointers (None: null), ints as int, floats as double."""
     across, down, deep = (*((blocks,) if isinstance(blocks, int) else blocks), 1, 1)[:3]
     device = next(argument.device for argument in arguments if isinstance(argument, Tensor))
     given = [torch.empty(0, device=device) if argument is None else argument for argument in arguments]  # at address 0

@@ -33,12 +33,8 @@ SMALLEST_CHUNK = 2048
 
 
 class Optimizer(ABC):
-    """Base of this library's optimizers.
-
-    Args:
-        groups: dictionaries with ``params`` and options, or parameters.
-        defaults: options of the groups that do not name their own.
-    """
+    """Base of this library's optimizers. ``groups``: dictionaries with ``params`` and options, or parameters.
+    ``defaults``: options of the groups that do not name their own."""
 
     #: Tells torch's GradScaler to hand over scale and overflow as tensors instead of waiting for them.
     _step_supports_amp_scaling = True
@@ -87,12 +83,8 @@ class Optimizer(ABC):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``: in one launch for a small model on a GPU.
-
-    Otherwise in torch's fused kernel, cut so that it fills the GPU.
-
-    There each element is updated as torch does it: the numbers are the same. In one launch they are within rounding.
-    """
+    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``: in one launch for a small model on a GPU, within rounding
+    of torch's. Otherwise in torch's fused kernel, cut so that it fills the GPU, with torch's numbers."""
 
     def __init__(
         self, groups: Iterable[Any], learning_rate: Tensor, weight_decay: float = 0.0, *, decoupled: bool = False
@@ -150,10 +142,8 @@ def chunk_size(sizes: tuple[int, ...]) -> int:
 
 
 def pieces(tensor: Tensor, size: int) -> list[Tensor]:
-    """Cut the tensor's memory into pieces of at most ``size`` elements, unless torch would cut it like that.
-
-    A dense tensor only: its elements lie side by side, in any order.
-    """
+    """Cut the tensor's memory into pieces of at most ``size`` elements, unless torch would cut it like that. A dense
+    tensor only: its elements lie side by side, in any order."""
     if size == CHUNK or tensor.numel() <= size:
         return [tensor]
     return list(torch.split(tensor.as_strided((tensor.numel(),), (1,)), size))
@@ -199,10 +189,8 @@ def _rate(model: nn.Module, learning_rate: float) -> Tensor:
 class Average:
     """A copy of the model whose weights follow it: after each step ``average += (1 - decay) · (weights - average)``.
 
-    Buffers are the model's. Device operations only, so that a CUDA graph can capture ``update``.
-
-    Raises:
-        InputError: a copy of the model would call layers of the original.
+    Buffers are the model's. Device operations only, so that a CUDA graph can capture ``update``. Raises InputError if a
+    copy of the model would call layers of the original.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -38,12 +38,9 @@ def refuse_closures(optimizer: Any) -> None:
 
 
 def refuse_other_parameters(optimizer: Any, model: nn.Module, *, some: bool = False) -> None:
-    """Raise InputError for an optimizer that would change nothing of the model, or something besides.
+    """Raise InputError for an optimizer that would change nothing of the model or, unless ``some``, anything besides.
 
     No step would clear gradients of other parameters (of a loss, for example), and no checkpoint would hold them.
-
-    Args:
-        some: allow what is besides.
     """
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     own = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -94,14 +91,9 @@ def first_value(name: str, group: dict[str, Any]) -> float | None:
 def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[dict[str, list[Any]]]:
     """Return each group's learning rate at every step, as a scheduler of torch sets it after ``every`` steps.
 
-    So with every other option that it changes: OneCycleLR and CyclicLR change ``momentum`` or ``betas``, too.
-    The scheduler and the optimizer stay as they were.
-
-    Returns:
-        of each group: name of the option → its values, one for each step.
-
-    Raises:
-        InputError: it is of another optimizer, follows the loss, or ends before the training.
+    So with every other option that it changes: OneCycleLR and CyclicLR change ``momentum`` or ``betas``, too. For each
+    group: name of the option → its values, one for each step. The scheduler and the optimizer stay as they were. Raises
+    InputError for one that is of another optimizer, follows the loss, or ends before the training.
     """
     name = type(scheduler).__name__
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):

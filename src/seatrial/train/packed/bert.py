@@ -46,13 +46,8 @@ class BertLayer:
 
 
 class PackedBert:
-    """The loss of a BertForSequenceClassification over packed texts.
-
-    Args:
-        model: its parameters become views of ``weights``.
-        dtype: of the products: fp32 or bf16.
-        source: of the batches.
-    """
+    """The loss of a BertForSequenceClassification over packed texts of ``source``, in fp32 or bf16 products. The
+    model's parameters become views of ``weights``."""
 
     def __init__(
         self, model: Any, dtype: torch.dtype, ranks: Ranks, source: PackedTexts, *, weight_decay: float

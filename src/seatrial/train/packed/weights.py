@@ -191,10 +191,8 @@ class FlatWeights:
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
-        """Send gradients if enough are ready: the backward pass has written this matrix's and all that lie behind it.
-
-        They lie in the order of the model, so that a backward pass finishes them from the end on.
-        """
+        """Send gradients if enough are ready: the backward pass, which goes from the model's end on, has written this
+        matrix's and all that lie behind it."""
         begin = self._places[first]
         if self.overlap and self.ranks.world > 1 and (self._sent - begin) * self.dtype.itemsize >= BUCKET_BYTES:
             self._send(begin, self._sent)

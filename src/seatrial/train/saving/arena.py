@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -72,11 +73,10 @@ def size_of(value: Any) -> int:
 
 
 def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> Any:
-    """Queue a copy of every tensor; the nesting with a ``Place`` in place of each, in types that pickle carries.
+    """Queue a copy of every tensor; return the nesting with a ``Place`` in place of each, in types that pickle carries.
 
-    Args:
-        copy: (to, from). All that is done with a tensor is done there, on the stream that it chooses: one made dense
-            here, on the stream of the moment, might be read before it is there.
+    ``copy``: gets (to, from) and does all on the stream that it chooses: a tensor made dense here, on the stream of the
+    moment, might be read before it is there.
     """
     begin = 0
 
@@ -173,9 +173,8 @@ class Staging:
 
     def copy(self, to: Tensor, tensor: Tensor, stream: torch.cuda.Stream | None) -> None:
         """Queue a copy on the stream: ``to`` is of the same shape, type and strides, and whole after ``finish``.
-
-        ``tensor`` may be in any order; where its elements do not lie side by side, ``to`` is as torch makes new ones.
-        """
+        ``tensor`` may be in any order; where its elements do not lie side by side, ``to`` is as torch makes new
+        ones."""
         if stream is not None:
             self._streams.add(stream)
         with torch.cuda.stream(stream):
@@ -227,11 +226,7 @@ class HostCopies:
         self._staging: Staging | None = None
 
     def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
-        """Copy every tensor to the CPU; copies of a GPU's tensors hold until the next call.
-
-        Args:
-            ready: recorded when the tensors were whole.
-        """
+        """Copy every tensor to the CPU after the event ``ready``; a GPU's copies hold until the next call."""
         number = count()
         copied = map_tensors(
             value, lambda tensor: self._copy(tensor, next(number), ready) if tensor.is_cuda else tensor
@@ -309,12 +304,8 @@ class WriterProcess:
         return self._process.pid
 
     def write(self, path: Path, held: Arena, state: Any) -> None:
-        """Write a checkpoint whose tensors are in an arena; returns when it is on the disk.
-
-        Raises:
-            DiskFullError: the file could not be written.
-            ProcessLookupError: the process is gone, or cannot reach the memory.
-        """
+        """Write a checkpoint whose tensors are in an arena; return when it is on the disk. Raises DiskFullError, or
+        ProcessLookupError if the process is gone or cannot reach the memory."""
         layout = pickle.dumps(state)
         order = {"path": str(path), "size": held.size_bytes, "bytes": len(layout)}
         where = f"/proc/{os.getpid()}/fd/{held.descriptor}"
@@ -338,10 +329,8 @@ class WriterProcess:
         """End the process."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         self._process.wait()
 
 

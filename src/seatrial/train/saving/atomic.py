@@ -14,11 +14,8 @@ from seatrial.train.errors import DiskFullError
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace ``path`` by what ``write`` puts into the open file. Readers see the old file or the new one.
-
-    Raises:
-        DiskFullError: no space, quota or permission; the old file is intact and nothing is left aside.
-    """
+    """Replace ``path`` by what ``write`` puts into the open file. Readers see the old file or the new one. Raises
+    DiskFullError without space, quota or permission; the old file is intact then."""
     aside = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -110,15 +110,9 @@ def numbered(classes: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(classes))
 
 
-def outputs_on_cpu(
-    model: nn.Module,
-    inputs: tuple[Tensor, ...],
-    forward: Forward | None = None,
-) -> Tensor:
-    """Return the model's outputs in fp32 and evaluation mode.
-
-    A copy on the CPU computes. The model stays as it is, nothing is drawn at random, and no memory of the GPU is taken.
-    """
+def outputs_on_cpu(model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None = None) -> Tensor:
+    """Return the outputs in fp32 and evaluation mode of a copy of the model on the CPU: nothing is drawn at random, and
+    no memory of the GPU is taken."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().cpu(), requires_grad=False)

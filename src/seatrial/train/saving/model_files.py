@@ -27,10 +27,8 @@ def save_model(model: torch.nn.Module, folder: Path, name: str) -> list[Path]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Read a safetensors file: its tensors, on the CPU, and its metadata.
-
-    Raises ModelFileError: it is not there, truncated, or of another format; for a pickle with the reason.
-    """
+    """Read a safetensors file: its tensors, on the CPU, and its metadata. Raises ModelFileError if it is not there,
+    truncated, or of another format; for a pickle with the reason."""
     try:
         with path.open("rb") as file:
             start = file.read(9)

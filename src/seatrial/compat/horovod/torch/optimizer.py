@@ -114,11 +114,7 @@ def _copy(there: List[torch.Tensor], here: List[torch.Tensor]) -> None:
 
 
 class Reducer:
-    """Hooks on parameters, and the buckets that they fill.
-
-    Attributes:
-        busy: gradients have become ready since the last ``finish``.
-    """
+    """Hooks on parameters, and the buckets that they fill; ``busy`` from the first ready gradient until ``finish``."""
 
     def __init__(self, reduction: Reduction, passes: int, *, sparse_as_dense: bool) -> None:
         self._reduction, self._passes, self._sparse_as_dense = reduction, passes, sparse_as_dense
@@ -288,10 +284,8 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     **more: Any,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer, of its own class, that averages gradients over the ranks before it steps.
-
-    Raises NotInStandIn for ``op=hvd.Adasum``, groups, process sets and a compressor of the script's own.
-    """
+    """Return the optimizer, of its own class, that averages gradients over the ranks before it steps. Raises
+    NotInStandIn for ``op=hvd.Adasum``, groups, process sets and a compressor of the script's own."""
     if more or compression not in (NoneCompressor, FP16Compressor):
         part = "hvd.DistributedOptimizer(…, %s=…)" % (sorted(more) or ["compression"])[0]
         refuse(part, "the same call without it: seatrial run --gpus 2 train.py")

@@ -25,8 +25,7 @@ __all__ = (
 #: Horovod waits for a rank without limit, for example for one that evaluates alone; torchrun notices dead ones.
 _PATIENCE = timedelta(hours=6)
 
-#: Numbers of a rank: Horovod's functions, and variables that horovodrun sets and scripts read. Source:
-#: horovod/runner/gloo_run.py on GitHub.
+#: Numbers of a rank: Horovod's functions, and horovodrun's variables. Source: horovod/runner/gloo_run.py on GitHub.
 _NUMBERS = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 
 
