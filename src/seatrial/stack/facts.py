@@ -141,8 +141,9 @@ def wheels(framework: Framework, *, pinned: bool = False) -> tuple[Wheel, ...]:
 
 
 def released(framework: Framework, version: str) -> str:
-    """Return the day of a release, as 2023-03-15; "" for an unknown one."""
-    return str(table(framework)["released"].get(version, ""))
+    """Return the day of a release, as 2023-03-15, or of the newest patch release of ``2.1``; "" for an unknown one."""
+    days: dict[str, str] = table(framework)["released"]
+    return days.get(version) or max((day for at, day in days.items() if at.startswith(f"{version}.")), default="")
 
 
 def _with_patches(row: dict[str, Any], framework: Framework) -> Iterator[str]:

@@ -116,7 +116,7 @@ def candidates(constraints: Constraints, *, admitted: bool = False) -> Iterator[
 
 def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object, ...]:
     """Return a sort key, the best first: no stop-gap, the version preferred, the newest, the index's own build."""
-    wheel, pythons = candidate.wheel, pythons_of(constraints.as_of)
+    wheel, pythons = candidate.wheel, pythons_of(constraints.as_of, constraints.named)
     return (
         candidate.forward_compat,
         candidate.cpu == constraints.gpu,
@@ -138,10 +138,10 @@ def _by_release(wheel: Wheel, constraints: Constraints) -> tuple[object, ...]:
 
 
 @lru_cache(maxsize=256)
-def pythons_of(as_of: str) -> tuple[str, ...]:
-    """Return the Pythons, best first: as of a day those that packages had wheels for, then the oldest later one."""
+def pythons_of(as_of: str, named: str = "") -> tuple[str, ...]:
+    """Return the Pythons, best first: ``named``, those that packages had wheels for on a day, the oldest later one."""
     early = [each for each in PYTHONS if not as_of or PYTHON_SINCE[each] <= as_of]
-    return (*early, *(each for each in PYTHON_SINCE if each not in early))
+    return (*({named} & {*PYTHONS}), *early, *(each for each in PYTHON_SINCE if each not in early))
 
 
 @lru_cache(maxsize=256)
@@ -223,6 +223,8 @@ def _why_build(chosen: Candidate, constraints: Constraints, machine: TargetMachi
 def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -> Choice:
     if constraints.python:
         reason = "the base image's"
+    elif python == constraints.named:
+        reason = "the project's pages name it or an older one"
     elif python == PYTHONS[0]:
         reason = "every current framework has wheels for it"
     elif constraints.as_of:
@@ -239,7 +241,7 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
 
 
 def _python_alone(constraints: Constraints) -> str | None:
-    pythons = (constraints.python,) if constraints.python else pythons_of(constraints.as_of)
+    pythons = (constraints.python,) if constraints.python else pythons_of(constraints.as_of, constraints.named)
     fitting = (each for each in pythons if constraints.python_specifier.contains(f"{each}.99"))
     return next((each for each in fitting if each not in constraints.barred), None)
 

@@ -37,6 +37,7 @@ class Constraints:
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
         cuda: CUDA of another framework, whose major is preferred: cuDNN's wheels of both own nvidia/cudnn/lib.
         as_of: day of the code, as 2021-09-03, whose releases come before ``prefer``; "" for today.
+        named: Python of the project's pages, which comes first.
         source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
     """
 
@@ -51,6 +52,7 @@ class Constraints:
     prefer: str | None = None
     cuda: str = ""
     as_of: str = ""
+    named: str = ""
     source: str = "the project"
 
     @property

@@ -103,6 +103,11 @@ def known_package(listed: str) -> str | None:
     return name if name in names.packages else None
 
 
+def package_named(word: str) -> str | None:
+    """Return the index's package for a name in a sentence: of a module, of conda's, or its own."""
+    return known_package(re.split(r"[<>=!~\[]", _names().renamed.get(word.lower(), word))[0])
+
+
 def elsewhere(listed: str) -> str | None:
     """Return the requirement to write in place of a package whose name on the index belongs to another project."""
     return _names().elsewhere.get(listed)

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.lint.commands import commands_of, installs_of
 from seatrial.images.lint.instructions import Instruction, read_instructions
-from seatrial.images.requirements.imports import ImportedPackages, mentions, provides
+from seatrial.images.requirements.imports import ImportedPackages, mentions, package_named, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
     Extension,
@@ -48,6 +48,20 @@ _SHOWN = re.compile(
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
+#: One release of a package, not a bound: ``PyTorch (1.8.0)``, ``| numpy | 1.19 |``, ``python=3.8``.
+_BOUND_AFTER = r"\s*(?:[<>~≤≥]|[,/–-]\s*v?\d|及?以上|(?:or|and|to) (?:\d|above|later|high|new|up|great))"
+_RELEASE = re.compile(
+    r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?)?[\s=:(|`*.]*(\d+(?:\.\d+){1,3})"
+    rf"(?![\w-]|\+(?!cu|cpu)|\.[\dx*]|{_BOUND_AFTER})",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
+#: Words in headings and sentences about what the author had installed.
+_AUTHORS = re.compile(
+    r"(?i)require|environment|depend|install|prerequisite|set ?up|packages|versions|implemented"
+    r"|test(?:ed)? (?:on|with|in|under)|[环環]境|依[赖賴]|安[装裝]"
+)
+_MOST_OF_A_LINE = 300
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
 _SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
@@ -153,6 +167,22 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
             packages = [word for word in each.packages if word not in folders or "://" in word]
             if each.action == "install" and not each.tool.startswith("ap"):  # Debian's names are not the index's
                 yield from ((line, f"{name}:{each.line} installs") for line in _lines(packages, each.tool))
+
+
+def named_releases(folder: Path, project: Path) -> dict[str, tuple[str, str]]:
+    """Return package → (release, ``README.md:12``) where a folder's pages name one among what code needs."""
+    found: dict[str, dict[str, str]] = {}
+    inner = f"{folder.relative_to(project)}/" if folder.is_relative_to(project) and folder != project else ""
+    for page, text in _read(project, (inner + each for each in _PAGES)):
+        about = fenced = False
+        for number, line in enumerate(text.splitlines(), 1):
+            line, fenced = line[:_MOST_OF_A_LINE], fenced ^ line.lstrip().startswith("```")
+            here = _AUTHORS.search(line) is not None
+            about = here if _HEADING.match(line) and not fenced else about or (here and line.rstrip().endswith(":"))
+            for name, release in _RELEASE.findall(line) if about or here else ():
+                if package := "python" if name.lower() == "python" else package_named(name):
+                    found.setdefault(package, {}).setdefault(release, f"{page}:{number}")
+    return {package: next(iter(each.items())) for package, each in found.items() if len(each) == 1}
 
 
 def installed_alone(project: Path, source: str) -> str | None:

@@ -400,6 +400,8 @@ class Needs:
         alone: the project installs its list with ``--no-deps``.
         left_out: lines of a frozen list that nothing imports; their releases are preferred.
         names: dotted name that the target cannot start without → ``train.py:3``.
+        named: package, or python → (release, ``README.md:12``) of the author's; preferred where no list has one.
+        until: day by which what the packages require was released; "" for today.
     """
 
     requirements: Requirements
@@ -420,6 +422,8 @@ class Needs:
     alone: bool = False
     left_out: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    until: str = ""
 
     @property
     def python(self) -> SpecifierSet:

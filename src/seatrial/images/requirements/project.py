@@ -33,6 +33,7 @@ from seatrial.images.requirements.instructions import (
     guesses,
     installed_alone,
     named_lists,
+    named_releases,
     read_pixi,
     with_shown,
 )
@@ -146,6 +147,7 @@ def project_needs(
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
+        named={**named_releases(project, project), **named_releases(script_dir, project)},
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
 

@@ -21,6 +21,7 @@ class ResolveRequest:
         python: ``3.11``.
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
+        named: the author's versions by name, preferred to newer ones of what goes with them.
         alone: True lets no package bound the release of a line: pip installs the list with ``--no-deps``.
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
@@ -38,11 +39,16 @@ class ResolveRequest:
     alone: bool = False
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
+    named: tuple[tuple[str, str], ...] = ()
     elsewhere: tuple[str, ...] = ()
     links: tuple[Path, ...] = ()
     authorities: Path | None = None
     as_of: str = ""
     dates: tuple[tuple[str, str], ...] = ()
+
+    def only(self, *lines: str) -> ResolveRequest:
+        """Return the request for these lines, whatever they require, without bounds and preferences."""
+        return replace(self, lines=lines, constraints=(), dependencies=False, preferred=(), named=())
 
     def dated(self, *names: str, as_of: str = "") -> ResolveRequest:
         """Return the request with this day for the named packages; "" for no day."""

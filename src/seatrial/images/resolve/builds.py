@@ -85,7 +85,8 @@ def builds_of(
         }
         unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
         dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
-        requests = [replace(request, as_of=request.as_of * (name in dated)) for name in bare][:_MOST_READ]
+        own = {name: dict(request.dates).get(name, request.as_of) for name in dated}
+        requests = [replace(request, as_of=own.get(name, "")) for name in bare][:_MOST_READ]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             sources = dict(zip(bare, threads.map(resolver.source, bare.values(), requests), strict=False))
     builds = []

@@ -21,13 +21,13 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
-from seatrial.images.resolve.dates import dated, framework_day, held
+from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
-from seatrial.images.resolve.lock import OF_TORCH, Locked, bare, lock_packages, preferring
+from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
-from seatrial.images.resolve.uv_texts import pinned
+from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
@@ -90,6 +90,10 @@ def resolve_packages(
     if resolver is None:
         return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    if first := choice.request(resolved):
+        choice.needs = needs = limited(resolver, first, needs)
+        listed = {*map(canonical_name, needs.requirements.lines)}
+        choice.further = {f"{name}=={at}" for name, at in first.named if name in listed}
     if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
         return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     base, resolved, checked, needs = choice.made(base, resolved)
@@ -106,7 +110,9 @@ def resolve_packages(
         checked = replace(checked, warnings=(*checked.warnings, *notes))
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
-    if needs.as_of and request and checked.lock:
+    if request and checked.lock:
+        checked = replace(checked, choices=(*named_row(needs, resolved, checked.lock), *checked.choices))
+    if (needs.as_of or needs.until) and request and checked.lock:
         resolved, row = held(resolved, needs, request, checked.lock, checked.builds, given=job.image.as_of is not None)
         checked = replace(checked, choices=(*row, *checked.choices))
     elif exact := tuple(each.requirement for each in checked.builds if each.at):
@@ -198,15 +204,14 @@ class _PackageChoice:
         pins = {canonical_name(line): (line, match[1]) for line in found.lines if (match := _PINNED.fullmatch(line))}
         compiled: list[str] = []
         left = [name for name in map(canonicalize_name, answer.from_source) if name in pins]
-        alone = replace(request, constraints=(), dependencies=False)
         for python in ("3.7", "3.6") if left else ():
-            older = self.resolver.lacking(replace(alone, lines=tuple(pins[name][0] for name in left), python=python))
+            older = self.resolver.lacking(replace(request.only(*(pins[name][0] for name in left)), python=python))
             if not isinstance(older, Unreachable):
                 still = {canonical_name(line) for line in older}
                 compiled += [name for name in left if name not in still]
                 left = [name for name in left if name in still]
         bounds = tuple(f"{name}>={pins[name][1]}" for name in compiled)
-        later = self.resolver.resolve(replace(alone, lines=bounds, lowest=True)) if bounds else None
+        later = self.resolver.resolve(replace(request.only(*bounds), lowest=True)) if bounds else None
         notes = []
         for each in later.packages if isinstance(later, Lock) else ():
             line = pins[canonicalize_name(each.name)][0]
@@ -355,6 +360,7 @@ class _PackageChoice:
             constraints=bare(found.constraints, builds=False),
             python=resolved.stack.python,
             preferred=tuple(pinned(bare(self.needs.left_out, builds=False), resolved.stack.python)),
+            named=tuple((name, at) for name, (at, _) in self.needs.named.items() if name not in (*FREE, *PACKAGES)),
             sources=sources,
             prereleases="--pre" in found.options,
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
@@ -440,7 +446,7 @@ class _PackageChoice:
 
     def _newest(self, request: ResolveRequest, line: str) -> str | None:
         """Return the newest release that the line admits, without its requirements."""
-        answer = self.resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False))
+        answer = self.resolver.resolve(request.only(line))
         return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
 
     def _locked(self, resolved: Resolved, answer: Answer) -> Checked:

@@ -14,6 +14,8 @@ from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Lock, ResolveRequest
 from seatrial.images.resolve.framework import FRAMEWORKS, PACKAGES, Resolved, framework_place
+from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import released
@@ -28,10 +30,14 @@ _CURRENT_DAYS, _FIRST = 60, "2015-01-01"
 _SOON_DAYS = 30
 
 #: Packages without a day: each of their releases fits one release of a framework.
-_FREE = tuple(each for few in PARTNERS.values() for each in few)
+FREE = tuple(each for few in PARTNERS.values() for each in few)
 
 #: Prefixes of packages that use TensorFlow's internals: they date from TensorFlow's release, not from the code.
 _OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
+
+#: Days after the author's newest release, by which what they require was released: pytorch-lightning 1.4.2 fails with
+#: torchmetrics 0.8, of eight months later.
+_AFTER_DAYS = 90
 
 #: Most packages named in the plan's row.
 _MOST_NAMED = 6
@@ -48,15 +54,51 @@ def day_of(job: Job) -> str:
 
 
 def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
-    """Return the request with the day of the code, or of its Python; pins and the framework's partners have none."""
-    if not needs.as_of:
+    """Return the request with the day of the code, or of its Python; pins and the framework's partners have none.
+
+    What the lines require has the author's day if that is earlier.
+    """
+    of_code = needs.as_of and _later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
+    if not (day := min(filter(None, (of_code, needs.until)), default="")):
         return request
-    day = _later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
-    found = replace(request, as_of=day).dated(*_FREE, *pins((*request.lines, *request.constraints)))
+    free = (*FREE, *pins((*request.lines, *request.constraints)))
+    found = replace(request, as_of=day).dated(*(_names(request.lines) if day != of_code else ()), as_of=of_code)
     framework, theirs = framework_day(request.lines)
     beginnings = {"jax": ("",), "tensorflow": _OF_TENSORFLOW}.get(framework, ())
-    names = [name for name in _names(request.lines) if name.startswith(beginnings) and name not in dict(found.dates)]
-    return found.dated(*names, as_of=max(theirs, day))
+    names = [name for name in _names(request.lines) if name.startswith(beginnings)]
+    return found.dated(*names, as_of=max(theirs, of_code) if of_code else "").dated(*free)
+
+
+def limited(resolver: UvResolver, request: ResolveRequest, needs: Needs) -> Needs:
+    """Limit what others require to soon after the newest release that a list pins or a page names, if most do.
+
+    A framework's release is the GPU's, and what it requires has no day.
+    """
+    lines = bare(needs.requirements.lines, builds=False)
+    own = {name: at for name, (at, _) in needs.named.items()} | dict(pinned(lines, request.python))
+    listed = [name for name in _names(lines) if name not in (*FREE, *PACKAGES)]
+    own = {name: own[name] for name in listed if name in own}
+    days = resolver.uploads(request, own) if 2 * len(own) > len(listed) and not needs.until else {}
+    newest = max(days, key=lambda name: days[name], default="")
+    if not days.get(newest) or (until := _later(days[newest], _AFTER_DAYS)) >= (needs.as_of or _day(time.time())):
+        return needs
+    why = f"what they require is as of {until}, {_AFTER_DAYS} days after {newest} {own[newest]}"
+    return replace(needs.changed(needs.requirements, why=why), until=until)
+
+
+def named_row(needs: Needs, resolved: Resolved, lock: Lock) -> tuple[Choice, ...]:
+    """Return the plan's row about releases that the project's pages name, and that no list pins."""
+    found, stack = needs.requirements, resolved.stack
+    at = {each.name: each.version for each in lock.packages} | stack.facts
+    bounds = {*FREE, *pins(bare((*found.lines, *found.constraints), builds=False)), *["python"] * len(needs.python)}
+    used, other = list[str](), list[str]()
+    for name, (release, place) in needs.named.items():
+        if name in at and name not in bounds:
+            same = f"{release}.".startswith(f"{at[name]}.") or f"{at[name]}.".startswith(f"{release}.")
+            (used if same else other).append(f"{name} {release} ({place})")
+    why = f"the GPU, a Python, the index or another package excludes {', '.join(other)}"
+    why = why if other else "the project's pages name them"
+    return (Choice(what="named releases", value=", ".join(used) or "none", reason=why),) if used or other else ()
 
 
 def framework_day(lines: tuple[str, ...]) -> tuple[str, str]:
@@ -77,7 +119,8 @@ def held(
     names = [name for name in _names(request.lines) if own_days.get(name, "-") and "*" not in lock.later]
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
     exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
-    chosen = [each.what for each in resolved.choices if each.what in FRAMEWORKS and needs.as_of in each.reason]
+    rows = resolved.choices if needs.as_of else ()
+    chosen = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
     shown = [*chosen, *(name for name in names if name in at and name not in lock.later)]
     if not shown:
         return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), ()

@@ -110,6 +110,7 @@ def resolve_frameworks(
             python_specifier=needs.python,
             barred=barred or {},
             as_of=needs.as_of,
+            named=_python(needs),
             source=needs.source,
         )
         stack = _or_raise(constraints, machine, needs)
@@ -233,6 +234,7 @@ def _constraints(
         variant = next((each.variant for each in pinned), None)  # hashes in lists are of PyPI's build
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
+    named, _ = needs.named.get(framework, ("", ""))
     return Constraints(
         framework,
         specifier,
@@ -242,9 +244,16 @@ def _constraints(
         python_specifier=needs.python,
         partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
         prefer=TORCH_VERSION if framework == "torch" else None,
-        as_of=needs.as_of,
+        as_of=(released(framework, named) if named and not len(specifier) else "") or needs.as_of,
+        named=_python(needs),
         source=f"{line} ({needs.source})",
     )
+
+
+def _python(needs: Needs) -> str:
+    """Return the Python that the project's pages name, as 3.8, or the oldest if they name an older; "" for none."""
+    named = ".".join(needs.named.get("python", ("", ""))[0].split(".")[:2])
+    return named if named in PYTHONS or not named else PYTHONS[-1]
 
 
 def _wanted(package: str, found: Requirements) -> SpecifierSet:

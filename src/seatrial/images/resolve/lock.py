@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -14,8 +13,9 @@ from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
 from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable
 from seatrial.images.resolve.dates import framework_day, pins
-from seatrial.images.resolve.framework import Resolved, framework_place, public
+from seatrial.images.resolve.framework import Resolved, framework_place
 from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import bare
 from seatrial.images.sources import PackageSource
 
 #: Packages with releases and builds that only PyTorch's index has.
@@ -79,7 +79,7 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     """Return the request with the releases that the framework gets without other packages as preferences."""
     if (place := framework_place(Requirements(lines=request.lines))) is None:
         return request
-    alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=(), preferred=())
+    alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=(), preferred=(), named=())
     if request.as_of:
         _, day = framework_day(alone.lines)
         alone = replace(
@@ -91,17 +91,6 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     brought = (each.name for each in found if each.name not in listed) if request.as_of else ()
     preferred = {each.name: each.version for each in found} | dict(request.preferred)
     return replace(request, preferred=tuple(preferred.items())).dated(*brought)
-
-
-def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:
-    """Leave out pip's options and addresses, which uv would fetch with the user's logins; ``builds`` keeps ``+cpu``."""
-    requirements = (each for line in lines if (each := parsed(line)) is not None and each.url is None)
-    found = []
-    for each in requirements:
-        extras = f"[{','.join(sorted(each.extras))}]" if each.extras else ""
-        marker = f" ; {each.marker}" if each.marker else ""
-        found.append(f"{each.name}{extras}{each.specifier if builds else public(each)[0]}{marker}")
-    return tuple(found)
 
 
 def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, hashed: bool) -> Locked:

@@ -140,9 +140,7 @@ class UvResolver:
         bounded = {line: newest for line in request.lines if (newest := up_to(line)) and is_for(line, request.python)}
         questions = {**bounded, **{line: up_to(line) or line for line in further}}
         lines = tuple(sorted(questions.values()))
-        alone = replace(request, lines=lines, constraints=(), dependencies=False, preferred=(), as_of="", dates=())
-        oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in lines}
-        lock = self._answer(alone, lambda request: self._run(request, {}, oldest)) if questions else Lock(())
+        lock = self._newest(replace(request.only(*lines), as_of="", dates=())) if questions else Lock(())
         if isinstance(lock, Unreachable):
             return lock
         found = {each.name: each.version for each in lock.packages} if isinstance(lock, Lock) else {}
@@ -281,10 +279,9 @@ class UvResolver:
             return lacking
         stand_ins = {name: at for name, at in pins.items() if (request.python, name, at) in self._sources}
         names = {Requirement(line).name for line in lacking} & pins.keys() - stand_ins.keys()
-        if doubtful := tuple(f"{name}=={pins[name]}" for name in sorted(names)):
-            alone = replace(request, lines=doubtful, constraints=(), dependencies=False, preferred=())
-            if not isinstance(sources := self._run(alone, pins, stand_ins), Lock):
-                return sources
+        doubtful = request.only(*(f"{name}=={pins[name]}" for name in sorted(names)))
+        if names and not isinstance(sources := self._run(doubtful, pins, stand_ins), Lock):
+            return sources
         return self._run(request, pins, stand_ins)
 
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
@@ -316,12 +313,16 @@ class UvResolver:
                     return found
                 dated = found
                 continue
+            if newest and isinstance(answer, Unsatisfiable):
+                at_odds = answer.named & newest.keys() or {*newest}
+                if odd := at_odds - dict(request.named).keys() if request.named and not answer.filtered else ():
+                    newest = {name: version for name, version in newest.items() if name not in odd}
+                    continue
             if request.as_of and (names := self._to_lift(request, answer, every=not newest)):
                 request, later = _lifted(request, names, later), (*later, *names)
                 continue
             if newest and isinstance(answer, Unsatisfiable):
-                named = answer.named & newest.keys() or newest.keys()
-                newest = {name: version for name, version in newest.items() if name not in named}
+                newest = {name: version for name, version in newest.items() if name not in at_odds}
             if dated and not newest:
                 return dated
             if newest and not isinstance(answer, str):
@@ -341,17 +342,27 @@ class UvResolver:
                 excluded[name] = answer
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
-        """Return the newest release as of its day of each listed package that is older."""
-        free = {name for name, day in request.dates if not day}
+        """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
+        free, named = {name for name, day in request.dates if not day}, dict(request.named)
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
-        return {name: at for name, at in self._newest(request) if name in found and Version(at) > found[name]}
+        rows = {each.name: each.version for each in _packages(self._newest(replace(request, preferred=())))}
+        rows = {name: at for name, at in rows.items() if name in found and (name in named or Version(at) > found[name])}
+        return rows if any(Version(at) != found[name] for name, at in rows.items()) else {}
 
-    def _newest(self, request: ResolveRequest) -> list[tuple[str, str]]:
-        """Return name and newest release with a wheel of each line, whatever it requires; version 0 without one."""
-        alone = replace(request, dependencies=False, preferred=())
+    def uploads(self, request: ResolveRequest, releases: Mapping[str, str]) -> dict[str, str]:
+        """Return package → upload of its release, where that has a wheel for this or an older Python."""
+        days, left = dict[str, str](), {name: Version(at) for name, at in releases.items()}
+        for python in (request.python, "3.8", "3.6"):
+            alone = replace(request.only(*(f"{name}<={at}" for name, at in left.items())), as_of="", dates=())
+            found = _packages(self._newest(replace(alone, python=python))) if left else ()
+            days |= {each.name: each.uploaded for each in found if Version(each.version) == left[each.name]}
+            left = {name: at for name, at in left.items() if name not in days}
+        return days
+
+    def _newest(self, request: ResolveRequest) -> Answer:
+        """Find the newest release with a wheel of each line, whatever it requires; version 0 without one."""
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
-        newest = self._answer(alone, lambda request: self._run(request, {}, oldest))
-        return [(each.name, each.version) for each in newest.packages] if isinstance(newest, Lock) else []
+        return self._answer(replace(request, dependencies=False), lambda request: self._run(request, {}, oldest))
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
         """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
@@ -360,8 +371,9 @@ class UvResolver:
         lines = map(Requirement, request.lines)
         wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
         open_ones = [name for name in old if name in wanted and name not in excluded and "==" not in str(wanted[name])]
-        alone = replace(request, lines=tuple(f"{name}{wanted[name]}" for name in open_ones), constraints=())
-        open_ones = [name for name, at in (self._newest(alone) if open_ones else ()) if old[name] == at]
+        alone = request.only(*(f"{name}{wanted[name]}" for name in open_ones))
+        found = _packages(self._newest(alone)) if open_ones else ()
+        open_ones = [each.name for each in found if old[each.name] == each.version]
         newer = [f"{name}{wanted[name] & SpecifierSet(f'>{old[name]}')}" for name in open_ones[:_MOST_READ]]
         with ThreadPoolExecutor(_MOST_READ) as threads:
             sources = threads.map(lambda line: self.source(line, request), newer)
@@ -395,7 +407,7 @@ class UvResolver:
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
-            preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred)}
+            preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred), **dict(request.named)}
             rows = [f'[[packages]]\nname = "{name}"\nversion = "{at}"\n' for name, at in preferred.items()]
             (folder / _LOCK).write_text("".join(['lock-version = "1.0"\ncreated-by = "seatrial"\n', *rows]))
             argv = ["compile", "requirements.in", "--constraints", "constraints.txt", "--excludes", "excludes.txt"]
@@ -451,6 +463,7 @@ def _digest(request: ResolveRequest) -> str:
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += ["lowest"] * request.lowest + ["alone"] * request.alone
     parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
+    parts += [["named", *request.named]] if request.named else []
     parts += [["as of", request.as_of, *request.dates]] if request.as_of else []
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
@@ -464,6 +477,10 @@ def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[s
         return replace(request, as_of="", dates=()) if "*" in later else replace(request, as_of=after)
     own = dict(request.dates)
     return request.dated(*names).dated(*(name for name in names if name not in own), as_of=after)
+
+
+def _packages(answer: Answer) -> tuple[LockedPackage, ...]:
+    return answer.packages if isinstance(answer, Lock) else ()
 
 
 def _bounded(*argv: str) -> list[str]:

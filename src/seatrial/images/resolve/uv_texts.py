@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import SeatrialError
+from seatrial.images.requirements.pip_format import parsed
 from seatrial.images.resolve.answers import (
     Answer,
     LackedNames,
@@ -24,7 +25,7 @@ from seatrial.images.resolve.answers import (
     Unreachable,
     Unsatisfiable,
 )
-from seatrial.images.resolve.framework import is_for
+from seatrial.images.resolve.framework import is_for, public
 from seatrial.job.script import BUILT_ON
 from seatrial.system.project_files import parse_toml
 
@@ -53,12 +54,26 @@ def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:
             yield canonicalize_name(requirement.name), str(Version(exact[0].version))
 
 
+def bare(lines: Iterable[str], *, builds: bool) -> tuple[str, ...]:
+    """Leave out pip's options and addresses, which uv would fetch with the user's logins; ``builds`` keeps ``+cpu``."""
+    requirements = (each for line in lines if (each := parsed(line)) is not None and each.url is None)
+    found = []
+    for each in requirements:
+        extras = f"[{','.join(sorted(each.extras))}]" if each.extras else ""
+        marker = f" ; {each.marker}" if each.marker else ""
+        found.append(f"{each.name}{extras}{each.specifier if builds else public(each)[0]}{marker}")
+    return tuple(found)
+
+
 def bounded_first(request: ResolveRequest) -> list[str]:
-    """Put upper bounds first, as uv chooses in order: the newest datasets would drag transformers<4.35 to 2.3."""
+    """Put upper bounds first, then the author's releases: the newest datasets would drag transformers<4.35 to 2.3."""
     every = [(line, Requirement(line)) for line in (*request.lines, *request.constraints)]
     limited = {each.name.lower() for _, each in every if re.search(r"<|~=|\*", str(each.specifier))}
     rank = {line: (each.name.lower() in limited) * (1 + (each.name in BUILT_ON)) for line, each in every}
-    return sorted(request.lines, key=lambda line: -rank[line])
+    authors = dict(request.named)
+    return sorted(
+        request.lines, key=lambda line: (-rank[line], canonicalize_name(Requirement(line).name) not in authors)
+    )
 
 
 def up_to(line: str) -> str | None:

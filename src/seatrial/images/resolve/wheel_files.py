@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import islice
 
 from packaging.utils import canonicalize_name
@@ -68,7 +67,7 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
     bound, words = "", tuple(dict.fromkeys(guess.names or guess.uses))
     for _ in range(_MOST_RELEASES):
         line = guess.package + bound
-        answer = resolver.resolve(replace(request, lines=(line,), constraints=(), dependencies=False, preferred=()))
+        answer = resolver.resolve(request.only(line))
         if isinstance(answer, Unsatisfiable):
             return "" if bound or answer.no_package else None
         package = next(iter(answer.packages), None) if isinstance(answer, Lock) else None

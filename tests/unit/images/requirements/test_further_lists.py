@@ -158,3 +158,21 @@ def test_an_address_stands_for_the_module_of_its_name_alone(tmp_path: Path) -> N
 def test_the_plan_selects_the_build_in_place_of_an_index_of_one_build(tmp_path: Path) -> None:
     listed = "--extra-index-url https://download.pytorch.org/whl/cpu\ntorch>=2.1\n"
     assert not needs_of(tmp_path, **{"requirements.txt": listed}).requirements.options
+
+
+@pytest.mark.parametrize(
+    ("page", "named"),
+    [
+        ("# Requirements\n[PyTorch](https://x.org/) 1.6.0\n", {"torch": "1.6.0"}),
+        ("# Setup\n| numpy | 1.19.2 |\n| **sklearn**: v0.24 |\n", {"numpy": "1.19.2", "scikit-learn": "0.24"}),
+        ("Tested on Python=3.8, Pytorch=1.12.1+cu116.", {"python": "3.8", "torch": "1.12.1"}),
+        ("# Environment\n```\n# a comment\ntorch==1.8.0\n```\n", {"torch": "1.8.0"}),
+        ("# Install\nPython 3.8+, torch>=1.7, numpy 1.19 or later, scipy 1.5-1.7\n", {}),
+        ("# Install\ntorch 1.8.0\n# Or\nInstall torch 1.10.0\n", {}),
+        ("# Results\ntorch 1.8.0: 93.1\n", {}),
+        ("# Install\npytorch/pytorch:1.10.0, torch-1.8.0-cp37.whl, torch 1.8.0a0\n", {}),
+    ],
+)
+def test_releases_that_a_page_names(tmp_path: Path, page: str, named: dict[str, str]) -> None:
+    needs = needs_of(tmp_path, **{"README.md": page})
+    assert {name: release for name, (release, _) in needs.named.items()} == named

@@ -107,3 +107,41 @@ def test_a_slow_index_takes_no_day_away_in_silence(plan: Any) -> None:
     assert "did not answer within 1 s" in "".join(made.warnings)
     plan.index.delay_s, plan.limit_s = 0.0, 30.0
     assert "six==1.10" in "\n".join(plan("six", as_of="2021-06-01").context_texts.values())
+
+
+@pytest.mark.parametrize(
+    ("page", "requirements", "installed", "row"),
+    [
+        ("## Requirements\n- six 1.10\n", "six", "six==1.10", "six 1.10 (README.md:2)"),
+        ("Tested with six (1.10)", "brings", "six==1.10", "six 1.10 (README.md:1)"),
+        ("## Requirements\n- six 1.12\n", "six", "six==1.17", "none"),
+        ("## Requirements\n- six 1.10\n", "six==1.17", "six==1.17", ""),
+        ("## Requirements\n- six>=1.10\n", "six", "six==1.17", ""),
+    ],
+)
+def test_releases_of_a_readme_come_before_newer_ones(
+    plan: Any, page: str, requirements: str, installed: str, row: str
+) -> None:
+    (plan.project / "README.md").write_text(page)
+    assert installed in "\n".join(plan(requirements).context_texts.values())
+    assert plan.chosen("named releases") == [row] * bool(row)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "installed"),
+    [
+        ("brings==1.0", "six==1.10"),
+        ("brings==1.0\nundated", "six==1.17"),
+        ("brings==1.0\nsix", "six==1.17"),
+        ("brings==1.0\ntop==1.0", "six==1.17"),
+    ],
+)
+def test_what_pins_require_is_as_old_as_the_newest_pin(plan: Any, requirements: str, installed: str) -> None:
+    assert installed in "\n".join(plan(requirements).context_texts.values())
+
+
+@pytest.mark.parametrize(("page", "python"), [("3.9", "3.9"), ("3.6.12", "3.8"), ("3.9 or newer", "")])
+def test_python_of_a_readme_comes_first(plan: Any, page: str, python: str) -> None:
+    (plan.project / "README.md").write_text(f"Tested on Python {page}")
+    plan("six")
+    assert plan.chosen("python") == [python] * bool(python)
