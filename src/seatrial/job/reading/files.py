@@ -36,7 +36,9 @@ CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = re.compile(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
-_TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
+_TYPED_SETTING = re.compile(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
+#: A key; an INI file's section.
+_HEAD = re.compile(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
 #: The scheme of a remote path; pathlib takes one of its slashes.
 _REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
@@ -166,15 +168,21 @@ class Files:
             [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
         )
         for name in (each for each in names if each.endswith(CONFIGURATION)):
-            lines = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS)).splitlines()
-            matches = ((number, _SETTING.fullmatch(line)) for number, line in enumerate(lines, 1))
-            self._settings += ((each[1], each[2], f"{name}:{number}") for number, each in matches if each)
-        typed = {match[1]: match[2] for word in self.constants.arguments if (match := _TYPED_SETTING.fullmatch(word))}
-        self._settings = [each for each in self._settings if each[0] not in typed]
+            text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
+            self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
+        words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
+        typed = {match[1].replace("/", "."): match[2] for match in words if match}
+        self._settings = [
+            (key, *rest)
+            for key, *rest in self._settings
+            if not any(f".{key}".endswith(f".{each}") or f".{each}".endswith(f".{key}") for each in typed)
+        ]
         self._settings += ((key, value, key) for key, value in typed.items())
         values: dict[str, dict[str, str]] = {}
         for key, value, where in self._settings:
-            values.setdefault(key, {}).setdefault(value, where)
+            parts = key.split(".")
+            for at in range(len(parts)):
+                values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
@@ -372,7 +380,7 @@ class Files:
             if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
         for key, value, where in self._settings:
-            if _OUTPUT_KEYS.fullmatch(key) and is_outside(value) and " " not in value:
+            if _OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
 
     def _runs_when_called(self, unit: Unit) -> bool | None:
@@ -403,6 +411,17 @@ class _Paths:
         parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
         ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
         return ours or not parents or text.startswith(self._begun)
+
+
+def _settings(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (dotted key, value, line) of a configuration's lines: ``data.path`` by indentation or by section."""
+    above: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if head := _HEAD.match(line):
+            depth = head.start(1)  # -1 of a section
+            above = [*(each for each in above if each[0] < depth), (depth, head[1] or head[2])]
+            if found := _SETTING.fullmatch(line):
+                yield ".".join(key for _, key in above), found[2], number
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:
