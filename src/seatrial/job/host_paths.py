@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import posixpath
 import re
@@ -203,7 +204,14 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
-    return f"the project does not have{advice or _maker(job, read.path)}"
+    return f"the project does not have{_like(path) or advice or _maker(job, read.path)}"
+
+
+def _like(path: Path) -> str:
+    """Return the configurations next to a missing one whose names are like its own."""
+    names = [each.name for each in path.parent.glob(f"*{path.suffix}")] if path.suffix in CONFIGURATION else []
+    found = difflib.get_close_matches(path.name, sorted(names))
+    return f"; next to it: {', '.join(found)}" if found else ""
 
 
 def _sources(job: Job) -> list[Path]:
@@ -222,7 +230,7 @@ def _maker(job: Job, wanted: str) -> str:
             for number, line in enumerate(text.splitlines(), 1):
                 if name in line and path.suffix != ".md" and makes.search(line):
                     return f"; {shown}:{number} may create it"
-                if path.suffix == ".md" and not about and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
+                if path.suffix == ".md" and not about and not wanted.endswith(CONFIGURATION) and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
                     about = f"; {shown}:{number} describes the data"
     return about
 

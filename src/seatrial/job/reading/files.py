@@ -197,7 +197,7 @@ class Files:
         def likely(unit: Unit, tests: Tests) -> bool:
             return tests is not None and all(truth(test, unit) is wanted for test, wanted in tests)
 
-        self.constants.always = self._reached(start, lambda unit, edge: likely(unit, edge[2]))
+        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2]))
         self.constants.likely = likely
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
@@ -310,7 +310,7 @@ class Files:
             if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
                 return ()
             folders += texts
-        reached, made, writes = self._reached(start), _Paths(folders), dict[str, Write]()
+        reached, made, writes = self.reached(start), _Paths(folders), dict[str, Write]()
         for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
@@ -326,10 +326,10 @@ class Files:
 
     def _makes_any(self, start: Unit) -> bool:
         """Return whether code that may run creates unseen paths. A function may also be a method that nothing names."""
-        reached = self._reached(start)
+        reached = self.reached(start)
         return any(unit in reached or "." in unit[1] for unit in self._making)
 
-    def _reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
+    def reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
         """Return the units that ``start`` runs, by the calls of which ``runs`` is true."""
         reached, pending = {start}, [start]
         while pending:
@@ -342,7 +342,7 @@ class Files:
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        always = self._reached(start, lambda _, edge: edge[1])
+        always = self.reached(start, lambda _, edge: edge[1])
         self.constants.always = always
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import posixpath
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
@@ -80,16 +80,17 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
         if for_scripts and not own and (path.written or not path.is_there):
             continue
         if path.written and not own and path.typed and build and not job.writable:
-            mount = f"{path.source}:{path.target}"
             raise UsageError(
                 f"{path} is for results and outside of the project: the run would fail there",
                 cause="A folder outside of the project is written to only if an option mounts it",
-                run=f"seatrial run … --mount {shlex.quote(mount)}",
+                run=_run_with([f"{path.source}:{path.target}"], job),
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
             is_read = any(
-                inside(_in_container(job, each.path), path.target) or path.where.startswith(f"{each.path}:")
+                inside(_in_container(job, each.path), path.target)
+                or path.where.startswith(f"{each.path}:")
+                or path.source == Path(os.path.normpath(job.folder / each.path))
                 for each in script.reads
             )
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
@@ -119,12 +120,25 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
     if not certain:
         return
     write = next(iter(certain.values()))
-    options = " ".join(f"--mount {shlex.quote(mount)}" for mount in (*map(str, job.mounts), *certain))
     raise UsageError(
         f"{write}, a folder that the container cannot write to: the run would fail there",
         cause=f"It can write to the project, {CONTAINER_MODELS}, HOME and /tmp; other folders are mounted by an option",
-        run=f"seatrial run … {options}",
+        run=_run_with([*map(str, job.mounts), *certain], job),
     )
+
+
+def _run_with(mounts: Sequence[str], job: Job) -> str:
+    """Return ``mkdir -p ../logs && seatrial run … --mount ../logs:/logs``, which makes what only a mount would lack."""
+    options = " ".join(f"--mount {shlex.quote(mount)}" for mount in mounts)
+    return f"{_making(mounts, job)}seatrial run … {options}"
+
+
+def _making(mounts: Sequence[str], job: Job) -> str:
+    """Return ``mkdir -p ../logs && `` for the sources outside of the project that are not there, else ""."""
+    sources = [mount.partition(":")[0] for mount in mounts]
+    paths = {source: Path(os.path.normpath(job.project / source)) for source in sources}
+    missing = [each for each, path in paths.items() if not (path.is_relative_to(job.project) or path.exists())]
+    return f"mkdir -p {shlex.join(missing)} && " if missing else ""
 
 
 def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
@@ -139,7 +153,8 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
         lost.setdefault(mount, write)
     for mount, write in [*lost.items()][:_MOST_SHOWN]:
         option = f"-- {write.option} DIR, or " if write.option else ""
-        yield f"{write}, in no mounted folder; to have it on this machine: {option}--mount {shlex.quote(mount)}"
+        made = _making([mount], job).replace(" && ", ", then ")
+        yield f"{write}, in no mounted folder; to have it on this machine: {option}{made}--mount {shlex.quote(mount)}"
     for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
         yield f"{write}, a Windows path, which Linux takes for one below the working directory: edit {write.where}"
 
