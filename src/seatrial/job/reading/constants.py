@@ -74,8 +74,8 @@ class Constants:
         always: units that run in every run, once that is known. likely: decides by tests, instead.
         options: name → option.
         stored: names of attributes that are set: ``args.output = …``.
-        settings: key of a configuration file that is read, ``path`` or ``data.path`` → (value, ``config.yaml:3``), where
-            it has one value.
+        settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
+            ``config.yaml:3``).
         by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
     """
 

@@ -173,9 +173,9 @@ class Files:
         words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
         typed = {match[1].replace("/", "."): match[2] for match in words if match}
         self._settings = [
-            (key, *rest)
-            for key, *rest in self._settings
-            if not any(f".{key}".endswith(f".{each}") or f".{each}".endswith(f".{key}") for each in typed)
+            each
+            for each in self._settings
+            if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
         ]
         self._settings += ((key, value, key) for key, value in typed.items())
         values: dict[str, dict[str, str]] = {}

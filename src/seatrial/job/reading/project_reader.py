@@ -48,6 +48,7 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     memory_note,
+    modules_of,
     signs,
     started_file,
     used_paths,
@@ -294,7 +295,7 @@ class ProjectReader:
         """
 
         def may_run(unit: Unit, tests: Tests) -> bool:
-            return tests is not None and all(self.devices.truth(test, unit) in (None, wanted) for test, wanted in tests)
+            return all(self.devices.truth(test, unit) in (None, wanted) for test, wanted in tests or ())
 
         reached = self.files.reached((self.start, ""), lambda unit, edge: may_run(unit, edge[2]))
         found: dict[Path, bool] = {}
@@ -412,6 +413,10 @@ class ProjectReader:
         if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and _PARSES_FIELDS.search(module.source)):
             self.files.constants.note_options((module.path, unit), node)
         self.files.note_demands(node)
+        if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
+            for each in module.flow.guarded(node.test):
+                names = [] if getattr(each, "level", 0) else modules_of(each)
+                self.reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
         if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
             self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error

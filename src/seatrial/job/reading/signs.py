@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from seatrial.job.reading.modules import lost
 from seatrial.system.project_files import own_table
@@ -280,7 +281,7 @@ def _spreads(device_map: ast.expr) -> bool | None:
 
 def started_file(node: ast.AST) -> ast.expr | None:
     """Return the Python file that a text or a list starts: ``python train.py --lr``, ``[sys.executable, script]``."""
-    parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+    parts: list[Any] = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     values = ["python" if dotted(each) == "sys.executable" else literal(each) or "" for each in parts]
     text = " ".join(values)
     if ".py" in text and (found := _STARTED.search(text)):

@@ -277,6 +277,7 @@ class Evaluation:
         An object that is no parser's has the file's.
         """
         line, setting = line or node.lineno, self.constants.setting(node, unit)
+        of_file = None if setting is None else frozenset([_read(setting[0])])
         is_option = key in self.constants.options and not (setting and last_name(node.value) not in SETS["namespaces"])
         for setter in self.setters.get(key, ()):
             self.scope(setter)
@@ -289,11 +290,10 @@ class Evaluation:
             found = [self.values(value, where) for where, values in known.items() for value in values]
             if any(each[3] for each in stored) or not (is_option or setting):
                 return _union(found)
-            return _union([*found, self.of_option(key) if is_option else frozenset([_read(setting[0])])])
-        if is_option or setting is None:
-            return self.of_option(key) if is_option else None
-        self.settings.setdefault(f"{setting[1]} sets {key} to {setting[0]}")
-        return frozenset([_read(setting[0])])
+            return _union([*found, self.of_option(key) if is_option else of_file])
+        if setting and not is_option:
+            self.settings.setdefault(f"{setting[1]} sets {key} to {setting[0]}")
+        return self.of_option(key) if is_option else of_file
 
     def of_option(self, name: str) -> Values:
         """Return the values of an option, as it is typed or by default."""
