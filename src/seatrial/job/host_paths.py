@@ -180,7 +180,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     folders, parts = folders_of(job.project), Path(read.path.replace("\\", "/")).parts
     same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
     there = os.path.relpath(same[0], job.folder) if same else None
-    edit = f"-- {read.option} {there or 'PATH'}" if read.option else f"edit {read.where}"
+    given = str(Path(there).parent) if there and len({each.path for each in reads}) > 1 else there
+    edit = f"-- {read.option} {given or 'PATH'}" if read.option else f"edit {read.where}"
     if WINDOWS.match(read.path):
         why = f"the project has {there}" if there else f"--data DIR mounts {CONTAINER_DATA}, for example"
         return f"is a Windows path, and no container has one: {edit}; {why}"
