@@ -234,7 +234,7 @@ def _maker(job: Job, wanted: str) -> str:
                 if (
                     path.suffix == ".md"
                     and not about
-                    and not wanted.endswith(CONFIGURATION)
+                    and number > 1
                     and _ABOUT_DATA.match(line[:_LONGEST_LINE])
                 ):
                     about = f"; {shown}:{number} describes the data"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,16 +14,8 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.job.reading.modules import (
-    STANDARD_MODULES,
-    UNTIL_PYTHON_3_9,
-    find_module,
-    folder_of,
-    folders_of,
-    is_file,
-    is_folder,
-    is_package,
-)
+from seatrial.job.reading import modules as own_modules
+from seatrial.job.reading.modules import STANDARD_MODULES, UNTIL_PYTHON_3_9, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 
@@ -288,21 +279,9 @@ def not_installed(
             yield f"{place} imports {name}, which is not installed: {why}; {remedy}", (name, ask)
     for name in packages.unknown:
         place = script.where.get(name, "the target")
-        other = _under_another_name(name, script, project)
+        inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")}
+        other = own_modules.renamed(name, inner, project)
         yield f"{place} imports {name}: not in the project, and no package is installed{other}", (name, name)
-
-
-def _under_another_name(name: str, script: ScriptFacts, project: Path) -> str:
-    """Return ``; the project has model/net.py: mv model models`` where one folder alone has the modules of a package
-    that the project lacks."""
-    inner = sorted({each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")})
-    folders = folders_of(project)[1:] if inner else []
-    found = [(each, file) for each in folders if all(file := find_module(part, [each]) for part in inner)]
-    if len(found) != 1:
-        return ""
-    [(folder, file)] = found
-    move = shlex.join(["mv", os.path.relpath(folder, project), os.path.relpath(folder.with_name(name), project)])
-    return f"; the project has {os.path.relpath(file or folder, project)}: {move}"
 
 
 def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:

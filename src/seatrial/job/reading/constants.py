@@ -22,8 +22,6 @@ ANY = "*"
 _DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
-#: Most names that the object of a setting is followed through.
-_MOST_KEYS = 5
 
 
 class Text(NamedTuple):
@@ -198,7 +196,7 @@ class Constants:
             node = ast.Subscript(node.func.value, node.args[0])  # type: ignore[attr-defined]
         if isinstance(node, ast.Attribute | ast.Subscript) and (key := member(node)):
             return [*self._members(node.value, unit, depth), key]
-        values = self._values(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _MOST_KEYS else []
+        values = self._values(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
         return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:

@@ -67,7 +67,7 @@ _NOTED = (
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
-_MOST_STARTED, _SCRIPT = 8, re.compile(rb"""["']([\w./-]+\.py)["']""")
+_SCRIPT = re.compile(rb"""["']([\w./-]+\.py)["']""")
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
@@ -187,7 +187,8 @@ class ProjectReader:
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.joins: list[tuple[Unit, Tests, str]] = []  # calls behind conditions that need a launcher's ranks
-        self.starts: list[tuple[Unit, Tests, ast.expr]] = []  # scripts in lists of words
+        self.starts: list[tuple[Unit, ast.expr]] = []  # scripts in lists of words
+        self.read_too = {start}
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
@@ -248,7 +249,7 @@ class ProjectReader:
             hub_model=self.files.hub_model,
             remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
-            files=(*self.modules.files(), *(name for each in started for name in each.files)),
+            files=(*self.modules.files(), *started),
             misfits=(*ignored, *self.parsers.misfits(names), *may_fail[:_MOST_SHOWN]),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
@@ -288,38 +289,35 @@ class ProjectReader:
                         self.own.add(name.relative_to(root).parts[0])
         return bool(self.certain)
 
-    def _read_started(self) -> Iterator[ProjectReading]:
-        """Yield the readings of the project's scripts that this one starts; what they need is ours, too.
+    def _read_started(self) -> Iterator[str]:
+        """Note what scripts of the project need that this one starts, and yield the files that show it.
 
-        A script that a variable names is any whose name stands in the module.
+        A variable may stand for each script whose name is in the module.
         """
-
-        def may_run(unit: Unit, tests: Tests) -> bool:
-            return all(self.devices.truth(test, unit) in (None, wanted) for test, wanted in tests or ())
-
-        reached = self.files.reached((self.start, ""), lambda unit, edge: may_run(unit, edge[2]))
-        found: dict[Path, bool] = {}
-        for unit, tests, node in self.starts if self.follows else ():
+        reached = self.files.reached((self.start, ""))
+        for unit, node in self.starts if self.follows else ():
             text, module = self.files.constants.text(node, unit), self.modules.at(unit[0])
             shown = text.text if text else ANY
-            named = map(bytes.decode, _SCRIPT.findall(module.source if module else b"")) if ANY in shown else [""]
-            for name in {shown.replace(ANY, each) for each in named}:
-                places = (folder / name for folder in (self.roots.folder, unit[0].parent) if name.endswith(".py"))
-                if file := next(filter(is_file, places), None):
-                    runs = unit in reached and may_run(unit, tests)
-                    found[file.resolve()] = runs or found.get(file.resolve(), False)
-        for file, runs in [*found.items()][:_MOST_STARTED]:
-            if file == self.start or not file.is_relative_to(self.project):
-                continue
-            with suppress(TargetError):
+            for each in _SCRIPT.findall(module.source) if module and ANY in shown else [b""]:
+                places = (folder / shown.replace(ANY, each.decode()) for folder in (self.roots.folder, unit[0].parent))
+                file = next(
+                    (place.resolve() for place in places if place.suffix == ".py" and is_file(place)), self.start
+                )
+                if file in self.read_too or not file.is_relative_to(self.project):
+                    continue
+                self.read_too.add(file)
                 roots = [file.parent, *self.roots.absolute]
-                reading = read_project(self.project, roots, self.project, file, folder=self.roots.folder, follows=False)
-                needed = self.reading.needed if runs else self.reading.optional
-                signs = {sign: where for sign, where in reading.signs.items() if sign not in SETS["of-processes"]}
-                pairs = (needed, reading.needed), (self.reading.optional, reading.optional), (self.reading.signs, signs)
-                for ours, theirs in pairs:
-                    ours.update({**theirs, **ours})
-                yield reading
+                with suppress(TargetError):
+                    own = read_project(self.project, roots, self.project, file, folder=self.roots.folder, follows=False)
+                    needed = self.reading.needed if unit in reached else self.reading.optional
+                    signs = {sign: where for sign, where in own.signs.items() if sign not in SETS["of-processes"]}
+                    for ours, theirs in (
+                        (needed, own.needed),
+                        (self.reading.optional, own.optional),
+                        (self.reading.signs, signs),
+                    ):
+                        ours.update({**theirs, **ours})
+                    yield from own.files
 
     def _compose(self) -> bool:
         """Queue what Hydra's configuration of this run names: ``_target_: src.models.Net``."""
@@ -430,7 +428,7 @@ class ProjectReader:
                 place = f"{module.shown}:{getattr(node, 'lineno', 1)}"
                 self.files.named.setdefault(posixpath.normpath(text), Read(text, place, option, verb="names"))
         if started := started_file(node):
-            self.starts.append(((module.path, unit), seen.tests, started))
+            self.starts.append(((module.path, unit), started))
         if isinstance(node, Import):
             module.names |= imported_names(node)
         if isinstance(node, TELLING):

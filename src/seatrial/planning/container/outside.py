@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import posixpath
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
@@ -80,10 +80,11 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
         if for_scripts and not own and (path.written or not path.is_there):
             continue
         if path.written and not own and path.typed and build and not job.writable:
+            mount = f"{path.source}:{path.target}"
             raise UsageError(
                 f"{path} is for results and outside of the project: the run would fail there",
                 cause="A folder outside of the project is written to only if an option mounts it",
-                run=_run_with([f"{path.source}:{path.target}"], job),
+                run=f"{_making([mount], job)}seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
@@ -120,24 +121,18 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
     if not certain:
         return
     write = next(iter(certain.values()))
+    options = " ".join(f"--mount {shlex.quote(mount)}" for mount in (*map(str, job.mounts), *certain))
     raise UsageError(
         f"{write}, a folder that the container cannot write to: the run would fail there",
         cause=f"It can write to the project, {CONTAINER_MODELS}, HOME and /tmp; other folders are mounted by an option",
-        run=_run_with([*map(str, job.mounts), *certain], job),
+        run=f"{_making(certain, job)}seatrial run … {options}",
     )
 
 
-def _run_with(mounts: Sequence[str], job: Job) -> str:
-    """Return ``mkdir -p ../logs && seatrial run … --mount ../logs:/logs``, which makes what only a mount would lack."""
-    options = " ".join(f"--mount {shlex.quote(mount)}" for mount in mounts)
-    return f"{_making(mounts, job)}seatrial run … {options}"
-
-
-def _making(mounts: Sequence[str], job: Job) -> str:
-    """Return ``mkdir -p ../logs && `` for the sources outside of the project that are not there, else ""."""
-    sources = [mount.partition(":")[0] for mount in mounts]
-    paths = {source: Path(os.path.normpath(job.project / source)) for source in sources}
-    missing = [each for each, path in paths.items() if not (path.is_relative_to(job.project) or path.exists())]
+def _making(mounts: Iterable[str], job: Job) -> str:
+    """Return ``mkdir -p ../logs && `` for the missing folders outside of the project, which a mount requires."""
+    sources = (mount.partition(":")[0] for mount in mounts)
+    missing = [each for each in sources if each.startswith(("../", "/")) and not (job.project / each).exists()]
     return f"mkdir -p {shlex.join(missing)} && " if missing else ""
 
 
