@@ -231,12 +231,7 @@ def _maker(job: Job, wanted: str) -> str:
             for number, line in enumerate(text.splitlines(), 1):
                 if name in line and path.suffix != ".md" and makes.search(line):
                     return f"; {shown}:{number} may create it"
-                if (
-                    path.suffix == ".md"
-                    and not about
-                    and number > 1
-                    and _ABOUT_DATA.match(line[:_LONGEST_LINE])
-                ):
+                if path.suffix == ".md" and not about and number > 1 and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
                     about = f"; {shown}:{number} describes the data"
     return about
 

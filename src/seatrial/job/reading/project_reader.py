@@ -67,7 +67,7 @@ _NOTED = (
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
-_SCRIPT = re.compile(rb"""["']([\w./-]+\.py)["']""")
+_SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
@@ -295,28 +295,22 @@ class ProjectReader:
         A variable may stand for each script whose name is in the module.
         """
         reached = self.files.reached((self.start, ""))
-        for unit, node in self.starts if self.follows else ():
+        for unit, node in (each for each in self.starts if self.follows and each[0] in reached):
             text, module = self.files.constants.text(node, unit), self.modules.at(unit[0])
             shown = text.text if text else ANY
-            for each in _SCRIPT.findall(module.source) if module and ANY in shown else [b""]:
-                places = (folder / shown.replace(ANY, each.decode()) for folder in (self.roots.folder, unit[0].parent))
-                file = next(
-                    (place.resolve() for place in places if place.suffix == ".py" and is_file(place)), self.start
-                )
+            named = _SCRIPT.findall(module.source) if module and ANY in shown else [b""]
+            names = [shown.replace(ANY, each.decode()) for each in named]
+            places = [folder / each for each in names for folder in (self.roots.folder, unit[0].parent)]
+            for file in dict.fromkeys(each.resolve() for each in places if each.suffix == ".py" and is_file(each)):
                 if file in self.read_too or not file.is_relative_to(self.project):
                     continue
                 self.read_too.add(file)
                 roots = [file.parent, *self.roots.absolute]
                 with suppress(TargetError):
                     own = read_project(self.project, roots, self.project, file, folder=self.roots.folder, follows=False)
-                    needed = self.reading.needed if unit in reached else self.reading.optional
-                    signs = {sign: where for sign, where in own.signs.items() if sign not in SETS["of-processes"]}
-                    for ours, theirs in (
-                        (needed, own.needed),
-                        (self.reading.optional, own.optional),
-                        (self.reading.signs, signs),
-                    ):
-                        ours.update({**theirs, **ours})
+                    for table in ("needed", "optional", "signs"):
+                        theirs = {key: where for key, where in getattr(own, table).items() if key not in _OF_PROCESSES}
+                        getattr(self.reading, table).update({**theirs, **getattr(self.reading, table)})
                     yield from own.files
 
     def _compose(self) -> bool:
