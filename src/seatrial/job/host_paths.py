@@ -34,17 +34,16 @@ _MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
-#: Most missing inputs named, also in one sentence; bytes read to find what creates them; characters of a README's line.
-_MOST_MISSING, _MOST_MORE, _MOST_SEARCHED, _LONGEST_LINE = 5, 3, 2_000_000, 200
+#: Most missing inputs named, also in one sentence; bytes read to find what creates them.
+_MOST_MISSING, _MOST_MORE, _MOST_SEARCHED = 5, 3, 2_000_000
 #: Folders that every image has; suffixes of lists of files.
 _OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
-#: A line that creates the file, or the folder, that it names; a README's line about data.
+#: A line that creates the file, or the folder, that it names.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
-_ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
 _KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
 #: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
@@ -221,19 +220,15 @@ def _sources(job: Job) -> list[Path]:
 
 
 def _maker(job: Job, wanted: str) -> str:
-    """Return what creates or describes a file: a line that names it and writes, a README."""
+    """Return what creates a file: a line that names it and writes."""
     is_file = "." in posixpath.basename(wanted)
     name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
-    about = ""
-    for path in _sources(job):
-        shown = path.relative_to(job.project)
-        for text in read_sources([path], job.project, _MOST_SEARCHED):
-            for number, line in enumerate(text.splitlines(), 1):
-                if name in line and path.suffix != ".md" and makes.search(line):
-                    return f"; {shown}:{number} may create it"
-                if path.suffix == ".md" and not about and number > 1 and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
-                    about = f"; {shown}:{number} describes the data"
-    return about
+    for path in (each for each in _sources(job) if each.suffix != ".md"):
+        lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
+        for number, line in enumerate(lines, 1):
+            if name in line and makes.search(line):
+                return f"; {path.relative_to(job.project)}:{number} may create it"
+    return ""
 
 
 def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:

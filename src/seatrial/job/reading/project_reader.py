@@ -188,7 +188,6 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.joins: list[tuple[Unit, Tests, str]] = []  # calls behind conditions that need a launcher's ranks
         self.starts: list[tuple[Unit, ast.expr]] = []  # scripts in lists of words
-        self.read_too = {start}
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
@@ -294,7 +293,7 @@ class ProjectReader:
 
         A variable may stand for each script whose name is in the module.
         """
-        reached = self.files.reached((self.start, ""))
+        reached, known = self.files.reached((self.start, "")), {self.start}
         for unit, node in (each for each in self.starts if self.follows and each[0] in reached):
             text, module = self.files.constants.text(node, unit), self.modules.at(unit[0])
             shown = text.text if text else ANY
@@ -302,9 +301,9 @@ class ProjectReader:
             names = [shown.replace(ANY, each.decode()) for each in named]
             places = [folder / each for each in names for folder in (self.roots.folder, unit[0].parent)]
             for file in dict.fromkeys(each.resolve() for each in places if each.suffix == ".py" and is_file(each)):
-                if file in self.read_too or not file.is_relative_to(self.project):
+                if file in known or not file.is_relative_to(self.project):
                     continue
-                self.read_too.add(file)
+                known.add(file)
                 roots = [file.parent, *self.roots.absolute]
                 with suppress(TargetError):
                     own = read_project(self.project, roots, self.project, file, folder=self.roots.folder, follows=False)
