@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import posixpath
 import re
@@ -33,17 +34,16 @@ _MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
-#: Most missing inputs named, also in one sentence; bytes read to find what creates them; characters of a README's line.
-_MOST_MISSING, _MOST_MORE, _MOST_SEARCHED, _LONGEST_LINE = 5, 3, 2_000_000, 200
+#: Most missing inputs named, also in one sentence; bytes read to find what creates them.
+_MOST_MISSING, _MOST_MORE, _MOST_SEARCHED = 5, 3, 2_000_000
 #: Folders that every image has; suffixes of lists of files.
 _OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
-#: A line that creates the file, or the folder, that it names; a README's line about data.
+#: A line that creates the file, or the folder, that it names.
 _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
-_ABOUT_DATA = re.compile(r"(#.*\b|.*\bdownload.*)(data(set)?s?)\b", re.I)
 _KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
 #: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
@@ -179,7 +179,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     folders, parts = folders_of(job.project), Path(read.path.replace("\\", "/")).parts
     same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
     there = os.path.relpath(same[0], job.folder) if same else None
-    edit = f"-- {read.option} {there or 'PATH'}" if read.option else f"edit {read.where}"
+    given = str(Path(there).parent) if there and len({each.path for each in reads}) > 1 else there
+    edit = f"-- {read.option} {given or 'PATH'}" if read.option else f"edit {read.where}"
     if WINDOWS.match(read.path):
         why = f"the project has {there}" if there else f"--data DIR mounts {CONTAINER_DATA}, for example"
         return f"is a Windows path, and no container has one: {edit}; {why}"
@@ -203,7 +204,14 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
-    return f"the project does not have{advice or _maker(job, read.path)}"
+    return f"the project does not have{_like(path) or advice or _maker(job, read.path)}"
+
+
+def _like(path: Path) -> str:
+    """Return the configurations next to a missing one whose names are like its own."""
+    names = [each.name for each in path.parent.glob(f"*{path.suffix}")] if path.suffix in CONFIGURATION else []
+    found = difflib.get_close_matches(path.name, sorted(names))
+    return f"; next to it: {', '.join(found)}" if found else ""
 
 
 def _sources(job: Job) -> list[Path]:
@@ -212,19 +220,15 @@ def _sources(job: Job) -> list[Path]:
 
 
 def _maker(job: Job, wanted: str) -> str:
-    """Return what creates or describes a file: a line that names it and writes, a README."""
+    """Return what creates a file: a line that names it and writes."""
     is_file = "." in posixpath.basename(wanted)
     name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
-    about = ""
-    for path in _sources(job):
-        shown = path.relative_to(job.project)
-        for text in read_sources([path], job.project, _MOST_SEARCHED):
-            for number, line in enumerate(text.splitlines(), 1):
-                if name in line and path.suffix != ".md" and makes.search(line):
-                    return f"; {shown}:{number} may create it"
-                if path.suffix == ".md" and not about and _ABOUT_DATA.match(line[:_LONGEST_LINE]):
-                    about = f"; {shown}:{number} describes the data"
-    return about
+    for path in (each for each in _sources(job) if each.suffix != ".md"):
+        lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
+        for number, line in enumerate(lines, 1):
+            if name in line and makes.search(line):
+                return f"; {path.relative_to(job.project)}:{number} may create it"
+    return ""
 
 
 def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:

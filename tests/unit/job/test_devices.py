@@ -40,6 +40,7 @@ def test_a_gpu_that_may_be_missing_is_warned_of(tmp_path: Path, source: str, wor
 
 @cases("source", "args")
 def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple[str, ...] | None) -> None:
+    (tmp_path / "c.yaml").write_text("device: auto\n")
     assert found(tmp_path, source, *(args or ())) == []
 
 
@@ -68,6 +69,7 @@ def test_a_missing_input_is_named_with_its_place(
 ) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x.csv").touch()
+    (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
     target = target_of(tmp_path, source, *(args or ()))

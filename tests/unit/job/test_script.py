@@ -90,6 +90,7 @@ def test_an_idle_file_names_the_scripts_that_use_it(tmp_path: Path) -> None:
         "subprocess.run([sys.executable, '-u', 'net.py', '--lr', rate])",
         "for seed in (1, 2): os.system(f'CUDA_VISIBLE_DEVICES=0 torchrun --standalone net.py {seed}')",
         "'python missing.py'; import net",
+        "for name, script in [('a', 'net.py')]: subprocess.run([sys.executable, script])",
     ],
 )
 def test_a_file_that_the_script_starts_is_read(tmp_path: Path, line: str) -> None:
@@ -359,6 +360,8 @@ NEEDS_RANKS = {
     "a process group": "import torch.distributed as dist\ndef main():\n    dist.init_process_group('nccl')\nmain()\n",
     "in both branches": "if gpu:\n    dist.init_process_group('nccl')\nelse:\n    dist.init_process_group('gloo')\n",
     "by environment": "dist.init_process_group('nccl', init_method='env://')\n",
+    "an option on by default": "p.add_argument('--no', action='store_false')\na = p.parse_args()\n"
+    "if a.no:\n    dist.init_process_group('nccl')\n",
     "a device mesh": "mesh = init_device_mesh('cuda', (2,))\n",
 }
 

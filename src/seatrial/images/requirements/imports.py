@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
+from seatrial.job.reading import modules as own_modules
 from seatrial.job.reading.modules import STANDARD_MODULES, UNTIL_PYTHON_3_9, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
@@ -255,7 +256,7 @@ def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[st
 
 
 def not_installed(
-    needs: Needs, packages: ImportedPackages, script: ScriptFacts
+    needs: Needs, packages: ImportedPackages, script: ScriptFacts, project: Path
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield (sentence with what to do, (module, package)) for each import that nothing in the list provides."""
     guesses = {} if needs.source == "the imports" else packages.guessed
@@ -270,7 +271,9 @@ def not_installed(
             yield f"{place} imports {name}, which is not installed: {why}; {remedy}", (name, ask)
     for name in packages.unknown:
         place = script.where.get(name, "the target")
-        yield f"{place} imports {name}: not in the project, and no package is installed", (name, name)
+        inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")}
+        other = own_modules.renamed(name, inner, project)
+        yield f"{place} imports {name}: not in the project, and no package is installed{other}", (name, name)
 
 
 def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:

@@ -127,7 +127,7 @@ def project_needs(
         needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
     with_also = needs.changed(needs.requirements.plus(*also))
-    missing_packages = dict(not_installed(with_also, packages, script))
+    missing_packages = dict(not_installed(with_also, packages, script, project))
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
         *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
@@ -143,7 +143,7 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script))),
+        guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script, project))),
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
@@ -187,11 +187,11 @@ def _is_package(project: Path, script: ScriptFacts) -> bool:
     return is_package(project) or any(is_folder(project / each) for each in inner)
 
 
-def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> dict[str, str]:
+def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts, project: Path) -> dict[str, str]:
     """Return module → the warning of its guessed package."""
     if needs.source == "the imports":
         return {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
-    return {module: sentence for sentence, (module, _) in not_installed(needs, packages, script)}
+    return {module: sentence for sentence, (module, _) in not_installed(needs, packages, script, project)}
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:

@@ -72,7 +72,8 @@ class Constants:
         always: units that run in every run, once that is known. likely: decides by tests, instead.
         options: name → option.
         stored: names of attributes that are set: ``args.output = …``.
-        settings: key of a configuration file that is read → (value, ``config.yaml:3``), where it has one value.
+        settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
+            ``config.yaml:3``).
         by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
     """
 
@@ -87,6 +88,7 @@ class Constants:
         self.by_setting = False
         self.by_option: str | None = None
         self._looks = 0
+        self._plain: dict[Unit, set[int]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
@@ -178,10 +180,24 @@ class Constants:
             if flag.lstrip("-").replace("-", "_") == key:  # of fire, absl, a data class
                 self.by_option = flag
                 return Text(value, True)
-        if key in self.settings:
+        if found_there := self.setting(node, unit):
             self.by_setting = True
-            return Text(self.settings[key][0], False)
+            return Text(found_there[0], False)
         return None
+
+    def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
+        """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
+        names = self._members(node, unit)
+        return next(filter(None, (self.settings.get(".".join(names[at:])) for at in range(len(names)))), None)
+
+    def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
+        """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and node.args:
+            node = ast.Subscript(node.func.value, node.args[0])  # type: ignore[attr-defined]
+        if isinstance(node, ast.Attribute | ast.Subscript) and (key := member(node)):
+            return [*self._members(node.value, unit, depth), key]
+        values = self._values(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
+        return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
@@ -203,7 +219,7 @@ class Constants:
         if module is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return []
         if isinstance(node, ast.Name):
-            return self._values_of_name(node.id, unit, module, depth)
+            return self._values_of_name(node, unit, module, depth)
         if not isinstance(node, ast.Attribute | ast.Subscript) or (key := member(node)) is None:
             return []
         if isinstance(node, ast.Attribute):
@@ -220,12 +236,20 @@ class Constants:
         pairs = zip(table.keys, table.values, strict=True) if table else ()
         return [_Value(value, where, True) for name, value in pairs if literal(name) == key][:1]
 
-    def _values_of_name(self, name: str, unit: Unit, module: Module, depth: int) -> list[_Value]:
+    def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
+        name = node.id
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])
         top = (unit[0], "")
+        plain = self._plain.setdefault(unit, {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])})
         for where in (unit,) if given else (unit, top):
-            if values := list(dict.fromkeys(self._assigned(where, name))):
-                sure = len(values) == 1 and not given and not (where == top and name in module.flow.globals)
+            assigned = self._assigned(where, name)
+            if where == unit and hasattr(node, "lineno"):  # what a later line assigns is not there yet
+                before = [each for each in assigned if each is None or (each.end_lineno or 0) < node.lineno]
+                last = max((at for at, each in enumerate(before) if id(each) in plain), default=0)
+                assigned = before[last:] if before or given else assigned
+            if values := list(dict.fromkeys(assigned)):
+                sure = len(values) == 1 and not (where == top and name in module.flow.globals)
+                sure = sure and (not given or id(values[0]) in plain)
                 return [_Value(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]

@@ -36,7 +36,9 @@ CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = re.compile(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
-_TYPED_SETTING = re.compile(r"\+{0,2}(?:[\w-]+[./])*([\w-]+)=([^\s\[{]+)")
+_TYPED_SETTING = re.compile(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
+#: A key; an INI file's section.
+_HEAD = re.compile(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
 #: The scheme of a remote path; pathlib takes one of its slashes.
 _REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
@@ -161,15 +163,21 @@ class Files:
             [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
         )
         for name in (each for each in names if each.endswith(CONFIGURATION)):
-            lines = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS)).splitlines()
-            matches = ((number, _SETTING.fullmatch(line)) for number, line in enumerate(lines, 1))
-            self._settings += ((each[1], each[2], f"{name}:{number}") for number, each in matches if each)
-        typed = {match[1]: match[2] for word in self.constants.arguments if (match := _TYPED_SETTING.fullmatch(word))}
-        self._settings = [each for each in self._settings if each[0] not in typed]
+            text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
+            self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
+        words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
+        typed = {match[1].replace("/", "."): match[2] for match in words if match}
+        self._settings = [
+            each
+            for each in self._settings
+            if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
+        ]
         self._settings += ((key, value, key) for key, value in typed.items())
         values: dict[str, dict[str, str]] = {}
         for key, value, where in self._settings:
-            values.setdefault(key, {}).setdefault(value, where)
+            parts = key.split(".")
+            for at in range(len(parts)):
+                values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
@@ -184,7 +192,7 @@ class Files:
         def likely(unit: Unit, tests: Tests) -> bool:
             return tests is not None and all(truth(test, unit) is wanted for test, wanted in tests)
 
-        self.constants.always = self._reached(start, lambda unit, edge: likely(unit, edge[2]))
+        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2]))
         self.constants.likely = likely
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
@@ -294,7 +302,7 @@ class Files:
             if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
                 return ()
             folders += texts
-        reached, made, writes = self._reached(start), _Paths(folders), dict[str, Write]()
+        reached, made, writes = self.reached(start), _Paths(folders), dict[str, Write]()
         for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
@@ -310,10 +318,10 @@ class Files:
 
     def _makes_any(self, start: Unit) -> bool:
         """Return whether code that may run creates unseen paths. A function may also be a method that nothing names."""
-        reached = self._reached(start)
+        reached = self.reached(start)
         return any(unit in reached or "." in unit[1] for unit in self._making)
 
-    def _reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
+    def reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
         """Return the units that ``start`` runs, by the calls of which ``runs`` is true."""
         reached, pending = {start}, [start]
         while pending:
@@ -326,7 +334,7 @@ class Files:
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        always = self._reached(start, lambda _, edge: edge[1])
+        always = self.reached(start, lambda _, edge: edge[1])
         self.constants.always = always
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
@@ -364,7 +372,7 @@ class Files:
             if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
         for key, value, where in self._settings:
-            if _OUTPUT_KEYS.fullmatch(key) and is_outside(value) and " " not in value:
+            if _OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
 
     def _runs_when_called(self, unit: Unit) -> bool | None:
@@ -395,6 +403,17 @@ class _Paths:
         parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
         ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
         return ours or not parents or text.startswith(self._begun)
+
+
+def _settings(text: str) -> Iterator[tuple[str, str, int]]:
+    """Yield (dotted key, value, line) of a configuration's lines: ``data.path`` by indentation or by section."""
+    above: list[tuple[int, str]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if head := _HEAD.match(line):
+            depth = head.start(1)  # -1 of a section
+            above = [*(each for each in above if each[0] < depth), (depth, head[1] or head[2])]
+            if found := _SETTING.fullmatch(line):
+                yield ".".join(key for _, key in above), found[2], number
 
 
 def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:

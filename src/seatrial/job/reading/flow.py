@@ -177,6 +177,17 @@ class Flow:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
 
+    def guarded(self, test: ast.expr) -> Iterator[ast.Import | ast.ImportFrom]:
+        """Yield the imports without which a test holds: ``yaml is None`` after ``except ImportError: yaml = None``."""
+        absent = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is)
+        absent = absent or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
+        name = last_name(getattr(test, "left", getattr(test, "operand", test))) if absent else ""
+        for node in (each for each in self._tree.body if name and isinstance(each, ast.Try)):
+            handled = [each for handler in node.handlers for each in handler.body if isinstance(each, ast.Assign)]
+            unset = [each for each in handled if isinstance(each.value, ast.Constant) and not each.value.value]
+            if name in {last_name(target) for each in unset for target in each.targets}:
+                yield from (each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom))
+
     def _walk(self, block: Sequence[ast.stmt]) -> Iterator[RunNode]:
         pending = _block(block, _ALWAYS)
         pending.reverse()

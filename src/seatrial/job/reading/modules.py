@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
@@ -72,6 +73,17 @@ def folder_of(module: str, project: Path, names: Collection[str] = ()) -> Path |
     """
     found = (each for folder in folders_of(project) if (each := locate_module(module, [folder])))
     return next((root.relative_to(project) for file, root in found if _has(file, names, project)), None)
+
+
+def renamed(package: str, modules: Collection[str], project: Path) -> str:
+    """Return ``; the project has model/net.py: mv model models`` where one folder alone has a package's modules."""
+    files = {each: [find_module(name, [each]) for name in sorted(modules)] for each in folders_of(project)[1:]}
+    found = [(folder, inside[0]) for folder, inside in files.items() if inside and all(inside)]
+    if len(found) != 1:
+        return ""
+    [(folder, file)] = found
+    shown = [os.path.relpath(each, project) for each in (folder, folder.with_name(package))]
+    return f"; the project has {os.path.relpath(str(file), project)}: {shlex.join(['mv', *shown])}"
 
 
 def _has(file: Path, names: Collection[str], project: Path) -> bool:

@@ -8,17 +8,19 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from seatrial.errors import TargetError
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
-from seatrial.job.reading.constants import member
+from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import Files, Read, Write, composed
-from seatrial.job.reading.flow import RunNode, only_defines
+from seatrial.job.reading.flow import RunNode, Tests, fails, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing, is_empty, is_file, is_folder, remedy
@@ -36,6 +38,7 @@ from seatrial.job.reading.parsed_modules import (
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
+    SETS,
     TELLING,
     assigned_variables,
     dotted,
@@ -45,8 +48,9 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     memory_note,
+    modules_of,
     signs,
-    started_files,
+    started_file,
     used_paths,
 )
 from seatrial.job.reading.version_checks import version_bounds
@@ -63,6 +67,7 @@ _NOTED = (
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
+_SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
@@ -139,6 +144,7 @@ class ProjectReader:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
         before: files that run before the script, such as a module's packages. placed: see ImportRoots.
+        follows: scripts that it starts are read.
     """
 
     def __init__(
@@ -155,8 +161,9 @@ class ProjectReader:
         before: Sequence[Path] = (),
         placed: Sequence[Path] = (),
         modules: ParsedModules | None = None,
+        follows: bool = True,
     ) -> None:
-        self.project, self.start, self.calls = project, start, calls
+        self.project, self.start, self.calls, self.follows = project, start, calls, follows
         named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
         self.roots = ImportRoots(project, start, roots, folder or project, placed)
@@ -179,6 +186,8 @@ class ProjectReader:
         self.set_there: set[str | None] = set()  # attributes set on modules, None for any
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
+        self.joins: list[tuple[Unit, Tests, str]] = []  # calls behind conditions that need a launcher's ranks
+        self.starts: list[tuple[Unit, ast.expr]] = []  # scripts in lists of words
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
@@ -222,17 +231,24 @@ class ProjectReader:
         others = (each for each in self.modules.known() if each is not module)
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
+        devices = self.devices.found(self.visited, imported)
+        reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
+        always, likely = self.files.constants.always, self.files.constants.likely
+        for unit, tests, evidence in self.joins:
+            if likely and unit in always and likely(unit, tests):
+                self.reading.certain_signs.setdefault("needs-ranks", evidence)
+        started = [*self._read_started()]
         return replace(
             self.reading,
             import_roots=tuple(str(root.relative_to(self.project)) for root in own),
             writes=writes,
-            devices=self.devices.found(self.visited, imported),
-            reads=self.files.reads((self.start, ""), self.devices.truth),  # by what is likely, and so after the devices
+            devices=tuple(each for each in devices if each.device or not started),  # no hints: another script may train
+            reads=reads,
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
-            files=self.modules.files(),
+            files=(*self.modules.files(), *started),
             misfits=(*ignored, *self.parsers.misfits(names), *may_fail[:_MOST_SHOWN]),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
@@ -271,6 +287,30 @@ class ProjectReader:
                         self.found_under.setdefault(root)
                         self.own.add(name.relative_to(root).parts[0])
         return bool(self.certain)
+
+    def _read_started(self) -> Iterator[str]:
+        """Note what scripts of the project need that this one starts, and yield the files that show it.
+
+        A variable may stand for each script whose name is in the module.
+        """
+        reached, known = self.files.reached((self.start, "")), {self.start}
+        for unit, node in (each for each in self.starts if self.follows and each[0] in reached):
+            text, module = self.files.constants.text(node, unit), self.modules.at(unit[0])
+            shown = text.text if text else ANY
+            named = _SCRIPT.findall(module.source) if module and ANY in shown else [b""]
+            names = [shown.replace(ANY, each.decode()) for each in named]
+            places = [folder / each for each in names for folder in (self.roots.folder, unit[0].parent)]
+            for file in dict.fromkeys(each.resolve() for each in places if each.suffix == ".py" and is_file(each)):
+                if file in known or not file.is_relative_to(self.project):
+                    continue
+                known.add(file)
+                roots = [file.parent, *self.roots.absolute]
+                with suppress(TargetError):
+                    own = read_project(self.project, roots, self.project, file, folder=self.roots.folder, follows=False)
+                    for table in ("needed", "optional", "signs"):
+                        theirs = {key: where for key, where in getattr(own, table).items() if key not in _OF_PROCESSES}
+                        getattr(self.reading, table).update({**theirs, **getattr(self.reading, table)})
+                    yield from own.files
 
     def _compose(self) -> bool:
         """Queue what Hydra's configuration of this run names: ``_target_: src.models.Net``."""
@@ -364,6 +404,10 @@ class ProjectReader:
         if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and _PARSES_FIELDS.search(module.source)):
             self.files.constants.note_options((module.path, unit), node)
         self.files.note_demands(node)
+        if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
+            for each in module.flow.guarded(node.test):
+                names = [] if getattr(each, "level", 0) else modules_of(each)
+                self.reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
         if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
             self.checks.append(((module.path, unit), f"{module.shown}:{node.lineno}", node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
@@ -376,9 +420,8 @@ class ProjectReader:
             for text, option in used_paths(node, self.typed):
                 place = f"{module.shown}:{getattr(node, 'lineno', 1)}"
                 self.files.named.setdefault(posixpath.normpath(text), Read(text, place, option, verb="names"))
-        for started in (self.roots.folder / name for name in started_files(node)):
-            if is_file(started) and (file := started.resolve()).is_relative_to(self.project):
-                (self.certain if certain and seen.needed else self.perhaps).append((file, ""))
+        if started := started_file(node):
+            self.starts.append(((module.path, unit), started))
         if isinstance(node, Import):
             module.names |= imported_names(node)
         if isinstance(node, TELLING):
@@ -388,6 +431,8 @@ class ProjectReader:
                 holds = {"notebook": seen.always, "input": seen.likely and not shown.startswith("sys.")}
                 if certain and holds.get(sign, seen.certain):
                     self.reading.certain_signs.setdefault(sign, evidence)
+                elif certain and sign == "needs-ranks" and seen.tests:
+                    self.joins.append(((module.path, unit), seen.tests, evidence))
         if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
             written = "." * node.level + (node.module or "")
             self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from seatrial.job.reading.modules import lost
 from seatrial.system.project_files import own_table
@@ -269,12 +270,17 @@ def _spreads(device_map: ast.expr) -> bool | None:
     return False if isinstance(device_map, ast.Dict) else None
 
 
-def started_files(node: ast.AST) -> list[str]:
-    """Return Python files that a text or a list starts: ``python train.py --lr``, ``[sys.executable, "train.py"]``."""
-    parts = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
+def started_file(node: ast.AST) -> ast.expr | None:
+    """Return the Python file that a text or a list starts: ``python train.py --lr``, ``[sys.executable, script]``."""
+    parts: list[Any] = node.elts if isinstance(node, ast.List | ast.Tuple) else [node]
     values = ["python" if dotted(each) == "sys.executable" else literal(each) or "" for each in parts]
     text = " ".join(values)
-    return [found[1]] if ".py" in text and (found := _STARTED.search(text)) else []
+    if ".py" in text and (found := _STARTED.search(text)):
+        return ast.Constant(found[1])
+    if values[:1] != ["python"] or not {"-c", "-m"}.isdisjoint(values):
+        return None
+    first = next((part for part, text in zip(parts[1:], values[1:], strict=True) if text[:1] != "-"), None)
+    return first if literal(first) is None else None
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from seatrial.job.reading.constants import ANY, Constants, ParserOption, member, typed_options
 from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal
 
 #: Values that an expression may have; None where that is not known.
 Values: TypeAlias = frozenset[Any] | None
@@ -213,7 +213,8 @@ class Evaluation:
             return None if text is None else _text([frozenset([str(next(iter(text))).partition("{")[0]]), first])
         place = {"get": 0, "getattr": 1}.get(last, len(node.args))
         if place < len(node.args) and "environ" not in name and (key := literal(node.args[place])) is not None:
-            known = self._named(key, unit, node.lineno)
+            table = node.func.value if isinstance(node.func, ast.Attribute) else node.args[0]
+            known = self._named(ast.copy_location(ast.Subscript(table, node.args[place]), node), key, unit)
             return known or (self.values(node.args[-1], unit) if len(node.args) > place + 1 else None)
         callee = self.runs.get(id(node))
         if callee is None or not callee[1] or callee[1].endswith("__init__"):
@@ -256,7 +257,7 @@ class Evaluation:
             set_there = module.flow.attributes(kind, key) if kind else []
             if set_there or owner == "self":
                 found = [self.values(value, (unit[0], where)) for where, value in set_there] or [None]
-                return _union([*found, *([self._named(key, unit, _NEVER)] if key in self.outside else [])])
+                return _union([*found, *([self._named(node, key, unit, _NEVER)] if key in self.outside else [])])
         elif key not in self.setters:
             there = (path, "") if owner in module.bound else unit
             scopes = (self.scope(there), self.scope((path, "")))
@@ -268,10 +269,16 @@ class Evaluation:
             ):
                 pairs = zip(tables[0].keys, tables[0].values, strict=True)
                 return next((self.values(value, there) for name, value in pairs if literal(name) == key), None)
-        return self._named(key, unit, node.lineno)
+        return self._named(node, key, unit)
 
-    def _named(self, key: str, unit: Unit, line: int) -> Values:
-        """Return what is known under a name, whatever object has it: as it is set, an option, a setting of a file."""
+    def _named(self, node: ast.Attribute | ast.Subscript, key: str, unit: Unit, line: int = 0) -> Values:
+        """Return what is known under a name: as any object has it set, an option, a setting of a file.
+
+        An object that is no parser's has the file's.
+        """
+        line, setting = line or node.lineno, self.constants.setting(node, unit)
+        of_file = None if setting is None else frozenset([_read(setting[0])])
+        is_option = key in self.constants.options and not (setting and last_name(node.value) not in SETS["namespaces"])
         for setter in self.setters.get(key, ()):
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[0] != unit or each[1] < line]
@@ -281,16 +288,12 @@ class Evaluation:
                 each: _last([(value, sure) for where, _, value, sure in stored if where == each]) for each in units
             }
             found = [self.values(value, where) for where, values in known.items() for value in values]
-            if any(each[3] for each in stored) or key not in self.constants.options:
+            if any(each[3] for each in stored) or not (is_option or setting):
                 return _union(found)
-            return _union([*found, self.of_option(key)])
-        if key in self.constants.options:
-            return self.of_option(key)
-        if key in self.constants.settings:
-            value, place = self.constants.settings[key]
-            self.settings.setdefault(f"{place} sets {key} to {value}")
-            return frozenset([_read(value)])
-        return None
+            return _union([*found, self.of_option(key) if is_option else of_file])
+        if setting and not is_option:
+            self.settings.setdefault(f"{setting[1]} sets {key} to {setting[0]}")
+        return self.of_option(key) if is_option else of_file
 
     def of_option(self, name: str) -> Values:
         """Return the values of an option, as it is typed or by default."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import posixpath
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
@@ -81,12 +81,14 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
             raise UsageError(
                 f"{path} is for results and outside of the project: the run would fail there",
                 cause="A folder outside of the project is written to only if an option mounts it",
-                run=f"seatrial run … --mount {shlex.quote(mount)}",
+                run=f"{_making([mount], job)}seatrial run … --mount {shlex.quote(mount)}",
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
             is_read = any(
-                inside(_in_container(job, each.path), path.target) or path.where.startswith(f"{each.path}:")
+                inside(_in_container(job, each.path), path.target)
+                or path.where.startswith(f"{each.path}:")
+                or path.source == Path(os.path.normpath(job.folder / each.path))
                 for each in script.reads
             )
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
@@ -116,8 +118,15 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
     raise UsageError(
         f"{write}, a folder that the container cannot write to: the run would fail there",
         cause=f"It can write to the project, {CONTAINER_MODELS}, HOME and /tmp; other folders are mounted by an option",
-        run=f"seatrial run … {options}",
+        run=f"{_making(certain, job)}seatrial run … {options}",
     )
+
+
+def _making(mounts: Iterable[str], job: Job) -> str:
+    """Return ``mkdir -p ../logs && `` for the missing folders outside of the project, which a mount requires."""
+    sources = (mount.partition(":")[0] for mount in mounts)
+    missing = [each for each in sources if each.startswith(("../", "/")) and not (job.project / each).exists()]
+    return f"mkdir -p {shlex.join(missing)} && " if missing else ""
 
 
 def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
@@ -132,7 +141,8 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
         lost.setdefault(mount, write)
     for mount, write in [*lost.items()][:_MOST_SHOWN]:
         option = f"-- {write.option} DIR, or " if write.option else ""
-        yield f"{write}, in no mounted folder; to have it on this machine: {option}--mount {shlex.quote(mount)}"
+        made = _making([mount], job).replace(" && ", ", then ")
+        yield f"{write}, in no mounted folder; to have it on this machine: {option}{made}--mount {shlex.quote(mount)}"
     for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
         yield f"{write}, a Windows path, which Linux takes for one below the working directory: edit {write.where}"
 
