@@ -176,7 +176,7 @@ def _inspection(
     pairs = [text.partition("=") for text in env]
     for text, (name, equals, _) in zip(env, pairs, strict=True):
         if not name or not equals:
-            raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
+            raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE")
     return InspectionRequest(
         mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), this_host().state_folder) for text in mount),
         env={name: value for name, _, value in pairs},

@@ -153,7 +153,10 @@ def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.weight]
     yield Text(f"{mark} {criterion.title}", style=style)
     wanted = f"; {criterion.wanted}" if criterion.verdict == "fail" and criterion.expected else ""
-    yield from _wrapped(criterion.evidence + wanted, "    ", width)
+    evidence, _, fix = criterion.evidence.partition("; fix: ")
+    yield from _wrapped(evidence + wanted, "    ", width)
+    if fix:
+        yield from _wrapped(fix, f"    {FIX:<5}  ", width, dim=9)
 
 
 def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
