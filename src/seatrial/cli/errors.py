@@ -78,7 +78,7 @@ def report(error: Exception, argv: list[str]) -> int:
         if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
             same = broken.message.lower() in message.lower()
             cause, run = cause if same else broken.message, as_typed(broken.fix, argv)
-    _print(console, message, cause, _taken(run) if run and isinstance(error, UsageError) else run)
+    _print(console, message, cause, _taken(run) if run and exit_code(error) == EXIT_USAGE else run)
     return exit_code(error)
 
 
@@ -356,7 +356,8 @@ def _missing(param: click.Parameter, argv: Sequence[str], place: str) -> Sentenc
     name = _name(param)
     if not choices:
         return f"{name} is missing", None, f"{place} --help"
-    words = [*argv, *([name] if name.startswith("-") else []), choices[0]]
+    chosen = next((word for word in argv if word in choices), choices[0])
+    words = [*(word for word in argv if word != chosen), *([name] if name.startswith("-") else []), chosen]
     listed = " or ".join([", ".join(choices[:-1]), choices[-1]])
     return f"{name} is missing: {listed}", None, shlex.join(["seatrial", *words])
 

@@ -93,8 +93,8 @@ class Finding:
 
 #: ``seatrial run``, options, ``…``, more options; what follows is a comment or another command.
 _CALL = re.compile(
-    r"\bseatrial (\w+)((?: (?![…#;|&])\S+)*) …"
-    r"((?: -\S+(?: (?![-…#;|&])\S+)?)*)(?=$|\s+#|\s*[;|&])"
+    r"\bseatrial (\w+)((?: (?![…#;|&])%s)*) …"
+    r"((?: -%s(?: (?![-…#;|&])%s)?)*)(?=$|\s+#|\s*[;|&])" % ((r"(?:'[^']*'|[^\s'])+",) * 3)
 )
 
 #: Verbs that take each other's words: a target and its options.

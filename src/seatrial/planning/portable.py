@@ -268,7 +268,7 @@ def write_devcontainer(plan: Plan) -> list[str]:
         )
     if plan.image is None or plan.image.dockerfile is None or plan.container is None:
         what = "runs without a container" if plan.container is None else "has an image of its own"
-        raise UsageError(f"No Dockerfile to use: this project {what}", run='${EDITOR:-vi} seatrial.toml   # backend = "docker"')
+        raise UsageError(f"No Dockerfile to use: this project {what}", run="${EDITOR:-vi} seatrial.toml   # backend")
     files = context_of(plan.image) | {
         "Dockerfile": f"{plan.image.dockerfile.rstrip()}\n{_USER_LINES}".encode(),
         "devcontainer.json": (json.dumps(devcontainer(plan), indent=2) + "\n").encode(),

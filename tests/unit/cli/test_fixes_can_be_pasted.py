@@ -61,6 +61,17 @@ def is_taken(words: list[str]) -> None:
         command.make_context("seatrial", list(ours), obj=[])
 
 
+#: Fixes of refused commands, which another test compares word for word.
+APPROVED = {advice for _, advice in constant(str(Path(__file__).with_name("test_messages.py")), "REFUSED").values()}
+
+
+@pytest.mark.parametrize("advice", sorted(APPROVED))
+def test_an_approved_fix_is_taken(advice: str) -> None:
+    if not _PROSE.match(advice):
+        for command in commands(advice):
+            is_taken(command)
+
+
 @pytest.fixture
 def fix(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def fail(*words: str) -> str:
@@ -157,15 +168,21 @@ WRITTEN = {
     if (isinstance(node, ast.keyword) and node.arg in ("run", "fix"))
     or (isinstance(node, ast.Assign) and {ast.unparse(each) for each in node.targets} & {"run", "fix"})
     for number, text in enumerate(_texts(node.value))
-}
+} | {entry.id: re.sub(r"\{\w+\}|<[\w-]+>", "2", entry.fix) for entry in entries()}
+
+
+#: What stands where a value does, so that the rest is a command.
+_VALUES = {"… 2": "… --trust", "… -- 2": "… -- --lr", "--2": "--image"}
 
 
 @pytest.mark.parametrize("advice", WRITTEN.values(), ids=[*WRITTEN])
 def test_a_fix_in_the_source_is_whole(advice: str) -> None:
     """It begins with no option, and each command of ours in it, a comment's too, is whole and taken."""
     assert not advice.startswith("-") and advice.count(" # ") == advice.count("   # ") <= 1
+    for value, word in _VALUES.items():
+        advice = advice.replace(value, word)
     for verb in [verb for verb in VERBS if re.search(rf"seatrial {verb}( [^a-z]|$)", advice)]:
-        shown = as_typed(advice.replace("--2", "--env"), [verb, "a.py", *["--to", "onnx"][: 2 * (verb == "export")]])
+        shown = as_typed(advice, [verb, "a.py", *(["--to", "onnx"] if verb == "export" else [])])
         for call in re.findall(rf"(?<![\w.])seatrial {verb}(?: '[^']*'| [^\s;&|#]*)*", shown or ""):
             assert "…" not in call
             is_taken([word.rstrip(",") for word in shlex.split(call)])

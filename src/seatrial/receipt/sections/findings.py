@@ -98,7 +98,7 @@ def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
     words, arguments = _run_again(plan)
     verb = [] if plan.job.tuning else ["run"]  # tune is in the line
     command = shlex.join(["seatrial", *verb, *words, *(arguments or ["--"]), *given])
-    return _with_fix(finding, f"{command}   # or, to see them all: -- --help")
+    return _with_fix(finding, f"{command}   # the script's --help lists them")
 
 
 def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
