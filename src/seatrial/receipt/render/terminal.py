@@ -11,6 +11,7 @@ from rich.text import Text
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt, ending, headline, numbers, warnings
 from seatrial.receipt.section import Block, Criterion, FindingRecord, Links, Notices, Row, Rows, Table, Times, Verdicts
+from seatrial.system.text import command_and_comment
 
 #: Findings at a run's end; the others are in the receipt.
 _MOST_FINDINGS = 3
@@ -24,6 +25,9 @@ _MARKS = {
     "info": ("[i]", "cyan"),
 }
 _LEVELS = {"good": "pass", "bad": "fail", "warning": "warning", "none": "not judged"}
+
+#: The output of a shorter run leaves the warnings above it in sight.
+_SOON_S = 10
 
 #: Replacements for terminals that print only ASCII.
 _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": "", "█": "#"})
@@ -41,9 +45,10 @@ def render(receipt: Receipt, console: Console) -> None:
 def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()) -> None:
     """Print the end of a run: problems and their fixes, then the verdict and three numbers.
 
-    Warnings that were ``shown`` above the output of a failed run are not repeated between the output and the cause.
+    Warnings that were ``shown`` above the output are repeated only behind a long one, of a run that did not fail.
     """
-    kept = tuple(each for each in receipt.warnings if receipt.outcome.id != "failed" or each not in shown)
+    is_above = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < _SOON_S
+    kept = tuple(each for each in receipt.warnings if not is_above or each not in shown)
     _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 
 
@@ -60,7 +65,7 @@ def _print(lines: Iterable[Text], console: Console) -> None:
 
 def _heading(receipt: Receipt, width: int) -> Iterator[Text]:
     mark, style = _MARKS[_LEVELS[receipt.outcome.level]]
-    yield Text(f"{mark} {headline(receipt)}", style=style)
+    yield from _wrapped(headline(receipt), f"{mark} ", width, style)
     yield from _wrapped(ending(receipt), "    ", width)
 
 
@@ -162,9 +167,16 @@ def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
 def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
     mark, style = _MARKS[finding.severity]
     yield from _wrapped(finding.message, f"{mark} ", width, style)
-    for label, words in ((CAUSE, finding.cause), (FIX, finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
+    command, comment = command_and_comment(finding.fix or "")
+    label, rest = FIX, finding.fix
+    if finding.cause:
+        yield from _wrapped(finding.cause, f"    {CAUSE:<5}  ", width, dim=9)
+    if "seatrial " in command and 11 + len(finding.fix or "") > width:  # a line to paste is never broken
+        yield Text.assemble((f"    {FIX:<5}  ", "dim"), command)
+        label, rest = "", comment and f"# {comment}"
+    for name, words in ((label, rest), ("seen", "; ".join(finding.evidence[:3]))):
         if words:
-            yield from _wrapped(words, f"    {label:<5}  ", width, dim=9)
+            yield from _wrapped(words, f"    {name:<5}  ", width, dim=9)
 
 
 def _aligned(table: Table, width: int) -> list[str]:
@@ -194,7 +206,8 @@ def _aligned(table: Table, width: int) -> list[str]:
 def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
     """Wrap ``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
     hanging = " " * len(first)
-    lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=hanging, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(width, first, hanging, break_on_hyphens=False, break_long_words=False)
+    lines = wrapper.wrap(words)  # a path stays whole
     for number, line in enumerate(lines or [first]):
         text = Text(line, style=style)
         if number == 0 and dim:
