@@ -297,5 +297,5 @@ def _findings(words: list[str]) -> tuple[list[Finding], bool, str]:
         return *explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
     if not findings and len(words) == 1 and " " not in words[0]:
         run = f"ls {shlex.quote(str(Path(words[0]).parent))}" if re.search(r"[/.]", words[0]) else "seatrial runs ls"
-        raise UsageError(f"{words[0]} is no file, no run of this project and no known failure", run=run)
+        raise UsageError(f"No file, run of this project or known failure is called {words[0]}", run=run)
     return findings, False, ""

@@ -288,7 +288,11 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
     if sentence := replaced_option(command, option):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
-    names = list(options_of(*command.split())) if option.startswith("--") else []
+    own, of_run = options_of(*command.split()), options_of("run")
+    if option in of_run and option[:2] == "--":
+        kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
+        return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
+    names = list(own) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
