@@ -136,9 +136,10 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
     from seatrial.cli.words import of_docker
     from seatrial.job.flags import replaced_command
 
+    known = [*VERBS, *(each for each, command in OTHER_WORDS.items() if command not in ("runs rm", "runs prune"))]
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
-    close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
+    close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, known, n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
     if replacement := replaced_command([word, *rest]):
         own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…

@@ -150,7 +150,7 @@ def _without_variables(words: Sequence[str], advice: Sequence[str]) -> List[str]
     joined = tuple("%s=%s" % (option, name) for option in _NAMED for name in named)
     kept: List[str] = []
     for word in words:
-        if kept and kept[-1] in _NAMED and word.startswith(named):
+        if kept and kept[-1] in _NAMED and (word + "=").startswith(named):
             kept.pop()
         elif not word.startswith(joined):
             kept.append(word)

@@ -171,7 +171,7 @@ def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
     label, rest = FIX, finding.fix
     if finding.cause:
         yield from _wrapped(finding.cause, f"    {CAUSE:<5}  ", width, dim=9)
-    if "seatrial " in command and 11 + len(finding.fix or "") > width:  # a line to paste is never broken
+    if command.startswith("seatrial ") and 11 + len(finding.fix or "") > width:  # a line to paste is never broken
         yield Text.assemble((f"    {FIX:<5}  ", "dim"), command)
         label, rest = "", comment and f"# {comment}"
     for name, words in ((label, rest), ("seen", "; ".join(finding.evidence[:3]))):
