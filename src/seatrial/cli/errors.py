@@ -249,17 +249,12 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
 
 def _taken(run: str) -> str:
     """Return a command; in place of one that our own parser refuses, the command that the refusal advises."""
-    alone = re.fullmatch(r"seatrial ((?:(?! --help)[^#;&|…\n])+)", run)
-    words = shlex.split(alone[1]) if alone else []
-    ours = words[: words.index("--")] if "--" in words else words
-    if (command := command_of(ours)) is None:
-        return run
-    try:
-        command.make_context("seatrial", ours[_depth(ours) :], obj=[])
-    except click.ClickException as error:
-        return _usage_problem(error, words)[2] or run
-    except SeatrialError:  # a run's name, which the sentence is about
-        pass
+    words = run.split()[1:] if re.fullmatch(r"seatrial [\w ]+", run) else []
+    if (command := command_of(words)) is not None:
+        try:
+            command.make_context("seatrial", words[_depth(words) :], obj=[])
+        except click.ClickException as error:
+            return _usage_problem(error, words)[2] or run
     return run
 
 

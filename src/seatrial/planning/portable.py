@@ -245,10 +245,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
         "hostRequirements": {} if gpus == "none" else {"gpu": "optional" if gpus == "auto" else True},
         "remoteUser": _USER,
         "customizations": {
-            "vscode": {
-                "extensions": ["ms-python.python"],
-                "settings": {"python.defaultInterpreterPath": VENV_PYTHON},
-            }
+            "vscode": {"extensions": ["ms-python.python"], "settings": {"python.defaultInterpreterPath": VENV_PYTHON}}
         },
     }
     return {key: value for key, value in content.items() if value not in ([], {})}

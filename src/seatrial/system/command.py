@@ -203,11 +203,7 @@ def install_extra(extra: str) -> str:
 
 
 def spawn_detached(
-    argv: Sequence[str],
-    *,
-    output: Path,
-    env: Mapping[str, str] | None = None,
-    cwd: Path | None = None,
+    argv: Sequence[str], *, output: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> int:
     """Start in a session of its own, so that it outlives the caller and its terminal; the process ID.
 

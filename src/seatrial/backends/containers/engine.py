@@ -30,12 +30,7 @@ from seatrial.backends.containers.mounts import held_sources
 from seatrial.backends.containers.run_options import run_argv
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.findings.catalogue import mid_sentence
-from seatrial.job.in_container import (
-    CONTAINER_RUN,
-    FRAMED_LOG,
-    LOG_LABEL,
-    RUN_LABEL,
-)
+from seatrial.job.in_container import CONTAINER_RUN, FRAMED_LOG, LOG_LABEL, RUN_LABEL
 from seatrial.job.plan import ContainerPlan, EngineAddress, Plan
 from seatrial.system import command
 from seatrial.system.records import Folder

@@ -26,9 +26,6 @@ _MARKS = {
 }
 _LEVELS = {"good": "pass", "bad": "fail", "warning": "warning", "none": "not judged"}
 
-#: The output of a shorter run leaves the warnings above it in sight.
-_SOON_S = 10
-
 #: Replacements for terminals that print only ASCII.
 _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": "", "█": "#"})
 
@@ -47,8 +44,8 @@ def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()
 
     Warnings that were ``shown`` above the output are repeated only behind a long one, of a run that did not fail.
     """
-    is_above = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < _SOON_S
-    kept = tuple(each for each in receipt.warnings if not is_above or each not in shown)
+    is_near = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < 10
+    kept = tuple(each for each in receipt.warnings if not is_near or each not in shown)
     _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 
 
@@ -168,15 +165,13 @@ def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
     mark, style = _MARKS[finding.severity]
     yield from _wrapped(finding.message, f"{mark} ", width, style)
     command, comment = command_and_comment(finding.fix or "")
-    label, rest = FIX, finding.fix
-    if finding.cause:
-        yield from _wrapped(finding.cause, f"    {CAUSE:<5}  ", width, dim=9)
+    parts = [(CAUSE, finding.cause), (FIX, finding.fix), ("seen", "; ".join(finding.evidence[:3]))]
     if command.startswith("seatrial ") and 11 + len(finding.fix or "") > width:  # a line to paste is never broken
-        yield Text.assemble((f"    {FIX:<5}  ", "dim"), command)
-        label, rest = "", comment and f"# {comment}"
-    for name, words in ((label, rest), ("seen", "; ".join(finding.evidence[:3]))):
-        if words:
-            yield from _wrapped(words, f"    {name:<5}  ", width, dim=9)
+        parts[1:2] = [(FIX, command.replace(" ", "\0")), ("", comment and f"# {comment}")]
+    for label, words in parts:
+        for line in _wrapped(words, f"    {label:<5}  ", width, dim=9) if words else ():
+            line.plain = line.plain.replace("\0", " ")
+            yield line
 
 
 def _aligned(table: Table, width: int) -> list[str]:

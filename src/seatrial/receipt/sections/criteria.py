@@ -48,10 +48,7 @@ _KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "m
 _OF_TRAINING = ("gpu-busy", "in-time", "model-saved", "trained-on-gpu")
 
 #: Reports one number, wherever the script runs.
-_REPORT = (
-    'import json, os; print(json.dumps({{"{key}": float({variable})}}), '
-    'file=open(os.environ.get("SEATRIAL_EVENTS", os.devnull), "a"))'
-)
+_REPORT = """import os; print('{"KEY": %g}' % VALUE, file=open(os.getenv("SEATRIAL_EVENTS", os.devnull), "a"))"""
 
 #: Judged only of a run with GPUs.
 _OF_GPUS = (*GPU_CONTRACT, "gpu-busy", "clean-output", "trained-on-gpu")
@@ -185,7 +182,7 @@ def _metric(name: str, condition: str) -> Judge:
             close = nearest(name, [*run.evidence.steps.series, *printed]) or name
             also += f"; did you mean {close}?" if close != name else ""
             if close not in run.evidence.steps.series:
-                also += f"; fix: {_REPORT.format(key=close, variable=re.sub(r'[^0-9A-Za-z]+', '_', close))}"
+                also += "; fix: " + _REPORT.replace("KEY", close).replace("VALUE", re.sub(r"\W+", "_", close))
             missing = f"the target never reported {name} to $SEATRIAL_EVENTS: it reported {reported} there{also}"
             return Judgement("fail", missing, condition, None)
         reported_as, points = found
