@@ -44,13 +44,7 @@ class Stream:
     """
 
     def __init__(
-        self,
-        number: int,
-        source: int,
-        folder: Optional[str],
-        redactor: Redactor,
-        journal: Journal,
-        activity: Activity,
+        self, number: int, source: int, folder: Optional[str], redactor: Redactor, journal: Journal, activity: Activity
     ) -> None:
         self.source = source
         self.open = True

@@ -149,15 +149,7 @@ def find(root: str = "/", env: Optional[Mapping[str, str]] = None) -> DriverFile
     else:
         missing.append("nvidia-smi: not in %s" % ", ".join(BINARY_FOLDERS))
     return DriverFiles(
-        version,
-        control,
-        gpus,
-        mig_caps,
-        libraries,
-        _own_folder(host, libraries),
-        binaries,
-        wsl,
-        tuple(missing),
+        version, control, gpus, mig_caps, libraries, _own_folder(host, libraries), binaries, wsl, tuple(missing)
     )
 
 

@@ -158,13 +158,7 @@ class Convolve(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        copy: Tensor,
-        stream: SecondStream,
-        layer: nn.Conv2d,
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, copy: Tensor, stream: SecondStream, layer: nn.Conv2d
     ) -> Tensor:
         ctx.save_for_backward(x, copy)
         ctx.layer, ctx.biases = layer, None if bias is None else list(bias.shape)

@@ -115,13 +115,7 @@ def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
     # Reductions do not wait for a free multiprocessor after the backward pass that they overlap with.
     options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True) if gpus else None
     dist.init_process_group(
-        backend,
-        store=store,
-        rank=rank,
-        world_size=world,
-        timeout=timeout,
-        device_id=device_id,
-        pg_options=options,
+        backend, store=store, rank=rank, world_size=world, timeout=timeout, device_id=device_id, pg_options=options
     )
     try:
         yield Ranks(dist.get_rank(), world, device, dist.new_group(backend="gloo", timeout=timeout))

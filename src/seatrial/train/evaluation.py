@@ -142,9 +142,7 @@ class Test:
             return
         with samples.host_random_numbers_kept():
             loader: DataLoader[Any] = DataLoader(
-                Subset(self._dataset, mine),
-                batch_size=self._batch,
-                collate_fn=self._collate or samples.collate,
+                Subset(self._dataset, mine), batch_size=self._batch, collate_fn=self._collate or samples.collate
             )
             for batch, count in zip(loader, counts, strict=True):
                 yield to_device(batch, ranks.device), count

@@ -110,11 +110,7 @@ def numbered(classes: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(classes))
 
 
-def outputs_on_cpu(
-    model: nn.Module,
-    inputs: tuple[Tensor, ...],
-    forward: Forward | None = None,
-) -> Tensor:
+def outputs_on_cpu(model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None = None) -> Tensor:
     """Return the model's outputs in fp32 and evaluation mode.
 
     A copy on the CPU computes. The model stays as it is, nothing is drawn at random, and no memory of the GPU is taken.
