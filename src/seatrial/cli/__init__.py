@@ -11,7 +11,7 @@ import sys
 
 from seatrial.cli import terminal
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
-from seatrial.errors import EXIT_INTERRUPTED, SeatrialError
+from seatrial.errors import EXIT_INTERRUPTED, SeatrialError, UsageError
 
 #: 128 + SIGPIPE, as shells report it; 0 would read as a run that is done.
 EXIT_NO_READER = 141
@@ -98,7 +98,7 @@ def _answer(argv: list[str]) -> int:
 
         return answer(Root(), argv[1:])
     elif argv[0] not in VERBS:
-        return _unknown_verb(argv[0], argv[1:])
+        raise _unknown_verb(argv[0], argv[1:])
     else:
         from seatrial.cli.words import dispatch
 
@@ -128,18 +128,18 @@ def _report(error: Exception, argv: list[str]) -> int:
         return errors.exit_code(error)
 
 
-def _unknown_verb(word: str, rest: list[str]) -> int:
+def _unknown_verb(word: str, rest: list[str]) -> UsageError:
     import difflib
     import re
     import shlex
 
     from seatrial.cli.words import of_docker
-    from seatrial.findings.finding import FIX
     from seatrial.job.flags import COMMANDS
 
+    known = [*VERBS, *(each for each, command in OTHER_WORDS.items() if command not in ("runs rm", "runs prune"))]
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
-    close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, [*VERBS, *OTHER_WORDS], n=1)]
+    close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, known, n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
     if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
         own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…
@@ -160,5 +160,4 @@ def _unknown_verb(word: str, rest: list[str]) -> int:
         fix = shlex.join(["seatrial", *close[0].split(), *rest])
     else:
         sentence, fix = f'Unknown command "{word}"', "seatrial --help"
-    print(f"error: {sentence}\n  {FIX}: {fix}", file=sys.stderr)
-    return 2
+    return UsageError(sentence, run=fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import time
@@ -176,7 +177,7 @@ def _inspection(
     pairs = [text.partition("=") for text in env]
     for text, (name, equals, _) in zip(env, pairs, strict=True):
         if not name or not equals:
-            raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE …")
+            raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE")
     return InspectionRequest(
         mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), this_host().state_folder) for text in mount),
         env={name: value for name, _, value in pairs},
@@ -281,7 +282,7 @@ def _run_of(word: str) -> Run | None:
 
 def _findings(words: list[str]) -> tuple[list[Finding], bool, str]:
     """Find known failures in standard input, a file, or the words; return also if a run ended well, and a hint."""
-    from seatrial.doctor.explain import explain_file, explain_stream, explain_text, looks_like_a_file, named_file
+    from seatrial.doctor.explain import explain_file, explain_stream, explain_text, named_file
 
     if not words and sys.stdin.isatty():
         run = 'seatrial explain "the error text"   # or: seatrial explain train.log'
@@ -294,6 +295,7 @@ def _findings(words: list[str]) -> tuple[list[Finding], bool, str]:
     findings = explain_text(" ".join(words))
     if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
         return *explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
-    if not findings and looks_like_a_file(words):
-        raise UsageError(f"File not found: {words[0]}", run=f"ls {shlex.quote(str(Path(words[0]).parent))}")
+    if not findings and len(words) == 1 and " " not in words[0]:
+        run = f"ls {shlex.quote(str(Path(words[0]).parent))}" if re.search(r"[/.]", words[0]) else "seatrial runs ls"
+        raise UsageError(f"No file, run of this project or known failure is called {words[0]}", run=run)
     return findings, False, ""

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
-from seatrial.cli.options import options_of
+from seatrial.cli.options import command_of, options_of
 from seatrial.cli.words import declared_options, typed_parts, without_docker
 from seatrial.errors import (
     EXIT_ENGINE,
@@ -26,13 +26,12 @@ from seatrial.errors import (
     CapacityError,
     GpuContractError,
     GpuRequestError,
-    RunNotFoundError,
     SeatrialError,
     StackError,
     TargetError,
     UsageError,
 )
-from seatrial.findings.finding import CAUSE, FIX, SHARE_WORDS, with_own_words
+from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import OPTIONS
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
@@ -79,7 +78,7 @@ def report(error: Exception, argv: list[str]) -> int:
         if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
             same = broken.message.lower() in message.lower()
             cause, run = cause if same else broken.message, as_typed(broken.fix, argv)
-    _print(console, message, cause, run)
+    _print(console, message, cause, _taken(run) if run and exit_code(error) == EXIT_USAGE else run)
     return exit_code(error)
 
 
@@ -169,10 +168,12 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         if command is None:
             return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))
         return command if error.first is None else f"{error.first} && {command}"
-    if isinstance(error, RunNotFoundError) and error.instead:
+    if isinstance(error, UsageError) and error.instead:
         typed, names = error.instead
-        if argv.count(typed) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
-            return _with_words(argv, argv.index(typed), names)
+        bare = [word.removeprefix("--set=") for word in argv]
+        places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
+        if len(places) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
+            return _with_words(argv, places[0], [argv[places[0]].replace(typed, names[0], 1)])
     return advice
 
 
@@ -187,11 +188,15 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
         kept = [word for name, words in typed_parts(ours, {"--gpus": True}) if not name for word in words]
         advice = advice.replace(WITHOUT_GPUS, shlex.join(["seatrial", *kept, "--gpus", "none", *theirs]))
     verb = ours[0] if ours else ""
-    if verb != "run" and verb not in _LIKE_RUN:
-        return advice
-    if verb == "plan":
-        advice = re.sub(r"seatrial run (?=[^;&|]*…)", "seatrial plan ", advice)
-    return with_own_words(advice, ours[1:], theirs, SHARE_WORDS if verb in SHARE_WORDS else (verb,))
+    advised = re.findall(r" (--\w[\w-]*)", re.split(" # | -- ", advice)[0])
+    if verb in _LIKE_RUN and {*advised} <= {*options_of(verb)}:
+        advice = re.sub(r"seatrial run (?=[^;&|]*…)", f"seatrial {verb} ", advice)
+    for other in ("run", *_LIKE_RUN) if verb in ("run", *_LIKE_RUN) else (verb,):
+        if f"seatrial {other} " in advice:  # importing a verb takes time
+            parts, known = typed_parts(ours[1:], options_of(verb)), options_of(other)
+            own = [word for name, words in parts if not name or name in known for word in words]
+            advice = with_own_words(advice, own, theirs, (other,))
+    return advice
 
 
 def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | None:
@@ -241,10 +246,25 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
     return found
 
 
+def _taken(run: str) -> str:
+    """Return a command; in place of one that our own parser refuses, the command that the refusal advises."""
+    words = run.split()[1:] if re.fullmatch(r"seatrial [\w ]+", run) else []
+    if (command := command_of(words)) is not None:
+        try:
+            command.make_context("seatrial", words[_depth(words) :], obj=[])
+        except click.ClickException as error:
+            return _usage_problem(error, words)[2] or run
+    return run
+
+
+def _depth(argv: Sequence[str]) -> int:
+    """Return how many of the first words name a command: 2 for ``runs ls``."""
+    return 1 + (command_of(argv[:2]) is not command_of(argv[:1]))
+
+
 def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence:
     """Return the sentence for a command line that click refused."""
-    context = getattr(error, "ctx", None)
-    place = context.command_path if context else f"seatrial {argv[0]}"
+    place = " ".join(["seatrial", *argv[: _depth(argv)]])  # click names a group for the options of its commands
     message = error.format_message().split(" (Possible options")[0].removesuffix(".")
     if isinstance(error, click.NoSuchOption):
         return _no_option(error.option_name, argv, place)
@@ -262,7 +282,11 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     command = place.removeprefix("seatrial ")
     if sentence := OPTIONS.get(f"{command} {option.partition('=')[0]}"):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
-    names = list(options_of(*command.split())) if option.startswith("--") else []
+    own, of_run = options_of(*command.split()), options_of("run")
+    if option in of_run and option[:2] == "--":
+        kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
+        return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
+    names = list(own) if option.startswith("--") else []
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
@@ -327,7 +351,8 @@ def _missing(param: click.Parameter, argv: Sequence[str], place: str) -> Sentenc
     name = _name(param)
     if not choices:
         return f"{name} is missing", None, f"{place} --help"
-    words = [*argv, *([name] if name.startswith("-") else []), choices[0]]
+    chosen = next((word for word in argv if word in choices), choices[0])
+    words = [*(word for word in argv if word != chosen), *([name] if name.startswith("-") else []), chosen]
     listed = " or ".join([", ".join(choices[:-1]), choices[-1]])
     return f"{name} is missing: {listed}", None, shlex.join(["seatrial", *words])
 

@@ -263,7 +263,7 @@ class Screen:
         if request and self._whole:
             out.print(Text("\n" + public(_wrapped(request)), style="dim"), soft_wrap=True)
         elif request and plan.container is not None:
-            out.print(Text("\nthe engine's command: --verbose; the same without seatrial: --as docker", style="dim"))
+            out.print(Text("\n--verbose prints the engine's command; --as docker one without seatrial", style="dim"))
 
     def asks(self, wishes: Sequence[str]) -> None:
         """Print the permissions that the project's file requests, before a question."""

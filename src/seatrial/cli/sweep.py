@@ -162,7 +162,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, *, as_json: b
 
     name, job = search.study.definition.name, search.job
     names = Names() if job.with_names else names_of(search.host, secrets=job.secrets)
-    screen.note(f"study {name}: {search.summary()}")
+    screen.note(f"sweep {name}: {search.summary()}")
 
     def tick() -> None:
         screen.show(search)

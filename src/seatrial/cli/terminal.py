@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from seatrial.errors import SeatrialError
-from seatrial.system.text import one_line, visible
+from seatrial.system.text import command_and_comment, one_line, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,8 +95,8 @@ def at_words(text: str, console: Console, indent: str = "    ", whole: re.Patter
 
 def at_comment(command: str, console: Console) -> str:
     """Move the comment behind a command below it, where a terminal would break it; the command stays whole."""
-    words, mark, comment = command.partition("   # ")
-    whole = not mark or not console.is_terminal or len(command) <= console.width
+    words, comment = command_and_comment(command)
+    whole = not comment or not console.is_terminal or len(command) <= console.width
     return command if whole else f"{words}\n" + at_words(f"    # {comment}", console, indent="    # ")
 
 

@@ -177,7 +177,7 @@ def _no_file(request: UpRequest) -> UsageError:
     return UsageError(
         f"No Compose file in {from_here(request.folder)}",
         cause="Its seatrial.toml describes one run" if one_run else None,
-        run="seatrial run" if one_run else f"seatrial up -f {as_typed(below) if below else 'FILE'}",
+        run="seatrial run" if one_run else f"seatrial up -f {as_typed(below)}" if below else "find . -name '*.y*ml'",
     )
 
 

@@ -104,7 +104,7 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
             raise type(error)(
                 f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
                 cause=error.cause,
-                run=f"{context.file.command} --gpus none   # on the CPU; seatrial doctor checks the machine",
+                run=f"{context.file.command} --gpus none   # on the CPU; the machine: seatrial doctor",
             ) from None
     return chosen
 

@@ -52,9 +52,6 @@ _MOST_RECEIPT_BYTES = 4 << 20
 #: Files to explain in the folder of a run; the first that is there counts.
 _IN_A_RUN = ("receipt.json", "stderr.log", "stdout.log")
 
-#: A file's name: one word that ends like one, or that has a folder in it.
-_NAME = re.compile(r"\S*/\S*[^/.\s:,]|\S+\.(?:log|txt|json|jsonl|out|err)")
-
 
 def explain_text(text: str) -> list[Finding]:
     """Return known failures in a copied text, the entry of an ID, or the meaning of a receipt's "bound by"."""
@@ -165,11 +162,6 @@ def named_file(words: list[str]) -> Path | None:
     with suppress(OSError, ValueError):  # a name that no file can have
         return Path(words[0]) if Path(words[0]).exists() else None
     return None
-
-
-def looks_like_a_file(words: list[str]) -> bool:
-    """Return True if a single argument can only be the name of a file."""
-    return len(words) == 1 and _NAME.fullmatch(words[0]) is not None
 
 
 def explain_file(path: Path) -> tuple[list[Finding], bool]:

@@ -21,6 +21,7 @@ from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineUnavailableError
 from seatrial.findings.finding import CAUSE, FIX, Finding
 from seatrial.system.names import Names, names_of
+from seatrial.system.text import command_and_comment
 
 #: Raised when a key changes its meaning or goes; new keys do not raise it.
 SCHEMA_VERSION = 1
@@ -225,7 +226,7 @@ def _print_finding_lines(finding: Finding, console: Console, *, shown: str, inde
 
 def _command(fix: str, head: Text, console: Console, style: str) -> Iterator[Text]:
     """Yield a command behind its head, with the comment below it if the terminal is too narrow."""
-    command, _, comment = fix.partition("   # ")
+    command, comment = command_and_comment(fix)
     if not console.is_terminal or len(head) + len(fix) <= console.width:
         command, comment = fix, ""
     yield head.copy().append(command, style=style)

@@ -90,15 +90,18 @@ class Finding:
 
 #: ``seatrial run``, options, ``…``, more options; what follows is a comment or another command.
 _CALL = re.compile(
-    r"\bseatrial (run|plan|shell|build|sweep|tune)((?: (?![…#;|&])\S+)*) …"
-    r"((?: -\S+(?: (?![-…#;|&])\S+)?)*)(?=$|\s+#|\s*[;|&])"
+    r"\bseatrial (\w+)((?: (?![…#;|&])%s)*) …"
+    r"((?: -%s(?: (?![-…#;|&])%s)?)*)(?=$|\s+#|\s*[;|&])" % ((r"(?:'[^']*'|[^\s'])+",) * 3)
 )
 
 #: Verbs that take each other's words: a target and its options.
-SHARE_WORDS = ("run", "plan", "shell")
+SHARE_WORDS = ("run", "plan", "shell", "build", "tune")
 
 #: Options that may be given several times, each for another thing: the user's own stay.
-_SEVERAL = {"--env", "--env-file", "--secret", "--ulimit", "--publish", "--device"}
+_SEVERAL = {"--env", "--env-file", "--secret", "--set", "--ulimit", "--publish", "--device"}
+
+#: Options whose value is NAME=VALUE: one for each name.
+_NAMED = ("--env", "-e", "--set")
 
 #: A comment that names options with values to leave out.
 _OMITTED = re.compile(r"#.*?\bwithout ((?:,? ?--?\w[\w-]*)+)")
@@ -135,14 +138,15 @@ def with_own_words(
 
 
 def _without_variables(words: Sequence[str], advice: Sequence[str]) -> List[str]:
-    """Return the words without the variables that the advice sets otherwise."""
+    """Return the words without the variables and settings that the advice gives another value."""
     pairs = list(zip(advice, [*advice[1:], ""]))
-    named = {value.partition("=")[0] + "=" for option, value in pairs if option in ("--env", "-e")}
+    named = tuple(value.partition("=")[0] + "=" for option, value in pairs if option in _NAMED)
+    joined = tuple("%s=%s" % (option, name) for option in _NAMED for name in named)
     kept: List[str] = []
     for word in words:
-        if kept and kept[-1] in ("--env", "-e") and word.startswith(tuple(named)):
+        if kept and kept[-1] in _NAMED and (word + "=").startswith(named):
             kept.pop()
-        else:
+        elif not word.startswith(joined):
             kept.append(word)
     return kept
 

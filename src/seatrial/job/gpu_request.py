@@ -166,4 +166,5 @@ def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
 
 
 def _unreadable(text: str, why: str) -> GpuRequestError:
-    return GpuRequestError(f"{text!r} is not a valid GPU request ({why}); write {_EXAMPLES}", run="seatrial run --help")
+    about = f"{text!r} is not a valid GPU request ({why})" if repr(text) not in why else why
+    return GpuRequestError(f"{about}; write {_EXAMPLES}", run="seatrial run --help")

@@ -112,7 +112,7 @@ def _on_no_gpu(request: GpuRequest) -> Selection:
     raise GpuContractError(
         f"--gpus {request}: no NVIDIA GPU was found on this machine",
         cause="no NVIDIA GPU, or its driver is not loaded",
-        run="seatrial run --gpus none …    # on the CPU; seatrial doctor checks the machine",
+        run="seatrial run --gpus none …    # on the CPU; the machine: seatrial doctor",
     )
 
 

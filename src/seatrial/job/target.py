@@ -379,11 +379,13 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     )
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
-    here = [] if similar else [f"scripts here: {', '.join(likely_scripts(project)[:_MOST_NAMED]) or 'none'}"]
+    others = [] if similar else likely_scripts(project)[:_MOST_NAMED]
+    here = [] if similar else [f"scripts here: {', '.join(others) or 'none'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
-    folder, name = os.path.split(similar[0] if similar else "")
+    first = next(iter([*similar, *others]), "")
+    folder, name = os.path.split(first)
     enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None
-    found = name if enter else similar[0] if similar else ""
+    found = name if enter else first
     run = f"seatrial run {shlex.quote(found)}" if found else f"ls {as_typed(project)}"
     return TargetError(
         f"{kind.capitalize()} {word} not found in {project}{hint}",

@@ -57,11 +57,7 @@ def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[
     """Select this machine's GPUs for the run. Raises GpuContractError, with NVML's own reason, when there is none."""
     try:
         return select(
-            job.gpus,
-            host.gpus,
-            leased=leased,
-            load=host.load(),
-            multi_gpu_evidence=script.multi_gpu_evidence,
+            job.gpus, host.gpus, leased=leased, load=host.load(), multi_gpu_evidence=script.multi_gpu_evidence
         )
     except GpuContractError as error:
         raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None

@@ -106,14 +106,14 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
         layered = with_code(image, job.project, folders)
         return layered, Code("image", Choice(what="code", value="in the image", reason=reason), {})
     if job.target.kind != "script":
-        raise UsageError("Only a script can go into a ConfigMap", run='seatrial run … with [kubernetes] code = "image"')
+        raise UsageError("Only a script can go into a ConfigMap", run='in seatrial.toml: [kubernetes] code = "image"')
     text = _text_of(path)
     name = job.target.value if not job.target.value.startswith("/") else Path(job.target.value).name
     if len(text.encode()) >= MAX_CONFIG_MAP_BYTES:
         raise UsageError(
             f"{name} has {format_bytes(len(text.encode()))}, but a ConfigMap must be under 1 MiB",
             cause="[kubernetes] code = 'configmap'",
-            run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
+            run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
         )
     size = format_bytes(len(text.encode()))
     return image, Code("configmap", Choice(what="code", value=f"ConfigMap, {size}", reason=reason), {name: text})

@@ -245,10 +245,7 @@ def devcontainer(plan: Plan) -> dict[str, Any]:
         "hostRequirements": {} if gpus == "none" else {"gpu": "optional" if gpus == "auto" else True},
         "remoteUser": _USER,
         "customizations": {
-            "vscode": {
-                "extensions": ["ms-python.python"],
-                "settings": {"python.defaultInterpreterPath": VENV_PYTHON},
-            }
+            "vscode": {"extensions": ["ms-python.python"], "settings": {"python.defaultInterpreterPath": VENV_PYTHON}}
         },
     }
     return {key: value for key, value in content.items() if value not in ([], {})}
@@ -263,7 +260,7 @@ def write_devcontainer(plan: Plan) -> list[str]:
         )
     if plan.image is None or plan.image.dockerfile is None or plan.container is None:
         what = "runs without a container" if plan.container is None else "has an image of its own"
-        raise UsageError(f"No Dockerfile to use: this project {what}", run="seatrial init --devcontainer --on docker")
+        raise UsageError(f"No Dockerfile to use: this project {what}", run="${EDITOR:-vi} seatrial.toml   # backend")
     files = context_of(plan.image) | {
         "Dockerfile": f"{plan.image.dockerfile.rstrip()}\n{_USER_LINES}".encode(),
         "devcontainer.json": (json.dumps(devcontainer(plan), indent=2) + "\n").encode(),

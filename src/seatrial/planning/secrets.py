@@ -26,10 +26,7 @@ def check_secrets(job: Job, host: Host) -> None:
             run=f"read -rs {missing[0]} && export {missing[0]}",
         )
 
-    open_words = {
-        "the target's arguments": job.target.args,
-        "--env": without_secrets(job.env, job).values(),
-    }
+    open_words = {"the target's arguments": job.target.args, "--env": without_secrets(job.env, job).values()}
     for name in job.secrets:
         for where, words in open_words.items():
             if len(host.secret(name)) >= _TELLING_LENGTH and any(host.secret(name) in word for word in words):

@@ -73,7 +73,7 @@ def export_job(
         path = as_typed((model.folder or job.project) / model.model)
         raise UsageError(
             f"{model.model} holds weights without their network",
-            cause="Name a function that makes it: net:make_model stands for make_model() in net.py",
+            cause="--model names the function that makes it: net:make_model stands for make_model() in net.py",
             run=f"seatrial export {path} --to {to} --model MODULE:FUNCTION",
         )
     out = out_path(job.project, model.name, to, out)

@@ -28,7 +28,7 @@ _SLACK_S = 2.0
 
 #: Models of Keras. Source: keras.saving.
 _KERAS = (".keras", ".h5", ".hdf5")
-_FACTORY = "Name a function that makes the network: net:make_model stands for make_model() in net.py"
+_FACTORY = "--model names the function that makes it: net:make_model stands for make_model() in net.py"
 
 #: Recipe → the weights that it saves, below the models folder.
 WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}

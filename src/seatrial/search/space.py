@@ -209,7 +209,8 @@ def parse_dimension(text: str) -> Dimension:
     if text.startswith("--"):
         raise UsageError(f"--set has no value: the option {name} follows it", run="seatrial sweep --help")
     if not equals or not re.fullmatch(_NAME, name) or not spec.strip():
-        raise UsageError(f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", run=_example(name))
+        message, better = f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", _example(name)
+        raise UsageError(message, run=better, instead=(text, [better.split()[-1]]))
     spec = spec.strip()
     prefix = next((each for each in sorted(_PREFIXES, key=len, reverse=True) if spec.startswith(each)), "")
     match = _RANGE.fullmatch(spec[len(prefix) :]) if "..." not in spec else None

@@ -189,7 +189,8 @@ def _way_in(job: Job, name: str, source: str | None) -> str:
     fixed = constant and (constant[1] or constant[2])
     known = re.findall(r"""["']--([\w-]+)["'?/=]""", source)
     if close := nearest(name.replace("_", "-"), known):
-        raise UsageError(f"{job.target.value} has no option --{name}; did you mean {close}?", run=f"--set {close}=…")
+        message = f"{job.target.value} has no option --{name}; did you mean {close}?"
+        raise UsageError(message, run="${EDITOR:-vi} seatrial.toml", instead=(f"{name}=", [f"{close}="]))
     raise UsageError(
         f"{job.target.value} has no way to set {name}",
         cause=f"{fixed} is a constant in its source, which nothing from outside reaches"

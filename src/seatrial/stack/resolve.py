@@ -159,7 +159,7 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
     warnings = []
     if machine.driver is None and machine.gpus and not chosen.cpu:
         warnings.append(
-            f"{machine.described} has no driver version: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
+            f"{machine.described} names no driver: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
         )
     if not wheel.sure and not chosen.cpu:
         warnings.append(f"the architectures of {wheel.name} are unknown")

@@ -46,6 +46,12 @@ def _escape(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
+def command_and_comment(fix: str) -> tuple[str, str]:
+    """Return a fix's command, and the comment behind it or ""; a receipt has one space between them."""
+    command, *comment = re.split(r"\s+# ", fix, maxsplit=1)
+    return command, "".join(comment)
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like this one, in any case; None where none is."""
     import difflib  # re with it: only where a name was not found

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+import seatrial
 from seatrial import cli
+from seatrial.cli.errors import as_typed
 from seatrial.cli.options import command_of
+from seatrial.cli.verbs import VERBS
 from seatrial.findings.catalogue import entries
 from seatrial.findings.finding import with_own_words
 from tables import cases, constant
@@ -55,6 +59,17 @@ def is_taken(words: list[str]) -> None:
         command, ours = command.commands[ours[0]], ours[1:]
     if "--help" not in ours:
         command.make_context("seatrial", list(ours), obj=[])
+
+
+#: Fixes of refused commands, which another test compares word for word.
+APPROVED = {advice for _, advice in constant(str(Path(__file__).with_name("test_messages.py")), "REFUSED").values()}
+
+
+@pytest.mark.parametrize("advice", sorted(APPROVED))
+def test_an_approved_fix_is_taken(advice: str) -> None:
+    if not _PROSE.match(advice):
+        for command in commands(advice):
+            is_taken(command)
 
 
 @pytest.fixture
@@ -124,3 +139,50 @@ def test_own_words(advice: str, own: str | None, arguments: str | None, shown: s
     """An option that may be given twice stays, a variable is set once, and of two mounts none is chosen."""
     words = ["a b.py", "--gpus", "1"] if own is None else own.split()
     assert with_own_words(advice, words, ["--", "-x"] if arguments is None else arguments.split()) == shown
+
+
+PACKAGE = Path(seatrial.__file__).parent
+
+#: Folders whose errors a training prints inside a container: it cannot know the command outside.
+_INSIDE = ("agent", "export", "models", "recipes", "serve", "train")
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    """Every text that an expression may be, with 2 in place of its values."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "2" for part in node.values)
+    elif isinstance(node, ast.IfExp | ast.BoolOp):
+        for part in ast.iter_child_nodes(node):
+            yield from _texts(part)
+    elif isinstance(node, ast.BinOp):
+        yield from (left + right for left in _texts(node.left) for right in _texts(node.right))
+
+
+WRITTEN = {
+    f"{path.relative_to(PACKAGE)}:{node.value.lineno}:{number}": text
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.relative_to(PACKAGE).parts[0] not in _INSIDE
+    for node in ast.walk(ast.parse(path.read_text()))
+    if (isinstance(node, ast.keyword) and node.arg in ("run", "fix"))
+    or (isinstance(node, ast.Assign) and {ast.unparse(each) for each in node.targets} & {"run", "fix"})
+    for number, text in enumerate(_texts(node.value))
+} | {entry.id: re.sub(r"\{\w+\}|<[\w-]+>", "2", entry.fix) for entry in entries()}
+
+
+#: What stands where a value does, so that the rest is a command.
+_VALUES = {"… 2": "… --trust", "… -- 2": "… -- --lr", "--2": "--image"}
+
+
+@pytest.mark.parametrize("advice", WRITTEN.values(), ids=[*WRITTEN])
+def test_a_fix_in_the_source_is_whole(advice: str) -> None:
+    """It begins with no option, and each command of ours in it, a comment's too, is whole and taken."""
+    assert not advice.startswith("-") and advice.count(" # ") == advice.count("   # ") <= 1
+    for value, word in _VALUES.items():
+        advice = advice.replace(value, word)
+    for verb in [verb for verb in VERBS if re.search(rf"seatrial {verb}( [^a-z]|$)", advice)]:
+        shown = as_typed(advice, [verb, "a.py", *(["--to", "onnx"] if verb == "export" else [])])
+        for call in re.findall(rf"(?<![\w.])seatrial {verb}(?: '[^']*'| [^\s;&|#]*)*", shown or ""):
+            assert "…" not in call
+            is_taken([word.rstrip(",") for word in shlex.split(call)])

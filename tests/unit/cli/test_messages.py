@@ -166,7 +166,11 @@ def test_advice_for_a_sweep_has_its_own_words() -> None:
     typed = ["sweep", "a b.py", "--set", "lr=1,2", "--set", "bs=3", "--", "-x"]
     shown = errors.as_typed("seatrial sweep … --metric-from 'x[:=]+([.]+)'   # see", typed)
     assert shown == "seatrial sweep 'a b.py' --set lr=1,2 --set bs=3 --metric-from 'x[:=]+([.]+)' -- -x   # see"
-    assert errors.as_typed("seatrial run … --shm-size 8g", typed) == "seatrial run … --shm-size 8g"
+    more = ["--set", "bs=3", "--shm-size", "8g", "--", "-x"]
+    assert errors.as_typed("seatrial run … --shm-size 8g", typed) == shlex.join(["seatrial", *typed[:4], *more])
+    assert errors.as_typed("seatrial sweep … --set lr=4", typed) == shlex.join(
+        ["seatrial", "sweep", "a b.py", "--set", "bs=3", "--set", "lr=4", "--", "-x"]
+    )
 
 
 def test_plan_of_a_local_run_is_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

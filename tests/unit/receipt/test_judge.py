@@ -250,6 +250,15 @@ def test_verdict_of_a_changed_run(scenario, tmp_path, name, change, criterion, v
     assert verdicts(run.judge(tmp_path))[criterion] == verdict
 
 
+def test_the_fix_of_a_metric_that_was_never_reported_reports_it(scenario, tmp_path, monkeypatch):
+    run = scenario("cpu-success")
+    set_criteria(metrics={"f1": "> 0"})(run)
+    evidence = next(each.evidence for each in run.judge(tmp_path).criteria if each.id == "metric-f1")
+    monkeypatch.setenv("SEATRIAL_EVENTS", str(tmp_path / "reported.jsonl"))
+    exec(evidence.partition("; fix: ")[2], {"f1": 0.5})
+    assert json.loads((tmp_path / "reported.jsonl").read_text()) == {"f1": 0.5}
+
+
 def test_two_samples_are_too_few_for_a_mean(tmp_path):
     receipt = Scenario(prologue((H200,)) + running(4, (H200,)) + ending(6.9), (H200,), "required").judge(tmp_path)
     assert receipt.measurements.samples == 2 and verdicts(receipt)["gpu-busy"] == "not judged"

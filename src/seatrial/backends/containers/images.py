@@ -213,7 +213,7 @@ class ImageStore:
         if registry is None:
             raise UsageError(
                 f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
-                run='seatrial run … with [kubernetes] registry = "HOST/NAMESPACE", such as "ghcr.io/me"',
+                run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"',
             )
         try:
             for _ in command.lines([*self.call, "image", "push", "--quiet", reference]):

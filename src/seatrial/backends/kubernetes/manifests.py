@@ -74,7 +74,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
             raise UsageError(
                 f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB",
                 cause="the script is too large to be handed over as a ConfigMap",
-                run='seatrial run … with [kubernetes] code = "image" and registry = "ghcr.io/me"',
+                run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
             )
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}

@@ -187,7 +187,7 @@ def _taint(message: str, around: Surroundings) -> Facts:
         written = {"=".join(filter(None, (key.strip(), value.strip()))) for key, _, value in parts}
     if not written:
         return Facts("no permission to list nodes" if around.nodes is None else "")
-    fix = f"seatrial run … with [kubernetes] tolerations = {json.dumps(sorted(written))}"
+    fix = f"in seatrial.toml: [kubernetes] tolerations = {json.dumps(sorted(written))}"
     of_gpus = all(taint.startswith("nvidia.com/gpu") for taint in written)
     return Facts(", ".join(sorted(written)), fix=fix, id="k8s-gpu-taint" if of_gpus else "k8s-taint")
 

@@ -135,7 +135,7 @@ def disk_choice(image: ImagePlan) -> Choice:
     return Choice(
         what="disk",
         value=f"about {needed:.{int(needed < 1)}f} GB to build",
-        reason=f"{', '.join(parts)}, above the base image; pip's downloads take a third of that again meanwhile",
+        reason=f"{', '.join(parts)}, above the base image; pip's downloads take another third during the build",
     )
 
 

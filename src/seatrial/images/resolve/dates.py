@@ -35,6 +35,9 @@ FREE = tuple(each for few in PARTNERS.values() for each in few)
 #: Prefixes of packages that use TensorFlow's internals: they date from TensorFlow's release, not from the code.
 _OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
 
+#: Packages that transformers requires at run time: its Trainer of 4.33 fails with accelerate 1.0.
+_OF_TRANSFORMERS = ("accelerate", "tokenizers")
+
 #: Days after the author's newest release, by which what they require was released: pytorch-lightning 1.4.2 fails with
 #: torchmetrics 0.8, of eight months later.
 _AFTER_DAYS = 90
@@ -62,7 +65,8 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
     if not (day := min(filter(None, (of_code, needs.until)), default="")):
         return request
     free = (*FREE, *pins((*request.lines, *request.constraints)))
-    found = replace(request, as_of=day).dated(*(_names(request.lines) if day != of_code else ()), as_of=of_code)
+    own = [name for name in _names(request.lines) if name not in _OF_TRANSFORMERS] if day != of_code else []
+    found = replace(request, as_of=day).dated(*own, as_of=of_code)
     framework, theirs = framework_day(request.lines)
     beginnings = {"jax": ("",), "tensorflow": _OF_TENSORFLOW}.get(framework, ())
     names = [name for name in _names(request.lines) if name.startswith(beginnings)]

@@ -91,14 +91,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     pulled, ready = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices), job.image.ready
     named = image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled) if ready else ()
-    warnings = (
-        *injected.warnings,
-        *named,
-        *made.warnings,
-        *path_warnings,
-        *warn_of_outside(job, script),
-        *lost,
-    )
+    warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *warn_of_outside(job, script), *lost)
     all_env = {**image.env, **made.container.env, **made.target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
     env = {**tracker_env, **made.target_env}

@@ -188,12 +188,7 @@ def hidden_folders(job: Job, site: Site) -> tuple[Path, ...]:
 
 
 def container_labels(job: Job, site: Site) -> dict[str, str]:
-    return {
-        RUN_LABEL: site.run_id,
-        NAME_LABEL: job.name or "",
-        ROLE_LABEL: TARGET_ROLE,
-        LOG_LABEL: FRAMED_LOG,
-    }
+    return {RUN_LABEL: site.run_id, NAME_LABEL: job.name or "", ROLE_LABEL: TARGET_ROLE, LOG_LABEL: FRAMED_LOG}
 
 
 def _job_mounts(job: Job, state: Path) -> list[Mount]:

@@ -11,6 +11,7 @@ from rich.text import Text
 from seatrial.findings.finding import CAUSE, FIX
 from seatrial.receipt.model import Receipt, ending, headline, numbers, warnings
 from seatrial.receipt.section import Block, Criterion, FindingRecord, Links, Notices, Row, Rows, Table, Times, Verdicts
+from seatrial.system.text import command_and_comment
 
 #: Findings at a run's end; the others are in the receipt.
 _MOST_FINDINGS = 3
@@ -39,9 +40,12 @@ def render(receipt: Receipt, console: Console) -> None:
 
 
 def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()) -> None:
-    """Print the end of a run: problems, but for warnings already ``shown`` above its output, and their fixes, then the
-    verdict and three numbers."""
-    kept = tuple(each for each in receipt.warnings if receipt.outcome.id != "failed" or each not in shown)
+    """Print the end of a run: problems and their fixes, then the verdict and three numbers.
+
+    Warnings that were ``shown`` above the output are repeated only behind a long one, of a run that did not fail.
+    """
+    is_near = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < 10
+    kept = tuple(each for each in receipt.warnings if not is_near or each not in shown)
     _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 
 
@@ -58,7 +62,7 @@ def _print(lines: Iterable[Text], console: Console) -> None:
 
 def _heading(receipt: Receipt, width: int) -> Iterator[Text]:
     mark, style = _MARKS[_LEVELS[receipt.outcome.level]]
-    yield Text(f"{mark} {headline(receipt)}", style=style)
+    yield from _wrapped(headline(receipt), f"{mark} ", width, style)
     yield from _wrapped(ending(receipt), "    ", width)
 
 
@@ -151,15 +155,23 @@ def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:
     mark, style = _MARKS[criterion.weight]
     yield Text(f"{mark} {criterion.title}", style=style)
     wanted = f"; {criterion.wanted}" if criterion.verdict == "fail" and criterion.expected else ""
-    yield from _wrapped(criterion.evidence + wanted, "    ", width)
+    evidence, _, fix = criterion.evidence.partition("; fix: ")
+    yield from _wrapped(evidence + wanted, "    ", width)
+    if fix:
+        yield from _wrapped(fix, f"    {FIX:<5}  ", width, dim=9)
 
 
 def _finding(finding: FindingRecord, width: int) -> Iterator[Text]:
     mark, style = _MARKS[finding.severity]
     yield from _wrapped(finding.message, f"{mark} ", width, style)
-    for label, words in ((CAUSE, finding.cause), (FIX, finding.fix), ("seen", "; ".join(finding.evidence[:3]))):
-        if words:
-            yield from _wrapped(words, f"    {label:<5}  ", width, dim=9)
+    command, comment = command_and_comment(finding.fix or "")
+    parts = [(CAUSE, finding.cause), (FIX, finding.fix), ("seen", "; ".join(finding.evidence[:3]))]
+    if command.startswith("seatrial ") and 11 + len(finding.fix or "") > width:  # a line to paste is never broken
+        parts[1:2] = [(FIX, command.replace(" ", "\0")), ("", comment and f"# {comment}")]
+    for label, words in parts:
+        for line in _wrapped(words, f"    {label:<5}  ", width, dim=9) if words else ():
+            line.plain = line.plain.replace("\0", " ")
+            yield line
 
 
 def _aligned(table: Table, width: int) -> list[str]:
@@ -189,7 +201,8 @@ def _aligned(table: Table, width: int) -> list[str]:
 def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
     """Wrap ``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
     hanging = " " * len(first)
-    lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=hanging, break_on_hyphens=False)
+    wrapper = textwrap.TextWrapper(width, first, hanging, break_on_hyphens=False, break_long_words=False)
+    lines = wrapper.wrap(words)  # a path stays whole
     for number, line in enumerate(lines or [first]):
         text = Text(line, style=style)
         if number == 0 and dim:

@@ -7,6 +7,7 @@ criterion that was requested explicitly and has no evidence fails.
 from __future__ import annotations
 
 import glob
+import re
 import stat
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
@@ -45,6 +46,9 @@ _KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "m
 
 #: Criteria of training: a tune and a server have none (a server waits, ends when stopped and saves nothing).
 _OF_TRAINING = ("gpu-busy", "in-time", "model-saved", "trained-on-gpu")
+
+#: Reports one number, wherever the script runs.
+_REPORT = """import os; print('{"KEY": %g}' % VALUE, file=open(os.getenv("SEATRIAL_EVENTS", os.devnull), "a"))"""
 
 #: Judged only of a run with GPUs.
 _OF_GPUS = (*GPU_CONTRACT, "gpu-busy", "clean-output", "trained-on-gpu")
@@ -174,8 +178,10 @@ def _metric(name: str, condition: str) -> Judge:
             reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number"
             printed = run.output.printed.complement(run.evidence.steps, own=bool(run.evidence.written))
             also = f"; numbers that are only printed ({', '.join([*printed][:8])}) are not judged" if printed else ""
-            close = nearest(name, [*run.evidence.steps.series])
-            also += f"; did you mean {close}?" if close and close != name else ""
+            close = nearest(name, [*run.evidence.steps.series, *printed]) or name
+            also += f"; did you mean {close}?" if close != name else ""
+            if close not in run.evidence.steps.series:
+                also += "; fix: " + _REPORT.replace("KEY", close).replace("VALUE", re.sub(r"\W+", "_", close))
             missing = f"the target never reported {name} to $SEATRIAL_EVENTS: it reported {reported} there{also}"
             return Judgement("fail", missing, condition, None)
         reported_as, points = found

@@ -159,7 +159,7 @@ def window_note(receipt: Receipt) -> str:
         return ""
     name = "the time over which it served" if receipt.serving is not None else "the training window"
     begin, end = (_at(seconds) for seconds in (measured.window_start_s, measured.window_start_s + measured.window_s))
-    of_it = "The numbers above those charts and under Measured are of it" if measured.samples else _NO_SAMPLE
+    of_it = "The numbers above those charts and under Measured come from it" if measured.samples else _NO_SAMPLE
     begins = f", from {measured.window_begins}" if measured.window_begins else ""
     return f"Shaded: {name}, {begin} to {end} ({format_seconds(measured.window_s)}{begins}). {of_it}."
 

@@ -98,7 +98,7 @@ def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
     words, arguments = _run_again(plan)
     verb = [] if plan.job.tuning else ["run"]  # tune is in the line
     command = shlex.join(["seatrial", *verb, *words, *(arguments or ["--"]), *given])
-    return _with_fix(finding, f"{command}   # or, to see them all: -- --help")
+    return _with_fix(finding, f"{command}   # the script's --help lists them")
 
 
 def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
@@ -295,7 +295,7 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     if plan.job.target.command and given:  # a service has its options in the Compose file
         as_of_run = f"the equivalent of {given[1].strip()}; then: seatrial up"
         return _with_fix(finding, f"in the Compose file, service {plan.job.name}: {as_of_run}{given[2]}")
-    fix = with_own_words(finding.fix, words, arguments)
+    fix = with_own_words(finding.fix, words[plan.job.tuning is not None :], arguments)  # tune is in the line
     if plan.job.serve is not None or plan.job.target.typed:
         fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
     return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))

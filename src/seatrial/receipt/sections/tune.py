@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field
 
 from seatrial.common.tunables import TUNABLES, in_words
-from seatrial.findings.finding import FIX
+from seatrial.findings.finding import FIX, Finding
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Block, Record, Row, Rows, Section, Table
+from seatrial.receipt.sections.findings import pasteable
 from seatrial.receipt.values import count, figure, items, mapping, number, percent, text, whole
 
 if TYPE_CHECKING:
+    from seatrial.job.plan import Plan
     from seatrial.receipt.evidence import RunEvidence
     from seatrial.receipt.model import Receipt
     from seatrial.receipt.outcome import ExitCause
@@ -186,7 +188,7 @@ class Tune(Section):
 
     def read(self, run: RunEvidence) -> dict[str, Any]:
         lines = run.evidence.hook_lines
-        tune = _read_tune(lines) if run.plan.job.tuning is not None else None
+        tune = _read_tune(lines, run.plan) if run.plan.job.tuning is not None else None
         return {"tune": tune, "changes": _read_changes(lines, run.plan.agent.changes or {})}
 
     def blocks(self, receipt: Receipt) -> list[Block]:
@@ -294,7 +296,7 @@ def _files(files: TuneFiles) -> str:
     return "; ".join(parts)
 
 
-def _read_tune(lines: Iterable[Mapping[str, Any]]) -> TuneRecord | None:
+def _read_tune(lines: Iterable[Mapping[str, Any]], plan: Plan) -> TuneRecord | None:
     """Read the last line of the driver's, which repeats those before it; it is the target's word."""
     reported = [value for line in lines if isinstance(value := line.get(TUNE), dict)]
     if not reported:
@@ -302,9 +304,8 @@ def _read_tune(lines: Iterable[Mapping[str, Any]]) -> TuneRecord | None:
     last = reported[-1]
     refusal = mapping(last.get("refusal"))
     named = {"loss_band": last.get("band"), "loss_margin": last.get("margin"), "loss_level": last.get("level")}
-    return TuneRecord.model_validate(
-        {**last, **named, "refusal": refusal.get("words"), "refusal_fix": refusal.get("fix")}
-    )
+    fix = pasteable(Finding("refused", "info", "", fix=text(refusal.get("fix"))), plan).fix
+    return TuneRecord.model_validate({**last, **named, "refusal": refusal.get("words"), "refusal_fix": fix})
 
 
 def _read_changes(lines: Iterable[Mapping[str, Any]], requested: Mapping[str, Any]) -> ChangesRecord | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from seatrial import events
+from seatrial.common.signals import last_facts
 from seatrial.job.units import format_bytes
 from seatrial.receipt.section import Block, Links, Record, Row, Rows, Section, Times
 from seatrial.receipt.sections.trust import evidence_in_words
@@ -269,7 +270,7 @@ def _image(run: RunEvidence, launched: Moment | None) -> Image | None:
 
 
 def _framework(run: RunEvidence) -> tuple[str | None, str | None]:
-    """Return ``("torch 2.13.0", "13.0")`` from its kernel, else from the agent's start, else from the image."""
+    """Return ``("torch 2.13.0", "13.0")`` from its kernel, else from the agent's start, the image, the hook."""
     from seatrial.job.reading.modules import FRAMEWORKS  # a receipt that is only shown does not need it
 
     for kernel in (kernel for kernels in run.evidence.kernels.values() for kernel in kernels):
@@ -279,9 +280,11 @@ def _framework(run: RunEvidence) -> tuple[str | None, str | None]:
     started = run.evidence.target_started
     found = mapping(started.keys.get("framework")) if started else {}
     words = [word for key in ("name", "version") if (word := text(found.get(key)))]
+    facts = last_facts(run.evidence.hook_lines, "version")
+    hooked = [word.partition("+")[0] for key in ("framework", "version") if (word := text(facts.get(key)))]
     stack = run.plan.image.stack if run.plan.image else {}
     built = [f"{name} {stack[name]}" for name in FRAMEWORKS if name in stack]
-    return " ".join(words) or next(iter(built), None), None
+    return " ".join(words) or next(iter(built), None) or " ".join(hooked) or None, None
 
 
 def _cuda_version(check: Moment | None) -> str | None:

@@ -37,10 +37,7 @@ TIMEOUT_S = 60
 
 
 #: Public mirrors of the original files, as torchvision 0.27 (datasets/mnist.py) and TensorFlow Datasets name them.
-MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-)
+MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 #: Name of each file → SHA-256 of the whole file as downloaded; MD5 are the ones that torchvision publishes (f68b3c2d…,
 #: d53e105e…, 9fb629c4…, ec29112d…).
 FILES = {
