@@ -54,8 +54,7 @@ class PassThrough:
         return self._bytes > 0
 
     def write(self, data: bytes, *, keep: bool = False) -> None:
-        """Pass on what the reader takes now, and wait for it when too much piles up. ``keep``: evidence, which is let
-        go only when the reader stalls and _KEPT_BYTES of it wait."""
+        """Pass on what the reader takes; wait if too much piles up. Of ``keep`` (evidence) up to _KEPT_BYTES stay."""
         with self._lock:
             if self._closed or not data:
                 return

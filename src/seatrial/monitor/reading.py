@@ -289,8 +289,7 @@ COLUMNS = (
 
 
 def open_sink(path: Path) -> ReadingLog:
-    """Open a file by its suffix: .csv or .jsonl. An existing one is continued. Raises UsageError for another suffix,
-    DiskError if it cannot be written."""
+    """Open a .csv or .jsonl file; continue an existing one. Raises UsageError for another suffix, DiskError."""
     kinds = {".csv": CsvLog, ".jsonl": ReadingLog}
     if path.suffix not in kinds:
         raise UsageError(

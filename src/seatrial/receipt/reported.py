@@ -65,8 +65,7 @@ class ReportedSteps:
 
     @property
     def images_per_s(self) -> float | None:
-        """Return the training throughput between the first and the last line that count images, without the first
-        line's own; with one line only, the median of the script's own rates."""
+        """Return images/s after the first line that counts them; of one line, the median of the script's own rates."""
         if len(self.counted) > 1:
             seconds = self.counted[-1][0] - self.counted[0][0]
             if seconds > 0:

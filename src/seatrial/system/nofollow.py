@@ -179,8 +179,7 @@ def _copy_files(source: int, target: Path) -> list[str]:
 
 
 def write_inside(project: Path, *parts: str, data: bytes) -> Path:
-    """Replace a file of a project, made with its folders where it is missing; return its path. Raises
-    UntrustedPathError if a link is on the way by now; DiskError."""
+    """Replace or make a file of a project; return its path. Raises UntrustedPathError: a link on the way; DiskError."""
     path = project.joinpath(*parts)
     with folder(project, *parts[:-1], make=True) as held:
         write_atomically(path, data, folder=held)

@@ -37,8 +37,10 @@ class _NotReadError(Exception):
 
 
 def real_project(project: Path) -> Path:
-    """Resolve the links in a project's path, once: what a link in its place leads to later is another project. Raises
-    UsageError for one that leads out of a project around it, which a script there may have made."""
+    """Resolve the links in a project's path, once: what a link in its place leads to later is another project.
+
+    Raises UsageError: it leads out of a project around it through a link, which a script there may have made.
+    """
     real = Path(os.path.realpath(project))
     for above in Path(os.path.abspath(project)).parents:  # noqa: PTH100  # resolve() would follow that link
         if (above / ".seatrial").is_dir() and not real.is_relative_to(os.path.realpath(above)):
@@ -271,8 +273,7 @@ def own_table(path: Path) -> dict[str, Any]:
 
 
 def filled_in(path: Path, key: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """Return severity, message and fix of an entry of our own file, each ``{name}`` in them, or the whole text of one
-    of these names, replaced by its value."""
+    """Return severity, message and fix of our own file's entry, with each ``{name}``, or one of them, replaced."""
     entry, value = own_table(path)[key], lambda match: str(values[match[1]])
     parts = ("severity", "message", "fix")
     return {name: values[name] if name in values else re.sub(r"\{([a-z_]+)\}", value, entry[name]) for name in parts}

@@ -75,8 +75,10 @@ class Graphed:
             self.step.micro_batch.halve(self.step.device, self.step.ranks.first)
 
     def _prepared(self) -> bool:
-        """Return True if every shape fits into memory on every rank. The ranks agree after each shape, so that none
-        waits for one that cannot, nor runs eagerly while others replay graphs."""
+        """Return True if every shape fits into memory on every rank.
+
+        After each shape the ranks agree: none waits for one that cannot, nor runs eagerly while others replay graphs.
+        """
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
             for shape, longest in longest_runs(epochs_of(self.step, phase, self._epochs)).items():
@@ -152,8 +154,10 @@ def left_as_before(step: Step) -> Iterator[bool]:
 
 
 def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
-    """Run steps before a capture and watch the last, since the first may fill caches. Raises NotCapturable. ``fresh``:
-    the optimizer had no state before them."""
+    """Run steps before a capture and watch the last, since the first may fill caches. Raises NotCapturable.
+
+    ``fresh``: the optimizer had no state before them.
+    """
     seen, draws = capture.host_state(step), capture.host_draws(step.device)
     for _ in range(WARMUP_STEPS):
         step.point_at(shape)

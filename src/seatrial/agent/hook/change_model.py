@@ -325,10 +325,12 @@ class Models:
             calls.take_over(module)
 
     def _channels_last(self, module: Any, calls: ModuleCalls) -> Optional[str]:
-        is_laid_out = module in self._converted or getattr(module, "module", None) in self._converted
-        why = None if is_laid_out else self._lay_out(module)
-        calls.channels_last = why is None
-        return why
+        if module not in self._converted and getattr(module, "module", None) not in self._converted:
+            why = self._lay_out(module)
+            if why is not None:
+                return why
+        calls.channels_last = True
+        return None
 
     def _before_ddp(self, module: Any) -> None:
         """Lay the weights out before DDP is made, since DDP lays its buckets out as the weights lie then."""
