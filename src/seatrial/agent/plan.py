@@ -134,7 +134,10 @@ _LEAST_RETRYABLE = 128
 
 
 def agent_exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
-    """Return the agent's exit code; in a pod it shows whether the run has ended, or its target was ``stopped``."""
+    """Return the agent's exit code for the target's; in a pod it also shows the controller whether the run has ended.
+
+    ``stopped``: the target was still going on when the request to end came.
+    """
     if plan.pod_restarts is None:
         return code
     if stopped:

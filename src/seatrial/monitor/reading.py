@@ -41,8 +41,7 @@ _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 class MachineReader:
     """Reads this machine again and again; handles stay open in between.
 
-    ``names``: what the engines call their containers. ``service``: also read what only an exporter wants (Gpu.service);
-    slow, so as seldom as the energy.
+    ``names``: of the engines' containers. ``service``: also read what an exporter wants, as seldom as the energy.
     """
 
     def __init__(self, names: ContainerNames, *, pynvml: Any = None, service: bool = False) -> None:

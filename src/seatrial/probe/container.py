@@ -153,8 +153,7 @@ LIMITS_INTERVAL_S = 30.0
 class ContainerUsage:
     """The usage of a process's container, or of the process and its descendants if it has no cgroup of its own.
 
-    ``pid``: by default this process, itself not counted. ``mains``: PIDs of those that drive the GPUs; the caller adds
-    them.
+    ``pid``: by default this process, itself not counted. ``mains``: PIDs that drive the GPUs; the caller adds them.
     """
 
     def __init__(self, pid: Optional[int] = None) -> None:

@@ -77,8 +77,7 @@ class ReportedSteps:
 def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> ReportedSteps:
     """Read (seconds since the first event, step event) pairs.
 
-    Ranks other than 0 add images but no points: all report one curve. Lines of a framework (``by``) stand at the
-    script's.
+    Ranks other than 0 add images but no points: all report one curve. A framework's lines (``by``) follow the script's.
     """
     lines = list(lines)
     by_framework = _framework_leads([event for _, event in lines])

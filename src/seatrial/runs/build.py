@@ -78,7 +78,10 @@ def _shielded(plan: Plan, env: Mapping[str, str], run: Run) -> Plan:
 
 
 def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> Plan:
-    """Build a cluster run's image, pushed to a named registry, by whose digest pods pull; record the recipes' wheel."""
+    """Build a cluster run's image, and put the recipes' wheel into the record.
+
+    If a registry is named the image is pushed, and the returned plan's pods pull it by its digest.
+    """
     from seatrial.backends.kubernetes.manifests import RECIPES
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"

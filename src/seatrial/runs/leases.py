@@ -136,8 +136,7 @@ class Leases:
     def current(self, share: float = 1.0) -> dict[str, str]:
         """Return GPU UUID → ID of a run that holds it, with the name of another user, for the leases that are not void.
 
-        Users with few leases come first: a user who leaves thousands keeps nobody from a start. With ``share``, GPUs
-        that have so much left are left out.
+        Users with few leases come first: thousands of one user stop nobody. GPUs with ``share`` left are left out.
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}

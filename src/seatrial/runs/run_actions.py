@@ -76,7 +76,10 @@ def copy_models(run: Run, path: str, destination: Path, host: Host) -> list[str]
 
 
 def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> None:
-    """Delete an ended run; ``force`` kills a live one, and forgets one of an unreachable engine, but no container."""
+    """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first.
+
+    Forced, a run whose engine is not reachable is forgotten: its container, if any, remains.
+    """
     try:
         live = is_live(run, host)
     except EngineUnavailableError as error:

@@ -271,8 +271,7 @@ class Projects:
     """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
 
     The registry is the state folder: the first run of a project writes ``projects/<key>/project.json`` there.
-    ``first``: the project where somebody stands, or that was named. ``host``: whose others are found; None: there is
-    only the first.
+    ``first``: the project where somebody stands, or that was named. ``host``: whose others are found, if any.
     """
 
     def __init__(self, first: RunStore, host: Host | None = None) -> None:

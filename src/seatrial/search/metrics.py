@@ -144,8 +144,7 @@ def ending_of(
 ) -> Ending:
     """Return how a trial ended.
 
-    ``printed``: with a pattern, its output's last value. ``diverged``: the last is not finite, so the one before cannot
-    stand for it. ``series``: as in Ending.
+    ``printed``: with a pattern, its output's last value. ``diverged``: the last is not finite, and none before counts.
     """
     measured = receipt.measurements
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]

@@ -81,7 +81,10 @@ class Batcher:
 
 
 class ModelLoop:
-    """The loop. ``links``: front → our end of a socketpair; ``on_gone`` returns a new one for an ended link."""
+    """The loop. ``links``: front → our end of its socketpair.
+
+    ``on_gone``: called if a front's link has ended; returns a new one, or None. ``tick``: called about once a second.
+    """
 
     def __init__(
         self,

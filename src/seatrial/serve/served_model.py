@@ -64,8 +64,7 @@ class Reader(Protocol):
 class WarmUp:
     """The comparison before the first request is accepted.
 
-    ``examples``: saved ones that were compared, or 0. ``largest_difference``: of any output, absolute. ``seconds``: in
-    all.
+    ``examples``: saved ones compared. ``largest_difference``: absolute. ``seconds``: loading, capturing, comparing.
     """
 
     examples: int

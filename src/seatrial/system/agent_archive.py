@@ -109,9 +109,8 @@ def _without_prose(source: bytes) -> bytes:
 def build(directory: Path, *, compiled: bool = False) -> Path:
     """Build the archive ``agent-<hash of its content>.pyz`` in ``directory``, unless it is there; return its path.
 
-    It is written aside and renamed, so that a reader never meets half of it. ``compiled``: with this Python's bytecode,
-    twice the size: a container's Python of this version then starts the agent with a quarter of the CPU. Raises
-    DiskError.
+    It is written aside and renamed, so that a reader never meets half of it. Raises DiskError. ``compiled``: with this
+    Python's bytecode, twice the size: a container's Python of this version starts the agent with a quarter of the CPU.
     """
     if not compiled:
         return _written(directory, _contents(), b"", zip_bytes)

@@ -108,8 +108,7 @@ def read_bytes(
 ) -> bytes:
     """Read the whole file. Raises ``refusal`` naming it if it is not there, no regular file, too large, or outside.
 
-    ``inside``: the project, which the file must lie in, links resolved; None: a file that the user or the machine
-    names.
+    ``inside``: the project, which the file must lie in, links resolved; None: a file of the user or machine.
     """
     try:
         descriptor = _open(path, inside)
@@ -221,8 +220,7 @@ _HEADER = re.compile(r"^[ \t]*\[")
 def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str) -> Path:
     """Write a table into seatrial.toml, or ``[tool.seatrial.NAME]`` if pyproject.toml is the file; return the file.
 
-    ``comment``: one line above the keys. Raises ConfigError if it cannot be edited so that all else in it stays the
-    same.
+    ``comment``: one line above the keys. Raises ConfigError if the rest of the file could not stay the same.
     """
     path, table = project / "seatrial.toml", name
     other = project / "pyproject.toml"

@@ -33,7 +33,10 @@ WIRE: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.bfloat16}
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together; ``control``: a Gloo group for decisions, None when alone."""
+    """This process among those that train together.
+
+    ``control``: a Gloo group for the ranks' decisions, which must not wait for the GPU; None when alone.
+    """
 
     rank: int
     world: int

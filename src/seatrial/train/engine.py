@@ -190,8 +190,7 @@ def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
 def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: int | None = None) -> Engine:
     """Return the chosen engine, prepared for ``epochs`` (None: the step's); ``auto``: a graph on a GPU, else eager.
 
-    An engine that this machine cannot run is replaced by the next simpler one; ``note`` gets the reason. Raises
-    InputError for an unknown name.
+    One that this machine cannot run is replaced by a simpler one; ``note`` gets why. Raises InputError: unknown name.
     """
     if name not in NAMES:
         raise InputError(f"engine {name!r} is not one of {', '.join(NAMES)}")

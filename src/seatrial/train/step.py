@@ -366,7 +366,10 @@ def place(model: nn.Module, device: torch.device) -> None:
 
 
 def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks, reducer: Gradients) -> ModuleKernels | None:
-    """Return the compiled kernels inside of the model, or None; the reducer waits for those on a second stream."""
+    """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which.
+
+    The reducer waits for gradients that they compute on a second stream.
+    """
     from seatrial.train.module_patches import prepare  # torch.fx takes a quarter of a second to import
 
     described, found = prepare(model, precision)

@@ -386,7 +386,7 @@ class Models:
 
 
 def on_one_gpu(module: Any) -> bool:
-    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: torch 2.13."""
+    """Return whether a DataParallel calls its module itself, in this thread. Source: its forward, torch 2.13."""
     is_one = any(kind.__name__ == "DataParallel" for kind in type(module).__mro__)
     return is_one and len(getattr(module, "device_ids", (0, 0))) <= 1 and hasattr(module, "module")
 

@@ -32,7 +32,7 @@ def limit_torch(torch: Any) -> None:
 
 
 def set_torch_fractions(torch: Any) -> None:
-    """Limit the allocator to a fraction of each device's memory, of a rank's own alone: it makes a context there."""
+    """Limit the allocator to a fraction of a device's memory, for a rank its own: this makes a context there."""
     rank = os.environ.get("LOCAL_RANK")
     for index in range(torch.cuda.device_count()) if rank is None else [int(rank)]:
         total_bytes = torch.cuda.get_device_properties(index).total_memory

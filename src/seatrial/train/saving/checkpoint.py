@@ -265,8 +265,7 @@ def _reason(error: Exception) -> str:
 def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
     """Return the newest readable checkpoint of a folder's last training, or the one file named.
 
-    ``note`` gets a sentence for each file that is skipped. Raises CheckpointError if there is none, or none can be
-    read.
+    ``note`` gets a sentence for each file that is skipped. Raises CheckpointError if none can be read.
     """
     if place.is_file():
         return load(place)
