@@ -39,7 +39,8 @@ def render(receipt: Receipt, console: Console) -> None:
 
 
 def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()) -> None:
-    """Print problems (but warnings ``shown`` above the output) and fixes, then the verdict and three numbers."""
+    """Print the end of a run: problems, but for warnings already ``shown`` above its output, and their fixes, then the
+    verdict and three numbers."""
     kept = tuple(each for each in receipt.warnings if receipt.outcome.id != "failed" or each not in shown)
     _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 

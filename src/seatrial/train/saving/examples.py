@@ -111,7 +111,7 @@ def numbered(classes: int) -> tuple[str, ...]:
 
 
 def outputs_on_cpu(model: nn.Module, inputs: tuple[Tensor, ...], forward: Forward | None = None) -> Tensor:
-    """Return a CPU copy's outputs in fp32 and evaluation mode: nothing is drawn at random, no GPU memory taken."""
+    """Return the outputs in fp32 and evaluation mode of a copy of the model on the CPU; nothing is drawn at random."""
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         memo[id(parameter)] = nn.Parameter(parameter.detach().cpu(), requires_grad=False)
