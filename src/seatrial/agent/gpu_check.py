@@ -271,8 +271,7 @@ class CheckOutcome(NamedTuple):
 
 
 def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcome:
-    """See and try the GPUs in children that run with the target's environment; write down what they found. A broken
-    contract has one finding, about the first GPU that failed."""
+    """Try the GPUs in children with the target's environment; write down what they found, with one finding at most."""
     seen = _see(plan, env)
     count = plan.gpu_count
     if count is not None:  # the first ones that are there; for a missing one, a name that fits none

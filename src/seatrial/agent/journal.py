@@ -54,8 +54,10 @@ class PassThrough:
         return self._bytes > 0
 
     def write(self, data: bytes, *, keep: bool = False) -> None:
-        """Pass on what the reader takes now, and wait for it when too much piles up. ``keep``: evidence, which is let
-        go only when the reader stalls and _KEPT_BYTES of it wait."""
+        """Pass on what the reader takes now; wait for it only when too much has piled up.
+
+        ``keep``: evidence, which is let go only when the reader stalls and _KEPT_BYTES of it wait.
+        """
         with self._lock:
             if self._closed or not data:
                 return
@@ -170,7 +172,7 @@ def encode(secrets: Dict[str, str]) -> List[bytes]:
 
 
 def redact_in_place(path: str, secrets: Iterable[bytes]) -> None:
-    """Overwrite secrets, as text and in JSON, in a file that the target wrote past us; byte for byte: offsets hold."""
+    """Overwrite secrets, plain or in JSON, in a file of the target's, byte for byte so that readers' offsets hold."""
     known = {secret for secret in secrets if secret}
     known |= {json.dumps(secret.decode("utf-8", "surrogateescape"))[1:-1].encode() for secret in known}
     if not known:

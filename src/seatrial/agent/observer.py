@@ -194,8 +194,10 @@ _GPM_FIRST_FOR_S = 60.0
 
 
 class Observer(threading.Thread):
-    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``. ``contexts``: UUIDs of
-    the GPUs that the processes under ``target`` were seen to use; those of others prove nothing."""
+    """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``.
+
+    ``contexts``: UUIDs of the GPUs that processes under ``target``, a PID, were seen to use; others prove nothing.
+    """
 
     def __init__(
         self,

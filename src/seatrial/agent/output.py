@@ -135,8 +135,7 @@ _MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30
 
 
 class TargetReports:
-    """Call ``read`` now and then, and ``finish`` when the target has ended. What the file holds when the agent starts
-    has been passed on by an agent before, or is nobody's."""
+    """Call ``read`` now and then, and ``finish`` at the target's end; what an earlier agent has read is skipped."""
 
     def __init__(self, path: str, journal: Journal, activity: Activity) -> None:
         self._journal, self._activity = journal, activity

@@ -97,8 +97,7 @@ def read(path: str, words: Sequence[str] = ()) -> AgentPlan:
 
 
 def _placed(plan: AgentPlan) -> AgentPlan:
-    """Return the plan with this node's rank, and a folder of its own for its target if several share one. Raises
-    ValueError when the variable for the rank does not have it."""
+    """Return the plan with this node's rank and a folder of its target's own. Raises ValueError without a rank."""
     if plan.nodes == 1:
         return plan._replace(node_rank=0)
     if plan.node_rank is not None:  # a machine of its own, with a run folder of its own
@@ -136,7 +135,9 @@ _LEAST_RETRYABLE = 128
 
 def agent_exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:
     """Return the agent's exit code for the target's; in a pod it also shows the controller whether the run has ended.
-    ``stopped``: the target was still going on when the request to end came."""
+
+    ``stopped``: the target was still going on when the request to end came.
+    """
     if plan.pod_restarts is None:
         return code
     if stopped:

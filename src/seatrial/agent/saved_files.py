@@ -89,8 +89,10 @@ class _File(NamedTuple):
 
 
 def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -> Optional[FilesOutside]:
-    """Copy the results below ``folders`` that changed since ``started`` (Unix time) into a new folder of ``run_dir``,
-    for ``limit_s`` seconds at most; None where there are none."""
+    """Copy the results below ``folders`` that changed since ``started`` (Unix time); None where there are none.
+
+    They go into a new folder of ``run_dir``, for ``limit_s`` seconds at most.
+    """
     found = sorted(_results(folders, started), key=lambda file: not file.path.lower().endswith(MODEL_SUFFIXES))
     if not found:
         return None

@@ -108,8 +108,7 @@ _CHUNK_BYTES = 32 * 1024
 class Input:
     """Feeds the target's stdin. Reads no more while the target has not taken what came before.
 
-    ``streams``: whose stdin there is to write to; without any, only sizes are passed on. Raises OSError without the
-    pipe.
+    ``streams``: with the stdin to write to; without one, only sizes are passed on. Raises OSError without the pipe.
     """
 
     def __init__(

@@ -84,9 +84,8 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {
-            name: "" if value is None else str(value) for name, value in as_table(self.config, "environment").items()
-        }
+        values = as_table(self.config, "environment")
+        return {name: "" if value is None else str(value) for name, value in values.items()}
 
     @property
     def depends_on(self) -> dict[str, str]:

@@ -19,8 +19,7 @@ def diagnose(
     gpu_name: str = "",
     ended: EndFacts | None = None,
 ) -> Diagnosis | None:
-    """Return what bounded the time of these ``sample`` and ``step`` events; None if too little was measured. ``ended``:
-    how the run ended; None while it goes on."""
+    """Return what bounded the time of ``sample`` and ``step`` events, or None; ``ended``: how the run did, or None."""
     seen = signals(samples, steps, gpu_name)
     early, found = happened(seen, ended) if ended is not None else None, diagnose_signals(seen)
     if early is not None and early.cause == "start-up" and found is not None:
@@ -131,8 +130,10 @@ def _half_at_work(seen: Signals) -> bool:
 
 
 def _latency(seen: Signals) -> bool:
-    """Return whether kernels run all the time while neither arithmetic nor memory is busy: they wait for results, and
-    by the hook's measurement, unless SMs are busy all the time, not for launches."""
+    """Return whether kernels run all the time while neither arithmetic nor memory is busy: they wait for results.
+
+    Launches must not be missing, by the hook's measurement unless SMs are busy all the time.
+    """
     keys = ("tensor_activity_pct", "fp32_activity_pct", "dram_activity_pct")
     gpu = seen.gpu
     if "sm_activity_pct" not in gpu or gpu.get("utilization_pct", 0.0) < AT.LATENCY_UTILIZATION_PCT:

@@ -60,8 +60,10 @@ class Signals:
 
     @property
     def lost_in_waits(self) -> float:
-        """Return the most that the script's waits for the GPU can cost, as a share of the time. Without them a step
-        takes as long as the host's other work or as the GPU's kernels, whichever is longer."""
+        """Return the most that the script's waits for the GPU can cost, as a share of the time.
+
+        Without them a step takes as long as the host's other work or as the GPU's kernels, whichever is longer.
+        """
         rests = 1.0 - self.gpu.get("utilization_pct", 0.0) / 100
         return max(0.0, min(self.share("sync") + self.python_for_waits, rests))
 
@@ -80,8 +82,10 @@ class Signals:
 def signals(
     samples: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]] = (), gpu_name: str = ""
 ) -> Signals:
-    """Return the signals of ``sample`` events and the ``step`` events of the same time; garbage is skipped. Rates of
-    the first step line are left out: what it counts came before its time."""
+    """Return the signals of ``sample`` events and the ``step`` events of the same time; garbage is skipped.
+
+    Rates of the first step line are left out: what it counts came before its time.
+    """
     ranks = read_anatomy(steps)
     steps = [step for step in steps if not is_hooks(step)]
     readings = [gpu for sample in samples for gpu in _entries(sample.get("gpus"))]

@@ -88,8 +88,7 @@ class ClusterObjects:
         }
 
     def claimable(self, kind: str) -> dict[str, int]:
-        """Count untainted devices of ``kind`` (``gpu``, ``mig``) by node, of the newest slices of each pool. Source:
-        k8s.io/api, resource/v1; a device of v1beta1 is ``basic``."""
+        """Count a node's untainted ``gpu`` or ``mig`` devices in the newest slices. Source: k8s.io/api, resource/v1."""
         specs = [one["spec"] for one in self.slices if (one.get("spec") or {}).get("driver") == DRA_DRIVER]
         pools = [(spec["pool"]["name"], spec["pool"].get("generation", 0)) for spec in specs]
         newest, found = dict(sorted(pools)), Counter[str]()

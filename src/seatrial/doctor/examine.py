@@ -68,8 +68,7 @@ def examine(
 
 
 def second_opinion(host: Host, *, in_container: bool = True) -> str:
-    """Return the host diagnosis for a run whose GPU contract failed, and the next command. Never raises. Unless
-    ``in_container``, container engines have no part in it."""
+    """Return the host diagnosis, of engines only ``in_container``, and the next command. Never raises."""
     finding = first_broken(host, HOST if in_container else PROCESS)
     if finding is None and not in_container:
         return "GPU, driver and device nodes of this machine are healthy: look at the script and at its Python"

@@ -165,8 +165,7 @@ def named_file(words: list[str]) -> Path | None:
 
 
 def explain_file(path: Path) -> tuple[list[Finding], bool]:
-    """Return a receipt's findings, or the known failures in a log; and True if its run ended well. Raises UsageError
-    for a folder without either."""
+    """Return the findings of a receipt or log, and True if its run ended well. Raises UsageError without either."""
     if path.is_dir():
         files = (path / name for name in _IN_A_RUN if (path / name).is_file() and not (path / name).is_symlink())
         inside = next((each for each in files if each.suffix != ".json" or _is_small(each)), None)

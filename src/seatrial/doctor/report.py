@@ -95,8 +95,7 @@ def to_dict(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def full(results: Sequence[Result], machine: Machine, *, with_names: bool = False) -> dict[str, Any]:
-    """Return the content of ``--report``: the results and the facts under them, without secrets and, unless
-    ``with_names``, without user, host and home folder."""
+    """Return ``--report``: results and facts, without secrets and, unless ``with_names``, user, host and home."""
     driver, inventory = machine.driver, machine.inventory
     facts = {
         "system": {

@@ -39,8 +39,7 @@ def split_chain(line: bytes) -> Tuple[bytes, Optional[str]]:
 
 
 class Chain(NamedTuple):
-    """The result of following a log's chain: how many lines hold, the digest after them, and the number of the first
-    line that does not, from 1, or None."""
+    """A followed chain: how many lines hold, their digest, and the first line that does not, from 1, or None."""
 
     lines: int
     digest: str

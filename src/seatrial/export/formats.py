@@ -172,8 +172,10 @@ class Difference:
 
 @torch.no_grad()
 def compare(original: Original, before: Run, after: Run) -> Difference:
-    """Compare at batch 1, with all inputs, and with a larger batch; and with the outputs saved after training. Raises
-    DisagreesError: other shapes, other types, or other places that are not finite."""
+    """Compare at batch 1, with all inputs, and with a larger batch; and with the outputs saved after training.
+
+    Raises DisagreesError: other shapes, other types, or other places that are not finite.
+    """
     scaled = absolute = 0.0
     count = len(original.examples)
     sizes = (original.fixed_batch,) if original.fixed_batch else (1, count, 2 * count + 5)

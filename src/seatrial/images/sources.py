@@ -74,7 +74,7 @@ def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tup
 
 
 def pip_configuration(host: Host) -> dict[str, list[str]]:
-    """Read package sources as ``pip config list`` merges them: https://pip.pypa.io/en/stable/topics/configuration/"""
+    """Read package sources as ``pip config list`` merges them (pip.pypa.io/en/stable/topics/configuration)."""
     merged: dict[str, list[str]] = {}
     for file in _files(host):
         try:

@@ -1,6 +1,7 @@
 """Kinds of values of seatrial.toml and of flags: each is read once from what people type.
 
 The readers work at the edge alone, where a validation context names the folder that relative paths count from.
+Elsewhere, in plan.json and in code, a value is what a reader made of it, and passes.
 """
 
 from __future__ import annotations

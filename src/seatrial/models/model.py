@@ -94,8 +94,7 @@ class Flat(nn.Module):
 
 
 def keywords_of(network: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names if the network takes them in another order; else nothing: inputs are passed by place. Raises
-    InputError if some are names of the network's own inputs, at another place, and others are not."""
+    """Return the names if the network takes them in another order, else (). Raises InputError: some are elsewhere."""
     parameters = inspect.signature(network.forward).parameters.values()
     own = [each.name for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if all(name in own for name in names):

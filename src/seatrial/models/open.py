@@ -34,8 +34,7 @@ Shapes = Sequence[tuple[int, ...]]
 def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Original:
     """Open the model that a word names. Raises ModelFileError, InputError: one sentence.
 
-    ``factory``: ``module:factory`` of the network, for weights. ``shapes``: of a row of each input, where nothing else
-    gives them.
+    ``factory``: ``module:factory`` of the network, for weights. ``shapes``: of a row of each input, if not known.
     """
     if spec in WEIGHTS and factory is None and not Path(spec).is_file():
         return read_saved(options.default_folder("models"), spec)

@@ -46,8 +46,7 @@ class TextClassifier(nn.Module):
 
 
 def read_saved(models_folder: Path, recipe: str) -> Original:
-    """Read the model that a recipe saved in this folder. Raises ModelFileError: there is none, it is truncated, a
-    pickle, or of another recipe."""
+    """Read the model that a recipe saved here. Raises ModelFileError: missing, truncated, a pickle or another's."""
     path = models_folder / WEIGHTS[recipe]
     if not path.is_file():
         pickled = path.with_suffix(".pth")
@@ -151,8 +150,7 @@ def _read_text(path: Path, recipe: str) -> Original:
 
 
 def _examples(weights: Path, known: Examples) -> Examples:
-    """Read the examples of these weights; ``known`` where none are saved: a model of an older version. Raises
-    ModelFileError for other weights' examples: one file is of another training."""
+    """Read these weights' examples; ``known`` where none are saved. Raises ModelFileError for another training's."""
     examples, path = examples_of(weights), examples_path(weights)
     if examples is None:
         return known

@@ -111,8 +111,7 @@ class _Pickling:
 
 
 def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
-    """Read place in the file, ``""`` or ``model``, → tensors by name, in the file's order; those of weights first.
-    Raises ModelFileError: damaged, no state dict in it, or code in it."""
+    """Read place (``""``, ``model``) → tensors by name, weights' first. Raises ModelFileError: damaged, none, code."""
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Pickling)
         found = dict(_states(loaded, ""))

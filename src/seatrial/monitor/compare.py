@@ -236,8 +236,7 @@ def _change(first: float, value: float, words: Callable[[float], str]) -> str | 
 
 
 def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
-    """Lay plots of the same ID and axis that two or more have over one another; of several of one ID in older receipts,
-    the n-th goes with the n-th. The parts of the steps are among the numbers."""
+    """Lay plots of one ID and axis over one another; in older receipts, the n-th of an ID goes with the n-th."""
     found: dict[tuple[str, str, int], list[tuple[int, Plot]]] = {}
     for run, receipt in enumerate(runs):
         seen: Counter[tuple[str, str]] = Counter()

@@ -41,8 +41,7 @@ _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 class MachineReader:
     """Reads this machine again and again; handles stay open in between.
 
-    ``names``: what the engines call their containers. ``service``: also read what only an exporter wants (Gpu.service);
-    slow, so as seldom as the energy.
+    ``names``: of the engines' containers. ``service``: also read what an exporter wants, as seldom as the energy.
     """
 
     def __init__(self, names: ContainerNames, *, pynvml: Any = None, service: bool = False) -> None:
@@ -289,8 +288,7 @@ COLUMNS = (
 
 
 def open_sink(path: Path) -> ReadingLog:
-    """Open a file by its suffix: .csv or .jsonl. An existing one is continued. Raises UsageError for another suffix,
-    DiskError if it cannot be written."""
+    """Open a .csv or .jsonl file; continue an existing one. Raises UsageError for another suffix, DiskError."""
     kinds = {".csv": CsvLog, ".jsonl": ReadingLog}
     if path.suffix not in kinds:
         raise UsageError(

@@ -135,8 +135,7 @@ class Receipts:
 
 
 def provisional(run: Run) -> Receipt:
-    """Judge the run as if it ended now, changing nothing and reading only the end of the logs, since all can take a
-    minute. Raises SeatrialError when the plan cannot be read."""
+    """Judge the run as if it ended now, by the end of its logs; change nothing. Raises SeatrialError without a plan."""
     plan = run.plan()
     evidence, skipped = run.events()
     receipt = judge(
@@ -154,8 +153,10 @@ def provisional(run: Run) -> Receipt:
 
 
 def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> dict[str, Any]:
-    """Return a piece of a log, from ``start`` on, or up to ``end``, or its end; at most MAX_PIECE_BYTES. Keys: ``text``
-    without control characters, its bytes ``start`` to ``end``, and the ``size`` of the log."""
+    """Return a piece of a log, from ``start`` on, or up to ``end``, or its end; at most MAX_PIECE_BYTES.
+
+    Keys: ``text`` without control characters, its bytes ``start`` to ``end``, and the ``size`` of the log.
+    """
     path = run.folder / f"{stream}.log"
     try:
         with open_regular(path) as file:
@@ -210,8 +211,7 @@ class Listing:
         backwards: bool = False,
         page: int = 0,
     ) -> dict[str, Any]:
-        """Return one page of the list, and the number of runs; ``find`` searches ID, name and target. Raises ValueError
-        for an unknown column or status."""
+        """Return a page, and the number of runs that match ``find``. Raises ValueError: unknown column or status."""
         for name, value, known_ones in (("sort", sort, SORTS), ("status", status, ("", *STATUSES))):
             if value not in known_ones:
                 raise ValueError(f"{name} must be one of {', '.join(filter(None, known_ones))}")

@@ -33,8 +33,7 @@ _MOST_BYTES = 1 << 20
 
 
 class Cgroup:
-    """Counters of the cgroup of ``pid``; each is None where the kernel or container does not show it. ``root``: where
-    the cgroup file systems are mounted."""
+    """Counters of the cgroup of ``pid``, None if not shown. ``root``: where the cgroup file systems are mounted."""
 
     def __init__(self, pid: str = "self", root: str = "/sys/fs/cgroup", proc: str = "/proc") -> None:
         paths = _paths(_text(os.path.join(proc, str(pid), "cgroup")) or "")
@@ -75,8 +74,7 @@ class Cgroup:
         return None if usage_ns is None else usage_ns / 1e9
 
     def cpu(self) -> Tuple[Optional[float], Optional[Tuple[int, int]]]:
-        """Return (cpu_seconds, scheduler periods), in one reading: those so far, and those in which the quota stopped
-        somebody; None without a quota."""
+        """Return (CPU seconds, (periods, those in which the quota stopped somebody) or None without a quota)."""
         table = _table(self._cpu, "cpu.stat")
         periods = (table["nr_periods"], table.get("nr_throttled", 0)) if table.get("nr_periods") else None
         if self.version == 1:
@@ -155,8 +153,7 @@ LIMITS_INTERVAL_S = 30.0
 class ContainerUsage:
     """The usage of a process's container, or of the process and its descendants if it has no cgroup of its own.
 
-    ``pid``: by default this process, itself not counted. ``mains``: PIDs of those that drive the GPUs; the caller adds
-    them.
+    ``pid``: by default this process, itself not counted. ``mains``: PIDs that drive the GPUs; the caller adds them.
     """
 
     def __init__(self, pid: Optional[int] = None) -> None:
@@ -174,8 +171,7 @@ class ContainerUsage:
         self._before = self._look()
 
     def read(self) -> Dict[str, Any]:
-        """Return the container's keys of a ``sample`` event. Rates are since they were last read, INTERVAL_S ago or
-        more; sooner, the same again."""
+        """Return the container's keys of a ``sample`` event: rates over INTERVAL_S or more; sooner, the same again."""
         if self._keys and time.monotonic() - self._before.read_s < INTERVAL_S:
             return self._keys
         if time.monotonic() >= self._limits_due_s:

@@ -23,8 +23,7 @@ FLAG_ABI = {"x86_64": 0x0300, "aarch64": 0x0A00}
 
 
 def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
-    """Return library name (``libcuda.so.1``) → absolute path for a machine's ABI; the first entry wins, as in ld.so.
-    Raises ValueError when ``data`` is not a cache of the new format."""
+    """Return library name → path of an ABI; the first wins, as in ld.so. Raises ValueError for another format."""
     start = data.find(MAGIC)
     if start < 0:
         raise ValueError("no glibc-ld.so.cache1.1 header")

@@ -43,7 +43,9 @@ class Gpm:
 
     def read(self, interval_s: float) -> Dict[str, Optional[float]]:
         """Return means over the last ``interval_s``: the same if called sooner, so that their mean is one over time.
-        None for what is not there, and for all before the first interval has passed."""
+
+        None for each that is not there, and for all before the first interval has passed.
+        """
         before_s = self._taken_s
         if before_s is None or time.monotonic() - before_s >= max(_MIN_INTERVAL_S, _TOLERANCE * interval_s):
             compared = self._take() and before_s is not None

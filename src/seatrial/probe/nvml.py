@@ -96,8 +96,7 @@ class Inventory(NamedTuple):
 
 
 class ComputeProcess(NamedTuple):
-    """A process with a CUDA context; ``pid`` is in the caller's PID namespace (measured in Docker on an H200).
-    ``share_pct`` is its part of the SMs' time, where that was read."""
+    """A process with a CUDA context. ``pid`` is in the caller's namespace (seen in Docker); ``share_pct``: SM time."""
 
     pid: int
     memory_bytes: Optional[int]
@@ -118,8 +117,7 @@ def present() -> bool:
 
 
 def load() -> Any:
-    """Return the pynvml module, with NVML initialised. Raises NvmlError. The library is tried first: importing pynvml
-    costs 0.15 s and several MB, wasted without a driver."""
+    """Return pynvml with NVML initialised; without the library pynvml (0.15 s) is not imported. Raises NvmlError."""
     if not present():
         raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])
     import pynvml
@@ -233,8 +231,10 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 
 class GpuHealth(NamedTuple):
-    """The facts that one GPU reports of itself; None if driver or chip does not. ``processes`` are those with a CUDA
-    context that NVML shows to this PID namespace, ``processes_bytes`` theirs."""
+    """The facts that one GPU reports of itself; None if driver or chip does not.
+
+    ``processes`` and ``processes_bytes`` are those with a CUDA context that NVML shows to this PID namespace.
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody calls
     uuid: str

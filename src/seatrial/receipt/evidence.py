@@ -117,8 +117,10 @@ class Evidence:
 
     @cached_property
     def exited(self) -> Moment | None:
-        """Return the end of the target; of several nodes, of the first that failed. A node's last end counts, since a
-        lost pod comes back, unless the target has started again since."""
+        """Return the end of the target; of several nodes, the first that failed, since the others fail because of it.
+
+        A node's last end counts, since a lost pod comes back, unless the target has started again since.
+        """
         both = [*self.all(events.TargetStarted), *self.all(events.TargetExited)]
         places = {id(moment): place for place, moment in enumerate(self.moments)}
         latest = {moment.number("node"): moment for moment in sorted(both, key=lambda moment: places[id(moment)])}
@@ -265,8 +267,7 @@ class Evidence:
 
     @property
     def wall_s(self) -> float | None:
-        """Return the seconds the target ran, as the agent measured, else from its first start, which may be in an
-        earlier pod, to the last line about it."""
+        """Return the seconds the target ran: as the agent measured, else from its first start to its last line."""
         if self.target_started is None:
             return None
         nodes = [moment.number("node") for moment in self.all(events.TargetStarted)]
@@ -341,7 +342,9 @@ class RunEvidence:
     @property
     def promises_a_model(self) -> bool:
         """Return True if the job names a folder for saved models, other than one mounted as the script may write there.
-        A prediction opens its model, and --help trains nothing."""
+
+        A prediction opens its model, and --help trains nothing.
+        """
         job = self.plan.job
         saves = job.models is not None and not job.models.read_only
         saves = saves or any(mount.target == CONTAINER_MODELS for mount in job.mounts)

@@ -188,8 +188,7 @@ def _warnings(run: RunEvidence) -> tuple[str, ...]:
 
 
 def write_receipt(run_dir: Path, receipt: Receipt) -> None:
-    """Write all three, each aside and then renamed: a reader sees a whole receipt, the old or the new. Raises DiskError
-    without space or permission; no half-written file is left."""
+    """Write all three, each aside and then renamed: a reader sees a whole receipt, old or new. Raises DiskError."""
     from seatrial.receipt.render import markdown, pages  # a run that goes on does not need them
 
     texts = {

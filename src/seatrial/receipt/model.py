@@ -144,8 +144,7 @@ class Receipt(Record):
         raise KeyError(f"{name!r}; this receipt has curves of: {known}")
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame with a row for each point: plot, name, x (the unit of ``at``), at, value, unit. Raises
-        ModuleNotFoundError without pandas."""
+        """Return a pandas DataFrame with a row for each point: plot, name, x (the unit of ``at``), at, value, unit."""
         rows = [
             {"plot": plot.id, "name": line.name, "x": plot.x, "at": at, "value": value, "unit": plot.unit}
             for plot in self.plots

@@ -55,8 +55,10 @@ class Figure(NamedTuple):
 
 @dataclass
 class Series:
-    """All values of a name in a stream: ``line`` of the last, from 1, which ``ended_as`` nan or inf. Of many only some
-    points are kept: first, last, lowest and highest are among them."""
+    """All values of a name in a stream; ``line`` of the last, from 1; ``ended_as``: a last one that is nan or inf.
+
+    Of many only some points are kept: first, last, lowest and highest are among them.
+    """
 
     stream: str
     points: list[Point] = field(default_factory=list)

@@ -65,8 +65,7 @@ class ReportedSteps:
 
     @property
     def images_per_s(self) -> float | None:
-        """Return the training throughput between the first and the last line that count images, without the first
-        line's own; with one line only, the median of the script's own rates."""
+        """Return images/s after the first line that counts them; of one line, the median of the script's own rates."""
         if len(self.counted) > 1:
             seconds = self.counted[-1][0] - self.counted[0][0]
             if seconds > 0:
@@ -78,8 +77,7 @@ class ReportedSteps:
 def read_steps(lines: Iterable[tuple[float, Mapping[str, Any]]]) -> ReportedSteps:
     """Read (seconds since the first event, step event) pairs.
 
-    Ranks other than 0 add images but no points: all report one curve. Lines of a framework (``by``) stand at the
-    script's.
+    Ranks other than 0 add images but no points: all report one curve. A framework's lines (``by``) follow the script's.
     """
     lines = list(lines)
     by_framework = _framework_leads([event for _, event in lines])

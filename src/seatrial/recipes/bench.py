@@ -47,8 +47,7 @@ MEMORY = "gpu_memory_reserved_bytes"
 
 @dataclass
 class Variant:
-    """One way to run the recipe and its measurements, one dictionary per run; on ``ranks`` processes of torchrun, with
-    the throughput divided by ``gpus``."""
+    """One way to run the recipe, on ``ranks`` processes with throughput per one of ``gpus``; a dictionary per run."""
 
     name: str
     options: list[str]

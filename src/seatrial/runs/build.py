@@ -38,8 +38,7 @@ from seatrial.system.host import Host
 
 
 def make_ready(plan: Plan, backend: Backend, run: Run, host: Host, echo: Echo) -> Plan:
-    """Make all that a start needs: image or virtual environment, output folders, secrets (``host`` has what became one
-    on the way). Return what is to be started."""
+    """Make image or environment, output folders and secrets (``host`` has new ones); return what is to be started."""
     if not plan.on_this_host:
         pushed = make_image_ready(plan, run.folder, host, echo)
         if pushed is not plan:
@@ -79,8 +78,10 @@ def _shielded(plan: Plan, env: Mapping[str, str], run: Run) -> Plan:
 
 
 def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> Plan:
-    """Build a cluster run's image, and put the recipes' wheel into the record. If a registry is named the image is
-    pushed, and the returned plan's pods pull it by its digest."""
+    """Build a cluster run's image, and put the recipes' wheel into the record.
+
+    If a registry is named the image is pushed, and the returned plan's pods pull it by its digest.
+    """
     from seatrial.backends.kubernetes.manifests import RECIPES
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"

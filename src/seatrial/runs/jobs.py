@@ -300,8 +300,7 @@ _LEAST_BUDGET_S = 20.0
 
 
 def tuning_job(job: Job, tuning: Tuning) -> Job:
-    """Return the job with its script tuned in place of run: without ``[tune]`` of the file, and with no criteria.
-    Raises UsageError for a recipe, several nodes, a budget that is too small, or no hook."""
+    """Return the job with its script tuned, and no criteria. Raises UsageError if it cannot: a recipe, no hook …"""
     if job.target.kind == "recipe":
         raise UsageError(
             f"{job.target.value} is a recipe, which is tuned already; seatrial tune is for scripts",

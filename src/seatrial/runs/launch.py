@@ -73,8 +73,7 @@ class _Ground:
 
 
 def plan_only(job: Job, host: Host, *, builds: bool = False) -> Plan:
-    """Plan a run, here or on the machine that ``image.target`` describes: no folder, no lease, no pull, no build. If
-    one follows (``builds``), the plan waits longer for package indexes."""
+    """Plan a run, here or for ``image.target``, and make nothing; with ``builds``, wait longer for package indexes."""
     ground = _survey(job, host, offline=True)
     run = RunStore(job.project, host).run(new_run_id())
     here = ground.backend.traits.on_this_host

@@ -82,8 +82,10 @@ def default_folder(host: Host) -> Path:
 
 
 class Leases:
-    """The lease folder. ``is_live``: whether the run behind a handle still runs. ``find``: the handle of a lease's run
-    that was started without one, or None; raises EngineUnavailableError."""
+    """The lease folder; ``is_live``: whether the run behind a handle still runs.
+
+    ``find``: the handle of a lease's run that was started without one, or None; raises EngineUnavailableError.
+    """
 
     def __init__(
         self,
@@ -97,8 +99,7 @@ class Leases:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Choose and take under one lock, so that nobody chooses in between. Raises UntrustedPathError if the folder is
-        something else, or another process keeps the lock."""
+        """Choose and take under one lock. Raises UntrustedPathError: no folder, or another process keeps the lock."""
         with contextlib.ExitStack() as stack:
             try:
                 self._make_folder()
@@ -135,8 +136,7 @@ class Leases:
     def current(self, share: float = 1.0) -> dict[str, str]:
         """Return GPU UUID → ID of a run that holds it, with the name of another user, for the leases that are not void.
 
-        Users with few leases come first: a user who leaves thousands keeps nobody from a start. With ``share``, GPUs
-        that have so much left are left out.
+        Users with few leases come first: thousands of one user stop nobody. GPUs with ``share`` left are left out.
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}
@@ -253,8 +253,7 @@ def state_of(handle: Handle, host: Host) -> State:
 
 
 def handle_of(run: Run, host: Host) -> Handle | None:
-    """Return a run's handle, written down or found by its label; None for one that never started. Raises
-    EngineUnavailableError if none is written and the engine that would know does not answer."""
+    """Return a run's handle, as written or by its label, or None if none started. Raises EngineUnavailableError."""
     handle = run.handle()
     if handle is not None or run.ended or run.given_up or run.is_starting():
         return handle
@@ -322,8 +321,7 @@ def leases(host: Host) -> Leases:
             return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
 
     def find(lease: Lease) -> Handle | None:
-        """Find a run whose launcher was killed between the engine's start and its own note; of this user's own, of
-        which one that was made and never started is removed on the way."""
+        """Find a run whose launcher was killed before its note; remove one of ours that was made and never started."""
         record = Path(lease.record or "/")
         traits = None if lease.backend is None else table.traits(lease.backend)
         if lease.backend is None or traits is None or not traits.on_this_host:

@@ -183,8 +183,7 @@ _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:
-    """Check a model's file. Raises DataError if it is truncated, UsageError for a pickle, or weights without their
-    network unless the command names its function (``with_network``)."""
+    """Check a model's file. Raises DataError: truncated. UsageError: a pickle, or weights without ``with_network``."""
     if model.kind != "file":
         return
     path = model.files[0]

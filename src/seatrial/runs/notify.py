@@ -53,7 +53,9 @@ def begin(run: Run, receipt: Receipt, host: Host) -> None:
 
 def _message(run: Run, receipt: Receipt) -> dict[str, Any]:
     """Return the JSON that a command gets, from a receipt, which is scrubbed; ``exit_code``: None if it was killed.
-    ``text`` and ``content``, the sentence for people, are the keys that chat services show."""
+
+    ``text`` and ``content``, the sentence for people, are the keys that chat services show.
+    """
     outcome, name, target = receipt.outcome, run_name(run), receipt.header.target
     failed = "failed: " if outcome.id == "failed" else ""
     text = f"seatrial: {f'{name} ({target})' if name else target}: {failed}{outcome.brief}"

@@ -287,8 +287,7 @@ def write_seal(run: Run, summary: bytes) -> None:
 
 
 def seal_of(run: Run) -> tuple[Entries, str] | None:
-    """Return (sealed files, the seal's digest); None for a run of an earlier version. Raises UntrustedPathError if it
-    is not as it was written."""
+    """Return (sealed files, the seal's digest); None for an older run. Raises UntrustedPathError: it was changed."""
     try:
         entries = run.records.get(SEAL, _entries, max_bytes=_MOST_SEAL_BYTES)
         data = run.records.load(SEAL, max_bytes=_MOST_SEAL_BYTES)

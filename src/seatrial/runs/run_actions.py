@@ -76,8 +76,10 @@ def copy_models(run: Run, path: str, destination: Path, host: Host) -> list[str]
 
 
 def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> None:
-    """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first, and one whose engine is not
-    reachable is forgotten: its container, if any, remains."""
+    """Delete an ended run, its logs and receipt; with ``force`` a live one is killed first.
+
+    Forced, a run whose engine is not reachable is forgotten: its container, if any, remains.
+    """
     try:
         live = is_live(run, host)
     except EngineUnavailableError as error:
@@ -139,8 +141,7 @@ def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
 
 
 def verify(run: Run) -> Verification:
-    """Follow the chain, compare its end with the receipt's seal, and every file with its digest in seal.json. Raises
-    UsageError for a run without evidence."""
+    """Follow the chain to the receipt's seal; compare files with seal.json. Raises UsageError without evidence."""
     try:
         return _verify(run, run.summary())
     except UntrustedPathError as error:  # a file that is none, or has other content
@@ -211,8 +212,10 @@ IDLE_S = 24 * 3600.0
 
 
 def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str, Freed]:
-    """Free images, of the project its own but the newest, and cached steps that were not used for a day; without one
-    all of ours. Return engine → the freed, without engines that do not answer."""
+    """Free images; return engine → the freed. An engine that does not answer is left out.
+
+    ``project``: its own images but the newest, and cached steps that were not used for a day; None: all of ours.
+    """
     repository = f"seatrial/{slug(project.name)}" if project is not None else None
     idle_s = IDLE_S if project is not None else 0.0
     freed = {}

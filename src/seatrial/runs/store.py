@@ -185,8 +185,10 @@ class RunStore:
         return sorted(runs, key=lambda run: (run.id[:_STAMP], _planned(run, in_second), run.id))
 
     def find(self, reference: str, *, also: Mapping[str, str] = MappingProxyType({})) -> Run:
-        """Find the run of this ID, unique ID prefix or suffix, or name, the newest of it; of ``last``, the newest of
-        all. Names of ``also``, each with its run's ID, count after a run's own. Raises RunNotFoundError."""
+        """Find the run of this ID, unique ID prefix or suffix, or name (the newest); ``last`` is the newest run.
+
+        ``also``: further names, each with its run's ID; a run's own name counts before them. Raises RunNotFoundError.
+        """
         runs = self.all() if reference else []
         if reference == "last" and runs:
             return runs[-1]
@@ -210,8 +212,7 @@ class RunStore:
         raise RunNotFoundError(f'No run "{reference}" {where}{hint}', run="seatrial runs ls", instead=instead)
 
     def remove(self, run: Run) -> None:
-        """Delete a run's place and record, never the targets of links in them. Raises DiskError, or UsageError if the
-        run has no record here, so its folder may be anybody's."""
+        """Delete a run's place and record, and no link's target. Raises DiskError; UsageError without a record here."""
         if run.folder.parent != self.root or not _ID.fullmatch(run.id):
             raise UsageError(
                 f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
@@ -270,8 +271,7 @@ class Projects:
     """The stores of one project, or of every project of this user, by keys that reveal nothing of them.
 
     The registry is the state folder: the first run of a project writes ``projects/<key>/project.json`` there.
-    ``first``: the project where somebody stands, or that was named. ``host``: whose others are found; None: there is
-    only the first.
+    ``first``: the project where somebody stands, or that was named. ``host``: whose others are found, if any.
     """
 
     def __init__(self, first: RunStore, host: Host | None = None) -> None:
@@ -326,8 +326,7 @@ def _folders(root: Path) -> list[str]:
 
 
 def store_of(project: Path | None, host: Host | None = None) -> RunStore:
-    """Return the store of the folder that ``--project`` names, else the nearest. Raises UsageError without such a
-    folder, if no runs are known of one that was there."""
+    """Return the store of the folder of ``--project``, else the nearest. Raises UsageError: no folder and no runs."""
     if project is None:
         return nearest_store(Path(), host)
     store = RunStore(project.absolute(), host)

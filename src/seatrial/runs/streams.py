@@ -142,8 +142,7 @@ def passing_on(run: Run, plan: Plan) -> Iterator[None]:
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Read keys from our terminal as they are pressed, without an echo: the target's own has one. Ctrl-C, Ctrl-\\ and
-    Ctrl-Z stay ours: they act on the run as they do without a terminal."""
+    """Read keys as they are pressed, without an echo; Ctrl-C, Ctrl-\\ and Ctrl-Z act as without a terminal."""
     before = termios.tcgetattr(0)
 
     def take(_signal: int = 0, _frame: object = None) -> None:
@@ -169,8 +168,7 @@ def _keys() -> Iterator[None]:
 
 
 class _Relay(threading.Thread):
-    """Reads standard input while the run takes it, ``typed`` on the caller's terminal. ``sized``: the target has
-    terminals of the caller's size."""
+    """Reads stdin while the run takes it; ``typed``: on our terminal; ``sized``: the target's have the same size."""
 
     def __init__(self, run: Run, *, typed: bool, sized: bool) -> None:
         super().__init__(name="typing", daemon=True)  # a run that has ended does not wait for input

@@ -122,8 +122,7 @@ def _has_finished(run: Run) -> bool:
 def request_stop(
     run: Run, backend: Backend, handle: Handle, grace_s: float, *, origin: str = "user", why: str | None = None
 ) -> None:
-    """Send SIGTERM; after ``grace_s`` the agent kills the rest, and can report it before the engine does. The receipt
-    reports who ended the run, and a search why."""
+    """Send SIGTERM, recorded for the receipt; after ``grace_s`` the agent kills the rest, and can report it first."""
     _record_signal(run, signal.SIGTERM, origin, **({} if why is None else {"why": why}))
     backend.stop(handle, grace_s + AGENT_GRACE_S)
 
@@ -146,8 +145,10 @@ def _record_signal(run: Run, number: signal.Signals, origin: str = "user", **mor
 
 @contextmanager
 def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
-    """Pass Ctrl-C to the target as SIGINT (to a server, which answers all accepted requests, as SIGTERM), then SIGTERM,
-    then SIGKILL; pass SIGTERM on."""
+    """Pass Ctrl-C to the target as SIGINT, then SIGTERM, then SIGKILL; pass SIGTERM on.
+
+    A server gets SIGTERM at once, upon which it answers all accepted requests.
+    """
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield

@@ -144,8 +144,7 @@ def ending_of(
 ) -> Ending:
     """Return how a trial ended.
 
-    ``printed``: with a pattern, its output's last value. ``diverged``: the last is not finite, so the one before cannot
-    stand for it. ``series``: as in Ending.
+    ``printed``: with a pattern, its output's last value. ``diverged``: the last is not finite, and none before counts.
     """
     measured = receipt.measurements
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
@@ -181,8 +180,10 @@ def ending_of(
 
 
 def series_of(objective: Objective, ending: Ending) -> str | None:
-    """Return the full name under which scripts report the objective, as an ended trial shows it, or None: what came
-    several times while it ran, as a pruner needs it, else what it reported at all."""
+    """Return the full name under which scripts report the objective, as an ended trial shows it, or None.
+
+    What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
+    """
     return ending.series or next(
         (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
     )

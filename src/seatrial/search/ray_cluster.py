@@ -62,8 +62,10 @@ class RayNode:
 
 
 def connect(address: str | None, upload: Path | None = None) -> None:
-    """Join the cluster at ``address`` (HOST:PORT of its head; None: $RAY_ADDRESS, else this machine's) as a driver. Ray
-    copies ``upload`` to every node as its workers' folder. Raises SeatrialError."""
+    """Join the cluster as a driver. Raises SeatrialError in one sentence.
+
+    ``address``: HOST:PORT of its head; None: $RAY_ADDRESS, else this machine's. ``upload``: the workers' folder.
+    """
     import ray
 
     where = address or os.environ.get("RAY_ADDRESS") or "auto"
@@ -126,8 +128,7 @@ def nodes_of_cluster() -> list[RayNode]:
 
 
 def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
-    """Return the resources that a trial takes, by Ray's names. Raises UsageError for GPUs by name, or all;
-    CapacityError if no node has as many."""
+    """Return what a trial takes, by Ray's names. Raises UsageError: GPUs by name, or all; CapacityError: too many."""
     request, cpus = job.gpus, job.cpus or 1.0
     if request.kind in ("devices", "all") or request.profile is not None:
         raise UsageError(
@@ -150,8 +151,7 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
 
 
 def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Path) -> bool:
-    """Return True if every node sees this disk: it can read the marker file. Raises EngineUnavailableError, naming the
-    first node that cannot run a trial."""
+    """Return whether all nodes can read ``marker``. Raises EngineUnavailableError for the first that runs no trial."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -276,8 +276,7 @@ class NodeSearch(Search):
 
 
 def request_of(ids: list[str], requested: GpuRequest, gpus: tuple[Gpu, ...]) -> GpuRequest:
-    """Return a request for exactly the GPUs that Ray gave to this trial, by UUID. ``ids``: NVML's indices, or UUIDs if
-    the node was started with those. Raises GpuContractError for GPUs that are not there."""
+    """Return a request for the GPUs that Ray gave, as NVML's indices or UUIDs, by UUID. Raises GpuContractError."""
     if not ids:
         return GpuRequest("none")
     uuids = {**{str(gpu.index): gpu.uuid for gpu in gpus if gpu.mig is None}, **{gpu.uuid: gpu.uuid for gpu in gpus}}

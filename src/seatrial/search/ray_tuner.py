@@ -67,8 +67,7 @@ class StopReasons:
 
 
 class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
-    """Run trials on a node: start a run from ``config["order"]``, JSON for ray_cluster.run_trial, pass its messages on,
-    and end it when Tune stops it. A worker is reused: starting one takes seconds."""
+    """Run trials on a node by ``config["order"]``, JSON for ray_cluster.run_trial; reused, as a start takes seconds."""
 
     def setup(self, config: dict[str, Any], *, reasons: Any, project: str | None) -> None:
         """Keep the facts of this node. ``project`` is None if Ray has copied it into the working directory."""

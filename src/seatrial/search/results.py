@@ -133,8 +133,7 @@ def summary_line(trials: Sequence[Trial], objective: Objective | None, most: int
 
 
 def seconds_left(trials: Sequence[Trial], most: int | None, parallel: int, ends_at: float | None) -> float | None:
-    """Return the time until all trials have ended, by the mean of those that have, or until ``ends_at`` (see Search),
-    when the budget is used up; None if there is nothing to go by."""
+    """Return the time until all trials end, by the mean of ended ones, or until ``ends_at`` (see Search); else None."""
     spans = [
         trial.ended_at - trial.begun_at
         for trial in trials

@@ -327,8 +327,7 @@ def with_share(job: Job, host: Host) -> Job:
 
 
 def how_many(job: Job, host: Host) -> int:
-    """Return the number of trials at once: on GPUs by what each requests; on the CPU by --cpus, and one without it,
-    since a script takes all cores there are."""
+    """Return how many trials run at once: by requested GPUs; on the CPU by --cpus, or one, which takes all cores."""
     gpus = read_host(host).gpus
     wanted = job.gpus
     if wanted.kind == "none" or not gpus:

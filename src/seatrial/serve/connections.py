@@ -112,8 +112,7 @@ class Limited(HttpToolsProtocol):
         return any(waiting)
 
     def answer(self, cycle: RequestResponseCycle, status: int, headers: Headers, body: bytes, *, close: bool) -> None:
-        """Write the whole answer to a request at once. With ASGI's ``send`` the head would be a write, and a packet, of
-        its own, and each header would be checked."""
+        """Write a whole answer at once: ASGI's ``send`` would make a packet of its head and check each header."""
         if not cycle.keep_alive or close:
             cycle.keep_alive = False
             headers = [*headers, _CLOSE]

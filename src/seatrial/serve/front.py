@@ -45,8 +45,7 @@ _FRESH_S = 1.0
 
 
 class Front:
-    """One front. ``sock``: its end of the socketpair. ``counters``: its place in the common memory. ``signals``: those
-    to the process that starts it."""
+    """One front, with its ends of the socketpair and common memory; ``signals`` are those to its starter."""
 
     def __init__(
         self, options: Options, listener: socket.socket, sock: socket.socket, counters: Counters, signals: StopSignals

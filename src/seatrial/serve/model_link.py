@@ -38,8 +38,7 @@ class PendingRequest:
 
 
 class ModelLink(asyncio.Protocol):
-    """asyncio's protocol on the socketpair. ``on_change`` is called with each phase: ``loading`` → ``ready`` →
-    ``draining`` or ``lost``."""
+    """asyncio's protocol; calls ``on_change`` after each phase: ``loading`` → ``ready`` → ``draining`` or ``lost``."""
 
     def __init__(self, counters: Counters, queue: int, timeout_s: float, on_change: Callable[[], None]) -> None:
         self._counters, self._queue, self._timeout_s, self._on_change = counters, queue, timeout_s, on_change

@@ -30,8 +30,7 @@ Key = tuple[int, int]
 
 
 class Batcher:
-    """Keep the rows of all fronts that wait, first in, first out. Not for several threads. ``max_batch``: rows.
-    ``patience_s``: the longest that a row waits for a fuller batch."""
+    """Keep waiting rows, first in, first out, up to ``patience_s`` for a fuller batch. Not for several threads."""
 
     def __init__(self, max_batch: int, patience_s: float) -> None:
         self._max_batch, self._patience_s = max_batch, patience_s
@@ -58,8 +57,7 @@ class Batcher:
         return before - len(self._waiting)
 
     def patience_left_s(self, now_s: float, expected: int) -> float | None:
-        """Return how long to wait before the next batch: 0 is now; None if nothing waits. Waiting cannot fill it if all
-        ``expected`` rows are here."""
+        """Return how long to wait for a fuller batch: 0 if all ``expected`` rows are here, None if nothing waits."""
         if not self._waiting:
             return None
         if len(self._waiting) >= self._max_batch or len(self._waiting) >= expected:
@@ -83,8 +81,10 @@ class Batcher:
 
 
 class ModelLoop:
-    """The loop. ``links``: front → our end of its socketpair. ``on_gone``: called if a front's link has ended; returns
-    a new one, or None. ``tick``: called about once a second."""
+    """The loop. ``links``: front → our end of its socketpair.
+
+    ``on_gone``: called if a front's link has ended; returns a new one, or None. ``tick``: called about once a second.
+    """
 
     def __init__(
         self,

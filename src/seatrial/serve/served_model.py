@@ -46,8 +46,7 @@ def classifier(name: str, kind: str, taken: TensorSpec, labels: Sequence[str]) -
 
 
 class Reader(Protocol):
-    """Requests to rows and answers to JSON, in a front process. Picklable; imports no torch. Raises BadInputError with
-    one sentence for a request that it cannot read."""
+    """Requests to rows and answers to JSON, in a front. Picklable, without torch. Raises BadInputError: unreadable."""
 
     description: Description
 
@@ -65,8 +64,7 @@ class Reader(Protocol):
 class WarmUp:
     """The comparison before the first request is accepted.
 
-    ``examples``: saved ones that were compared, or 0. ``largest_difference``: of any output, absolute. ``seconds``: in
-    all.
+    ``examples``: saved ones compared. ``largest_difference``: absolute. ``seconds``: loading, capturing, comparing.
     """
 
     examples: int
@@ -82,12 +80,10 @@ class ServedModel(Protocol):
     max_batch: int
 
     def warm_up(self) -> WarmUp:
-        """Capture graphs, run every batch size once, compare with the saved outputs. Raises ServeError if the outputs
-        differ beyond tolerance, or are not finite."""
+        """Capture graphs, run each batch size, compare outputs. Raises ServeError: they differ, or are not finite."""
 
     def predict(self, rows: Sequence[Row]) -> list[Answer]:
-        """Compute one batch of at most ``max_batch`` rows; answers in the same order. Raises DeviceLostError without
-        the GPU, BadInputError for rows that do not fit the model."""
+        """Compute at most ``max_batch`` rows, in order. Raises DeviceLostError; BadInputError if they do not fit."""
 
 
 #: Largest difference of a probability. fp32 on another device and fp16 differ by less than 0.005 on trained networks;

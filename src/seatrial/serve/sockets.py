@@ -25,9 +25,10 @@ _DROP_SYN = ((0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0x
 
 
 def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
-    """Return a listening socket for each front, all on one port, among which the kernel deals out connections
-    (SO_REUSEPORT): of one socket for all, the front that wakes first takes all. Raises ServeError if the port is
-    taken."""
+    """Return a listening socket for each front, all on one port. Raises ServeError if the port is taken.
+
+    The kernel deals connections out to them (SO_REUSEPORT); with one, the front that wakes first would take all.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         first = _bound(family, host, port, shared=False)  # fails where another server has the port, also a shared one

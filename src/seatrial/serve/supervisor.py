@@ -167,8 +167,7 @@ class Supervisor:
 
 
 class Reports:
-    """Write what was served so far as a line of $SEATRIAL_EVENTS, every two seconds and at the end; nothing outside of
-    a run, or before the model is ready."""
+    """Write what was served to $SEATRIAL_EVENTS every two seconds and at the end, once the model is ready."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters

@@ -11,8 +11,7 @@ from seatrial.errors import UsageError
 
 
 def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
-    """Return (host, port); of a port alone on the loopback address. Raises UsageError, with ``command`` and ``port`` as
-    the next command to run."""
+    """Return (host, port), of a port alone the loopback's. Raises UsageError with ``command`` and ``port`` to run."""
     host, _, number = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not re.fullmatch("[0-9]{1,5}", number) or int(number) > 65535 or not _can_be_host(host):
@@ -40,8 +39,10 @@ def is_loopback(host: str) -> bool:
 
 
 def names_this_machine(host_header: str) -> bool:
-    """Return True if a request's Host header is a loopback name, as a server on the loopback address requires: a page
-    of another site may point its own name at 127.0.0.1."""
+    """Return True if a request's Host header is a loopback name, which a server on the loopback address requires.
+
+    Else a page of another site that points its own name at 127.0.0.1 could read the answers in a visitor's browser.
+    """
     name, _, port = host_header.rpartition(":")
     if not port.isdecimal():
         name = host_header

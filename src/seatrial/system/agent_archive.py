@@ -109,9 +109,8 @@ def _without_prose(source: bytes) -> bytes:
 def build(directory: Path, *, compiled: bool = False) -> Path:
     """Build the archive ``agent-<hash of its content>.pyz`` in ``directory``, unless it is there; return its path.
 
-    It is written aside and renamed, so that a reader never meets half of it. ``compiled``: with this Python's bytecode,
-    twice the size: a container's Python of this version then starts the agent with a quarter of the CPU. Raises
-    DiskError.
+    It is written aside and renamed, so that a reader never meets half of it. Raises DiskError. ``compiled``: with this
+    Python's bytecode, twice the size: a container's Python of this version starts the agent with a quarter of the CPU.
     """
     if not compiled:
         return _written(directory, _contents(), b"", zip_bytes)
@@ -133,8 +132,10 @@ def _written(
 
 
 def _with_bytecode(contents: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; another Python passes over it. Each is marked
-    unchecked, or zipimport would compare times of the source. Source: PEP 552; Lib/zipimport.py."""
+    """Add ``x.pyc`` to each ``x.py``, where zipimport looks first; it passes over one of another Python's.
+
+    Each is marked unchecked: else zipimport would compare times of the source. Source: PEP 552; Lib/zipimport.py.
+    """
     head = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little")
     both: dict[str, bytes] = {}
     for name, data in contents.items():
@@ -210,8 +211,7 @@ def start_copying(directory: Path, archive: Path) -> Future[Interpreter | None]:
 
 
 def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
-    """Return the copy in ``directory`` for an agent's archive, made where it is missing or older than its parts. None
-    if this Python cannot be copied: other than Linux with glibc. Raises DiskError."""
+    """Return the copy in ``directory``, made if missing or old; None: no Linux with glibc. Raises DiskError."""
     if sys.platform != "linux":
         return None
     program = Path(interpreter_program.__file__)

@@ -55,8 +55,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run to the end and capture both streams; the caller judges the exit code. Raises EngineUnavailableError without
-    the program, CommandTimeoutError if it was killed after ``timeout_s`` seconds."""
+    """Run to the end and capture both streams. Raises EngineUnavailableError: no program; CommandTimeoutError."""
     try:
         # Standard input is closed unless given, and the terminal is out of reach: a tool that wants a password must
         # fail, not hang. Ctrl-C is for us, who may be stopping a run with this command.
@@ -108,8 +107,10 @@ def stream(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Completed:
-    """Run to the end, handing over each line of both streams as it comes; all of it is ``stdout`` of the result. An
-    exception, Ctrl-C included, ends the command first. Raises EngineUnavailableError."""
+    """Run to the end, handing over each line of both streams as it comes; all of it is ``stdout`` of the result.
+
+    An exception, Ctrl-C included, ends the command before it goes on. Raises EngineUnavailableError.
+    """
     with contextlib.closing(_lines(argv, env, cwd)) as reading:
         while True:
             try:
@@ -121,8 +122,7 @@ def stream(
 
 
 def lines(argv: Sequence[str]) -> Iterator[str]:
-    """Run to the end, giving each line of both streams as it comes; a caller that stops early ends the command. Raises
-    EngineUnavailableError, and CommandError when the exit code is not 0."""
+    """Yield each line of both streams; stopping early ends the command. Raises EngineUnavailableError, CommandError."""
     ended = yield from _lines(argv, None, None)
     if ended.exit_code != 0:
         raise failed(Completed(ended.argv, ended.exit_code, stderr=ended.stdout))
@@ -189,8 +189,7 @@ def install_extra(extra: str) -> str:
 def spawn_detached(
     argv: Sequence[str], *, output: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> int:
-    """Start in a session of its own, which outlives the caller and its terminal, with both streams appended to
-    ``output``; return the process ID. Raises EngineUnavailableError."""
+    """Start in its own session, both streams appended to ``output``; return the PID. Raises EngineUnavailableError."""
     with output.open("ab") as file:
         process = _start(argv, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env, cwd=cwd)
     process.returncode = 0  # nobody waits for it through this object, which is not a leak
@@ -235,8 +234,7 @@ def piped(argv: Sequence[str]) -> Piped:
 
 
 def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
-    """Start a command that leaves a child behind, in its own session and the root folder, and ends at once; return the
-    child's standard input and output, as text. Raises EngineUnavailableError."""
+    """Start a command that leaves a child, in a session of its own; return its pipes. Raises EngineUnavailableError."""
     process = _start(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
     )

@@ -89,8 +89,7 @@ class Host:
             return None
 
     def client_call(self, engine: str) -> list[str]:
-        """Return an engine's program and global options: ``SEATRIAL_DOCKER`` or ``SEATRIAL_PODMAN``, or its name.
-        Raises UsageError if the variable is not a command line."""
+        """Return an engine's program and options: SEATRIAL_DOCKER, SEATRIAL_PODMAN or its name. Raises UsageError."""
         variable = f"SEATRIAL_{engine.upper()}"
         try:
             return shlex.split(self.env.get(variable, "")) or [engine]
@@ -233,8 +232,10 @@ def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Return True if it exists or can be made, and is this user's: another could put an agent of his own there. Links
-    are judged by who made them: anybody may make one in /var/tmp."""
+    """Return True if it exists or can be made, and is this user's: another could put an agent of his own there.
+
+    Links are judged by who made them: anybody may make one in /var/tmp.
+    """
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.mkdir(exist_ok=True)

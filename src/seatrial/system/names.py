@@ -63,8 +63,7 @@ class Names:
         return text
 
     def scrub(self, value: T, keep: Collection[str] = ()) -> T:
-        """Return the same JSON without them, also in the middle of texts, and without the value of a key that names a
-        secret; leave the values under a key of ``keep``."""
+        """Return the JSON without them and without values of secret keys; leave values under a key of ``keep``."""
         scrubbed: Any = value
         if isinstance(value, dict):
             scrubbed = {self._key(key): self._value(key, item, keep) for key, item in value.items()}

@@ -43,7 +43,9 @@ _SHOWN = {"quote": "' '", "plain": "' '", "lost": "", "gone": "", "end": ""}
 
 def in_old_syntax(text: str) -> tuple[str, tuple[Version, int] | None]:
     """Return (the text in the syntax of Python 3.10, (the Python that brought its newest syntax, line) or None).
-    Strings in a replacement field are dropped if an older parser cannot read the field."""
+
+    Strings in a replacement field are dropped if an older parser cannot read the field.
+    """
     written: list[str] = []
     newest: tuple[Version, int] | None = None
     at = 0

@@ -105,8 +105,7 @@ def _is_a_link(path: Path) -> UntrustedPathError:
 def open_source(path: Path) -> int:
     """Return a descriptor of what an absolute path names, and of nothing behind a link on its way.
 
-    Folders are opened; a file, pipe or device is held (O_PATH). Raises UntrustedPathError for a link, or without the
-    path.
+    Folders are opened; a file, pipe or device is held (O_PATH). Raises UntrustedPathError: a link, or nothing there.
     """
     descriptor, at = os.open("/", _FOLDER), Path("/")
     for part in path.parts[1:]:
@@ -179,8 +178,7 @@ def _copy_files(source: int, target: Path) -> list[str]:
 
 
 def write_inside(project: Path, *parts: str, data: bytes) -> Path:
-    """Replace a file of a project, made with its folders where it is missing; return its path. Raises
-    UntrustedPathError if a link is on the way by now; DiskError."""
+    """Replace or make a file of a project; return its path. Raises UntrustedPathError: a link on the way; DiskError."""
     path = project.joinpath(*parts)
     with folder(project, *parts[:-1], make=True) as held:
         write_atomically(path, data, folder=held)
@@ -223,8 +221,7 @@ def copy_file(source: Path, target: BinaryIO) -> None:
 def remove_tree(parent: int, name: str) -> None:
     """Delete a folder and all below it, or any other file of the name; a link is deleted, never what it points to.
 
-    However deep it is nested: folders in it are moved up before they are emptied, so two descriptors are enough. Raises
-    OSError.
+    However deep: folders in it are moved up before they are emptied, so two descriptors are enough. Raises OSError.
     """
     try:
         os.unlink(name, dir_fd=parent)
@@ -287,8 +284,7 @@ def files_below(
 ) -> Iterator[os.DirEntry[str]]:
     """Yield entries of regular files below a folder, as deep as paths go; at most so many are looked at.
 
-    A link is passed over, or with ``links`` named as what it is; so is a folder of ``skip``, or with a dot unless
-    ``hidden``.
+    A link is passed over, or named with ``links``; so is a folder of ``skip``, or with a dot unless ``hidden``.
     """
     left, looked_at = [str(top)], 0
     while left and looked_at < most_entries:

@@ -37,8 +37,10 @@ class _NotReadError(Exception):
 
 
 def real_project(project: Path) -> Path:
-    """Resolve the links in a project's path, once: what a link in its place leads to later is another project. Raises
-    UsageError for one that leads out of a project around it, which a script there may have made."""
+    """Resolve the links in a project's path, once: what a link in its place leads to later is another project.
+
+    Raises UsageError: it leads out of a project around it through a link, which a script there may have made.
+    """
     real = Path(os.path.realpath(project))
     for above in Path(os.path.abspath(project)).parents:  # noqa: PTH100  # resolve() would follow that link
         if (above / ".seatrial").is_dir() and not real.is_relative_to(os.path.realpath(above)):
@@ -106,8 +108,7 @@ def read_bytes(
 ) -> bytes:
     """Read the whole file. Raises ``refusal`` naming it if it is not there, no regular file, too large, or outside.
 
-    ``inside``: the project, which the file must lie in, links resolved; None: a file that the user or the machine
-    names.
+    ``inside``: the project, which the file must lie in, links resolved; None: a file of the user or machine.
     """
     try:
         descriptor = _open(path, inside)
@@ -219,8 +220,7 @@ _HEADER = re.compile(r"^[ \t]*\[")
 def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str) -> Path:
     """Write a table into seatrial.toml, or ``[tool.seatrial.NAME]`` if pyproject.toml is the file; return the file.
 
-    ``comment``: one line above the keys. Raises ConfigError if it cannot be edited so that all else in it stays the
-    same.
+    ``comment``: one line above the keys. Raises ConfigError if the rest of the file could not stay the same.
     """
     path, table = project / "seatrial.toml", name
     other = project / "pyproject.toml"
@@ -271,8 +271,7 @@ def own_table(path: Path) -> dict[str, Any]:
 
 
 def filled_in(path: Path, key: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """Return severity, message and fix of an entry of our own file, each ``{name}`` in them, or the whole text of one
-    of these names, replaced by its value."""
+    """Return severity, message and fix of our own file's entry, with each ``{name}``, or one of them, replaced."""
     entry, value = own_table(path)[key], lambda match: str(values[match[1]])
     parts = ("severity", "message", "fix")
     return {name: values[name] if name in values else re.sub(r"\{([a-z_]+)\}", value, entry[name]) for name in parts}

@@ -61,8 +61,7 @@ class Folder:
         self.path, self._mode, self._own, self._shared = path, mode, own, shared
 
     def load(self, name: str, *, max_bytes: int = MAX_BYTES) -> bytes:
-        """Return a record's bytes. Raises FileNotFoundError, or UntrustedPathError for a link, pipe, device or folder,
-        another user's file where that matters, or one that is too large."""
+        """Return a record's bytes. Raises FileNotFoundError; UntrustedPathError: no file, another user's, too large."""
         path = self.path / name
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
@@ -131,8 +130,7 @@ class Folder:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Hold an exclusive lock, so that two processes do not change the same record at once. Raises DiskError;
-        UntrustedPathError for something other than a file in its place."""
+        """Hold an exclusive lock on a record. Raises DiskError; UntrustedPathError for something else in its place."""
         with self.open_lock(name) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -168,8 +166,7 @@ def _whole(text: str) -> int:
 
 
 def typed(kind: Callable[..., T], data: Any) -> T:
-    """Make a dataclass of decoded JSON, each value checked by its annotation, without unknown keys. Raises TypeError
-    for a value of another type, out of range, or missing."""
+    """Make a dataclass of JSON by annotations, less unknown keys. Raises TypeError: wrong, out of range or missing."""
     if not isinstance(data, dict):
         raise TypeError(data)
     values = {}

@@ -55,8 +55,7 @@ Loss = Callable[..., Any]
 
 
 def trained_on(given: Any, parts: dict[str, Tensor], share: float) -> Tensor:
-    """Return the loss; add other numbers of a dictionary to ``parts``, weighted with ``share``. Raises InputError for a
-    value without a gradient, before autograd raises its own error."""
+    """Return the loss; add a dictionary's other numbers to ``parts`` by ``share``. Raises InputError: no gradient."""
     others: dict[str, Any] = given if isinstance(given, dict) else {}
     if others and "loss" not in others:
         raise InputError(f"the loss gives {', '.join(others)} but no 'loss' to train on")

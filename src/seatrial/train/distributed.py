@@ -33,8 +33,10 @@ WIRE: dict[torch.dtype, torch.dtype] = {torch.bfloat16: torch.bfloat16}
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among those that train together. Their decisions go over ``control``, a Gloo group that waits for no
-    GPU; None when alone."""
+    """This process among those that train together.
+
+    ``control``: a Gloo group for the ranks' decisions, which must not wait for the GPU; None when alone.
+    """
 
     rank: int
     world: int
@@ -86,8 +88,7 @@ class Ranks:
 
 @contextmanager
 def ranks(timeout_s: float = 600.0) -> Iterator[Ranks]:
-    """Open the ranks that torchrun started (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone. Raises InputError for
-    more ranks than GPUs on this machine."""
+    """Open torchrun's ranks (RANK, WORLD_SIZE, LOCAL_RANK), or this process alone. Raises InputError: too few GPUs."""
     world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     gpus = torch.cuda.device_count()
     if gpus and local_rank >= gpus:

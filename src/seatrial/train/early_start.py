@@ -24,8 +24,7 @@ _reading: dict[Path, Future[Any]] = {}
 
 
 def begin(read: tuple[Callable[[Path], Any], Path] | None = None) -> None:
-    """Begin what need not wait for torch: the GPU's context, and the data that ``read``, a function and a folder,
-    reads. Call ``imported`` after the imports."""
+    """Begin the GPU's context, and to ``read`` a folder, before torch is there. Call ``imported`` after the imports."""
     gc.disable()  # what is imported stays: to look for garbage in it takes an eighth of the imports' time
     if torch_cuda() is not None:
         # Set as torch sets it: before CUDA 12.2, a context otherwise loads every kernel of every library.

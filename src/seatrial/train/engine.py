@@ -75,8 +75,10 @@ class Graphed:
             self.step.micro_batch.halve(self.step.device, self.step.ranks.first)
 
     def _prepared(self) -> bool:
-        """Return True if every shape fits into memory on every rank. The ranks agree after each shape, so that none
-        waits for one that cannot, nor runs eagerly while others replay graphs."""
+        """Return True if every shape fits into memory on every rank.
+
+        After each shape the ranks agree: none waits for one that cannot, nor runs eagerly while others replay graphs.
+        """
         for phase in range(self.step.phases + 1):
             self.step.enter_phase(phase)
             for shape, longest in longest_runs(epochs_of(self.step, phase, self._epochs)).items():
@@ -152,8 +154,10 @@ def left_as_before(step: Step) -> Iterator[bool]:
 
 
 def watched_steps(step: Step, shape: Shape, *, fresh: bool) -> None:
-    """Run steps before a capture and watch the last, since the first may fill caches. Raises NotCapturable. ``fresh``:
-    the optimizer had no state before them."""
+    """Run steps before a capture and watch the last, since the first may fill caches. Raises NotCapturable.
+
+    ``fresh``: the optimizer had no state before them.
+    """
     seen, draws = capture.host_state(step), capture.host_draws(step.device)
     for _ in range(WARMUP_STEPS):
         step.point_at(shape)
@@ -186,8 +190,7 @@ def longest_runs(epochs: list[list[Span]]) -> dict[Shape, int]:
 def choose_engine(name: str, step: Step, note: Callable[[str], object], epochs: int | None = None) -> Engine:
     """Return the chosen engine, prepared for ``epochs`` (None: the step's); ``auto``: a graph on a GPU, else eager.
 
-    An engine that this machine cannot run is replaced by the next simpler one; ``note`` gets the reason. Raises
-    InputError for an unknown name.
+    One that this machine cannot run is replaced by a simpler one; ``note`` gets why. Raises InputError: unknown name.
     """
     if name not in NAMES:
         raise InputError(f"engine {name!r} is not one of {', '.join(NAMES)}")

@@ -97,8 +97,10 @@ def fit(
 
 
 def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
-    """Return the numbers of a test function, {} for one that prints them itself; of several ranks the mean, since one
-    that went on with its own might save or end while the others wait for it."""
+    """Return the numbers of a test function; {} for one that prints them itself.
+
+    Of several ranks the mean: with numbers of its own, one might save or end while the others wait for it.
+    """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise InputError(

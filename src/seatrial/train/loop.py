@@ -363,8 +363,7 @@ def _runs(shapes: list[Any], look: int, every_steps: int | None, done: int) -> l
 
 
 def _resume_place(settings: Settings, group: Ranks) -> Path | None:
-    """Return the place to resume from; after a restart by torchrun or of the pod, this run's own folder. One that joins
-    late counts restarts anew; where one rank goes on, all do."""
+    """Return the place to resume from: this run's own folder after a restart, by torchrun or of a pod, of any rank."""
     restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0" or "SEATRIAL_GO_ON" in os.environ
     if group.any(restarted) and settings.checkpoints and checkpoints(settings.checkpoints):
         return settings.checkpoints

@@ -65,7 +65,9 @@ class NormThen(nn.Module):
 
 def prepare(model: nn.Module, precision: Precision) -> tuple[str, ModuleKernels | None]:
     """Begin to compile the kernels that fit inside of any module; return a line that describes them, and those found.
-    None if no layer of the model runs by kernels here."""
+
+    None if no layer of the model runs by kernels here.
+    """
     if precision.device.type != "cuda" or precision.dtype not in REALS:
         return f"layers: torch's own, in {precision.name} on {precision.device.type}", None
     if reason := runtime.unavailable():

@@ -104,8 +104,7 @@ def settle_places(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def _begins_anew(place: Path | None) -> bool:
-    """Return True if seatrial named an earlier run that ended before its first checkpoint; a folder without one that a
-    person named is an error instead."""
+    """Return True if seatrial named an earlier run without a checkpoint yet; if a person did, that is an error."""
     from seatrial.train.saving.checkpoint import checkpoints
 
     named = os.environ.get(RESUME_DIR_VARIABLE)

@@ -52,8 +52,7 @@ class Precision:
 
 
 def choose_precision(name: str, device: torch.device, preferred: str = "tf32") -> Precision:
-    """Return the chosen format; ``auto`` takes ``preferred`` on a GPU that has it and fp32 elsewhere. Raises InputError
-    if the device has no such format."""
+    """Return the format; ``auto``: ``preferred`` if a GPU has it, else fp32. Raises InputError: the device lacks it."""
     if name not in NAMES:
         raise InputError(f"precision {name!r} is not one of {', '.join(NAMES)}")
     ampere = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE

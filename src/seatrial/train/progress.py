@@ -111,8 +111,7 @@ class EpochProgress:
         self._note(line)
 
     def _log_losses(self, losses: list[float]) -> None:
-        """Pass the losses from the first step on to the trackers, as many as they get, without those they have; under
-        another name than the epoch's mean, or one curve would jump at every epoch's end."""
+        """Pass losses from the first step on to trackers, as many as they get, under another name than the mean."""
         steps = len(self._step.source.spans)
         stride = max(1, (steps - self._first_step) // max(1, self._log_steps))
         first, epoch = (self._epoch - 1) * steps + self._first_step, self._epoch
@@ -137,8 +136,7 @@ def print_first(first: bool) -> Callable[[str], None]:
 
 
 def read_losses(step: Step, epoch: int, done: int) -> Tensor:
-    """Return the epoch's losses so far, [steps] on the CPU, averaged over the ranks. Waits for the device. Raises
-    DivergedError, with the first step, if one is not finite."""
+    """Wait for the device and return the losses so far, [steps] on the CPU, over all ranks. Raises DivergedError."""
     shares = torch.tensor([span.shape.share for span in step.source.spans], device=step.device)
     losses = (step.ranks.sum(step.losses * shares) / step.ranks.world).cpu()[:done]
     broken = (~losses.isfinite()).nonzero()

@@ -207,7 +207,9 @@ class Step:
 
     def restore(self, state: dict[str, Any], *, forget_optimizer: bool) -> None:
         """Put a snapshot of ``state`` back in place: a captured graph goes on using the same memory.
-        ``forget_optimizer``: it had no state yet: what it has now becomes as when it is fresh."""
+
+        ``forget_optimizer``: it had no state yet: what it has now becomes as when it is fresh.
+        """
         with torch.no_grad():
             for own, saved in zip(self.model.state_dict().values(), state["model"].values(), strict=True):
                 own.copy_(saved)
@@ -364,8 +366,10 @@ def place(model: nn.Module, device: torch.device) -> None:
 
 
 def module_kernels(model: nn.Module, precision: Precision, ranks: Ranks, reducer: Gradients) -> ModuleKernels | None:
-    """Return the kernels inside of the model, compiled, or None; the first rank prints which. The reducer waits for
-    gradients that they compute on a second stream."""
+    """Return the kernels inside of the model, compiled, or None if there are none. The first rank prints which.
+
+    The reducer waits for gradients that they compute on a second stream.
+    """
     from seatrial.train.module_patches import prepare  # torch.fx takes a quarter of a second to import
 
     described, found = prepare(model, precision)

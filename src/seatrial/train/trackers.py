@@ -44,8 +44,7 @@ class Trackers:
 
 
 class TensorBoardTracker:
-    """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder next to the models. ``tensorboard
-    --logdir FOLDER`` shows them within two seconds."""
+    """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder next to the models."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # torch's writer would need torch
@@ -101,8 +100,7 @@ TRACKERS: dict[str, tuple[Callable[[Path], Tracker], str]] = {
 
 
 def open_trackers(names: Sequence[str], folder: Path, *, first: bool = True) -> Trackers:
-    """Open the named trackers, and the events file if $SEATRIAL_EVENTS names one; on the first rank alone. Raises
-    InputError for one of another name or without its packages."""
+    """Open trackers, and the file of $SEATRIAL_EVENTS, on the first rank. Raises InputError: unknown, not installed."""
     trackers: list[Tracker] = []
     path = os.environ.get(EVENTS_VARIABLE)
     if first and path:

@@ -62,8 +62,7 @@ class Guard:
         return Wrong.ORIGIN if origin and origin.partition(b"://")[2] != host else None
 
     def log_in(self, scope: MutableMapping[str, Any]) -> Response | None:
-        """Turn ``?token=`` into a cookie, out of the address bar, history and logs. Returns a redirection, an answer
-        401 for a wrong token, or None if the address has no token."""
+        """Turn ``?token=`` into a cookie, out of history and logs; return a redirection, 401 if wrong, or None."""
         if self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)

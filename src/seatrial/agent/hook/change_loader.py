@@ -139,7 +139,8 @@ class LongestFirst:
             lengths[place] = length(self._dataset[index]) or 0
         for place in sorted(range(len(ahead)), key=lambda place: -lengths.get(place, 0)):
             yield ahead[place]
-        yield from indices
+        for index in indices:
+            yield index
 
     def __len__(self) -> int:
         return len(self._sampler)

@@ -325,10 +325,12 @@ class Models:
             calls.take_over(module)
 
     def _channels_last(self, module: Any, calls: ModuleCalls) -> Optional[str]:
-        is_laid_out = module in self._converted or getattr(module, "module", None) in self._converted
-        why = None if is_laid_out else self._lay_out(module)
-        calls.channels_last = why is None
-        return why
+        if module not in self._converted and getattr(module, "module", None) not in self._converted:
+            why = self._lay_out(module)
+            if why is not None:
+                return why
+        calls.channels_last = True
+        return None
 
     def _before_ddp(self, module: Any) -> None:
         """Lay the weights out before DDP is made, since DDP lays its buckets out as the weights lie then."""
@@ -384,7 +386,7 @@ class Models:
 
 
 def on_one_gpu(module: Any) -> bool:
-    """Return whether this is a DataParallel that calls its module itself, in this thread. Source: torch 2.13."""
+    """Return whether a DataParallel calls its module itself, in this thread. Source: its forward, torch 2.13."""
     is_one = any(kind.__name__ == "DataParallel" for kind in type(module).__mro__)
     return is_one and len(getattr(module, "device_ids", (0, 0))) <= 1 and hasattr(module, "module")
 

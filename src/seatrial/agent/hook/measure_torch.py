@@ -67,8 +67,7 @@ def has_callbacks() -> bool:
 
 
 def compiling_is_here(callback: Any) -> None:
-    """Register for the start of a compilation, before torch.compile looks at anything. Source:
-    torch/_dynamo/callback.py, 2.4."""
+    """Register for a compilation's start, before any look at the code (torch/_dynamo/callback.py, since 2.4)."""
     measuring = _BEGUN.get("torch")
     register = getattr(getattr(callback, "callback_handler", None), "register_start_callback", None)
     if measuring is not None and register is not None:

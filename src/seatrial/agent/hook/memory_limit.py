@@ -32,7 +32,7 @@ def limit_torch(torch: Any) -> None:
 
 
 def set_torch_fractions(torch: Any) -> None:
-    """Limit the allocator to a fraction of each device's memory, of a rank's own alone: it makes a context there."""
+    """Limit the allocator to a fraction of a device's memory, for a rank its own: this makes a context there."""
     rank = os.environ.get("LOCAL_RANK")
     for index in range(torch.cuda.device_count()) if rank is None else [int(rank)]:
         total_bytes = torch.cuda.get_device_properties(index).total_memory
@@ -48,8 +48,10 @@ def set_torch_fractions(torch: Any) -> None:
 
 
 def largest_gpu_bytes() -> Optional[int]:
-    """Return the memory of the largest GPU that this process sees, from the driver, without a context; None without
-    one. A framework takes one fraction for all GPUs: the largest one's keeps the limit on each."""
+    """Return the memory of the largest GPU that this process sees; None without one.
+
+    Frameworks take one fraction for all GPUs: the largest one's keeps the limit on each. The driver needs no context.
+    """
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -254,4 +256,7 @@ def tensorflow_peaks_bytes() -> List[int]:
     current = context.context_safe()
     if not getattr(current, "_initialized", False) or not hasattr(current, "get_memory_info"):  # before 2.5
         return []
-    return [current.get_memory_info(device.name)["peak"] for device in current.list_logical_devices("GPU")]
+    peaks = {}
+    for device in current.list_logical_devices("GPU"):
+        peaks[device.name] = current.get_memory_info(device.name)["peak"]
+    return list(peaks.values())

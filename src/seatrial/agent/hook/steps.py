@@ -171,7 +171,7 @@ class Recorder(StepLines):
             self.evaluated()
 
     def gradients_on(self) -> None:
-        """Count the context without gradients, which is left, as evaluation if it took as long as so many steps."""
+        """Count the outermost context without gradients, which is left, as evaluation if it took many steps' time."""
         _, began_s, before = self.without
         steps_s = (self._last_step_s - (self._first_step_s or 0.0)) / max(1, self.steps - 1)
         if perf_counter() - began_s > _EVALUATION_STEPS * steps_s:

@@ -31,8 +31,7 @@ _MOST_SITES = 5
 
 
 class Windows(WindowWrappers):
-    """Opens and closes windows, and sums up what was seen in them. What is in ``also`` is called with True when a
-    window opens, with False when it closes."""
+    """Opens and closes windows and sums them up; calls each of ``also`` with True at the start and False at the end."""
 
     def __init__(self, torch: Any, recorder: Recorder) -> None:
         super().__init__(torch, recorder)

@@ -215,8 +215,7 @@ class TrialClock:
         return self.began_s
 
     def _is_over(self, step: int, now_s: float) -> bool:
-        """Return whether this rank ends here. Steps of a GPU that is behind count by the host's time, and are
-        awaited."""
+        """Return whether this rank ends here. A GPU's steps count by the host's time and are awaited."""
         rank, world = ranks(self.torch)
         if world > 1 and rank:
             return False

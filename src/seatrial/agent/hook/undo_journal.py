@@ -58,8 +58,10 @@ def counts() -> Dict[str, Any]:
 
 
 def _skip_saving(owner: Any, name: str) -> None:
-    """Make ``owner.name(what, path)`` write an empty file, which a script may rename or link (timm does), and none over
-    a file; into a buffer it writes as ever."""
+    """Make ``owner.name(what, path)`` write an empty file, and none over a file; into a buffer it writes as ever.
+
+    The empty file is there because a script may rename or link it (timm does).
+    """
 
     def around(original: Any) -> Any:
         def save(*args: Any, **kwargs: Any) -> Any:

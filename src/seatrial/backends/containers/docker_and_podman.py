@@ -118,7 +118,7 @@ class Podman(ContainerEngine):
     def argv(self, client_call: Sequence[str], container: ContainerPlan, image: str, **options: Any) -> list[str]:
         """Return the command line. Raises GpuContractError for ``--gpus``, which Podman accepts and ignores.
 
-        Source: podman-run(1), "--gpus: provided for compatibility"; seen with 4.3.1.
+        Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 it ends with 0 without a GPU.
         """
         if container.gpus_flag is not None:
             raise GpuContractError(

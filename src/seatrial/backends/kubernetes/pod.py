@@ -94,7 +94,7 @@ def _environment(cluster: ClusterPlan) -> list[Manifest]:
 
 
 def _resources(cluster: ClusterPlan) -> Manifest:
-    """Return requests equal to limits, unless the job has its own: such a pod is the last to be evicted.
+    """Return requests equal to limits, as GPUs need, unless the job has its own: such a pod is evicted last.
 
     CPU and memory that the job leaves open are requested without a limit, so that no full node takes the pod and no
     unchosen limit kills it. A requested size of /dev/shm is memory that will be needed.

@@ -89,8 +89,10 @@ def _requires(machine: Machine) -> Verdict:
 
 
 def meets(requirement: str, cuda: str, driver: str, names: list[str]) -> bool:
-    """Return True if one of the alternatives holds: spaces stand for or, commas for and. Source: NVIDIA Container
-    Toolkit documentation, "Constraints": cuda>=12.4 brand=tesla,driver>=470,driver<471 …"""
+    """Return True if one of the alternatives holds: spaces stand for or, commas for and.
+
+    Source: NVIDIA Container Toolkit documentation, "Constraints": cuda>=12.4 brand=tesla,driver>=470,driver<471 …
+    """
     brand = "tesla" if any(FORWARD_COMPATIBLE.search(name) for name in names) else "geforce"
     values = {"cuda": cuda, "driver": driver, "brand": brand}
     return any(all(_holds(term, values) for term in terms.split(",")) for terms in requirement.split())

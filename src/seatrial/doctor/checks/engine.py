@@ -222,8 +222,7 @@ def daemon_json_path(machine: Machine) -> str:
 
 
 def merged(text: str, wanted: dict[str, Any]) -> str:
-    """Merge ``wanted`` into the file's text, table by table; every other key stays, in its place. Raises EngineError
-    for a file that does not hold a JSON object."""
+    """Merge ``wanted`` into the file's text, table by table; other keys stay. Raises EngineError: no JSON object."""
     try:
         settings = json.loads(text) if text.strip() else {}
     except ValueError as error:

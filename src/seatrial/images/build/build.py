@@ -32,7 +32,7 @@ _REMEMBERED_LINES = 400
 
 @dataclass(frozen=True)
 class BuildResult:
-    """Hold a built image. ``seconds``: wall time of the whole call; ``cached``: the tag was there already."""
+    """Hold a built image. ``image_id``: ``sha256:…``; ``seconds``: of the whole call; ``cached``: nothing was built."""
 
     image_id: str
     env: Mapping[str, str]

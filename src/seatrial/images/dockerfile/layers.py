@@ -178,11 +178,11 @@ def program() -> bytes:
 
 
 def digest_of(texts: dict[str, str], folder: str, slimmer: bytes = b"") -> str:
-    """Return a digest of a folder's files and our programs, long enough that no project can meet another's."""
+    """Return a digest of a folder's files and our programs: Buildah does not look into what a step mounts."""
     files = {name: text for name, text in texts.items() if name.startswith(f"{folder}/")}
     digest = hashlib.sha256(json.dumps(files, sort_keys=True).encode())
     digest.update(hashlib.sha256(program()).digest() + hashlib.sha256(slimmer).digest())
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:32]  # long: a project chooses what goes in, and must not meet another's
 
 
 def _binaries(lines: Iterable[str], but: Collection[str] = ()) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def further_environments(folder: Path) -> list[str]:
 
 
 def read_pixi(file: Path) -> Requirements | None:
-    """Read pixi's default and GPU features; None: no packages. Format: pixi.sh/latest/reference/pixi_manifest"""
+    """Read pixi's default and GPU features (pixi.sh/latest/reference/pixi_manifest), or None. Raises ConfigError."""
     whole = read_toml(file, inside=file.parent)
     table = whole if file.name == "pixi.toml" else as_table(whole, "tool", "pixi")
     features, default = as_table(table, "feature"), as_table(table, "environments").get("default", ())

@@ -1,4 +1,4 @@
-"""Read a wheel's file name: packaging.python.org/en/latest/specifications/binary-distribution-format"""
+"""Read a wheel's file name (packaging.python.org/en/latest/specifications/binary-distribution-format)."""
 
 from __future__ import annotations
 

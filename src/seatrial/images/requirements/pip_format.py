@@ -1,4 +1,4 @@
-"""Read requirements.txt as pip does: https://pip.pypa.io/en/stable/reference/requirements-file-format/"""
+"""Read requirements.txt as pip does (https://pip.pypa.io/en/stable/reference/requirements-file-format/)."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class ParsedModules:
         self._modules: dict[Path, Module | None] = {}
 
     def at(self, path: Path) -> Module | None:
-        """Return the file's module; None: too long, one too many, or unparsed. Raises TargetError: it is the script."""
+        """Return the file's module; None if too long, one too many or not parsed. Raises TargetError for the script."""
         if path not in self._modules:
             if len(self._modules) >= _MAX_FILES:
                 return None

@@ -20,7 +20,7 @@ from seatrial.system.host import HUB_TOKEN, WANDB_KEY, Host, login
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
 #: Variables"; python(1).
 STEERING = re.compile(r"LD_|GLIBC_|GCONV_|MALLOC_|PYTHON|(LOCPATH|NLSPATH|HOSTALIASES|RES_OPTIONS|TZDIR)$")
-OURS = {"PYTHONUNBUFFERED": "1"}
+OURS = {"PYTHONUNBUFFERED": "1"}  # else the last lines before a crash are lost in a buffer
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}

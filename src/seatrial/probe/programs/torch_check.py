@@ -16,8 +16,10 @@ TYPES = (("float32", (3, 0)), ("float64", (3, 0)), ("float16", (5, 3)), ("bfloat
 
 
 def check(types: bool = False) -> Dict[str, Any]:
-    """Return ``{"torch": {version, cuda, arch_list} or None, "kernels": [...], "error": sentence or None}``. With
-    ``types`` run a kernel of each of TYPES that the GPU has, in place of one."""
+    """Return ``{"torch": {version, cuda, arch_list} or None, "kernels": [...], "error": sentence or None}``.
+
+    ``types``: run a kernel of each of TYPES that the GPU has, in place of one.
+    """
     result: Dict[str, Any] = {"torch": None, "kernels": [], "error": None}
     try:
         torch = importlib.import_module("torch")

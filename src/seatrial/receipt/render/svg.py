@@ -165,8 +165,10 @@ _STACK_WIDTH, _STACK_HEIGHT = 1000, 100
 
 
 def draw_stack(plot: Plot, colours: Sequence[str]) -> tuple[str, list[tuple[float, str]]]:
-    """Draw lines in percent that share their points, stacked; each point is of the time since the point before. Return
-    an ``<svg>`` without text, and (percent of its width, label) of the ticks below it."""
+    """Draw lines in percent that share their points, stacked; each point is of the time since the point before.
+
+    Returns an ``<svg>`` without text, and (percent of its width, label) of the ticks below it.
+    """
     xs = [x for x, _ in plot.lines[0].points]
     begin_s, seconds = xs[0], max(xs[-1] - xs[0], 1e-9)
     at_x = [_STACK_WIDTH * (x - begin_s) / seconds for x in xs]

@@ -273,8 +273,7 @@ def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:
 
 
 def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Iterator[tuple[Path, int, float]]:
-    """Yield (path, bytes, modification time) of the files that match, or have a model's suffix. A container may write
-    here: no link is followed, entries are capped."""
+    """Yield (path, bytes, modification time) of files that match or are models: through no link, and capped."""
     from seatrial.system.nofollow import NO_RESULTS, files_below
 
     if not patterns:

@@ -84,8 +84,7 @@ def _step_plots(steps: ReportedSteps) -> list[Plot]:
 
 
 def _anatomy_plots(run: RunEvidence) -> list[Plot]:
-    """Return the parts of the first rank's steps as shares of the time since the point before. All lines have the same
-    points, and no more than are kept, so that they can be stacked."""
+    """Return the parts of rank 0's steps as shares of the time since the point before, at common points to stack."""
     over_time = run.evidence.anatomy[0].over_time if run.evidence.anatomy else ()
     each = -(-len(over_time) // (MAX_POINTS // 2)) or 1
     stretches: list[tuple[float, dict[str, float]]] = []

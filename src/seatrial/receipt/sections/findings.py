@@ -180,8 +180,7 @@ def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) ->
 
 
 def _started_from(path: str, plan: Plan) -> str | None:
-    """Return the script's own folder, where its modules are found, if the path is right from there; None if the target
-    starts there already."""
+    """Return the script's own folder if the path is right from there; None if the target starts there already."""
     from seatrial.job.reading.modules import is_file
 
     target = plan.job.target
@@ -283,8 +282,7 @@ _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 
 
 def pasteable(finding: Finding, plan: Plan) -> Finding:
-    """Return the finding with a fix to paste: its own target in place of … and its ID in place of RUN; of a process,
-    only the alternative in the fix's comment, without options of a container."""
+    """Return the finding with a fix to paste: its own target and ID in it, and for a process no container's options."""
     if finding.fix is None or "seatrial " not in finding.fix:
         return finding
     command, _, comment = finding.fix.partition("   # ")
@@ -306,8 +304,10 @@ def _with_fix(finding: Finding, fix: str | None) -> Finding:
 
 
 def _run_again(plan: Plan) -> tuple[list[str], list[str]]:
-    """Return the words behind ``seatrial run`` before ``--``, and ``--`` with the rest, to run it again; with GPUs as
-    they were requested, and without ``--env``, whose values may be private."""
+    """Return the words behind ``seatrial run`` before ``--``, and ``--`` with the rest, to run it again.
+
+    Place and GPUs are as they were requested. ``--env`` is left out: a value may be private.
+    """
     words = shlex.split(plan.target_line)
     end = words.index("--") if "--" in words else len(words)
     before, job = words[:end], plan.job

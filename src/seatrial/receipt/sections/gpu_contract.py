@@ -122,8 +122,10 @@ def shared_with(run: RunEvidence, *, but_for_its_own_work: bool = False) -> str 
 
 
 def _trained_on_gpu(run: RunEvidence) -> Judgement:
-    """Require the optimizer's parameters on the GPU; not judged if it held as much as those on the CPU, which may be
-    offloaded, or more than a small kernel takes."""
+    """Require the optimizer's parameters on the GPU.
+
+    Those on the CPU may be offloaded: not judged if the GPU held as much, or more than a small kernel takes.
+    """
     if not run.plan.job.criteria.trained_on_gpu:
         return Judgement("not judged", "disabled in [criteria]")
     ranks = [rank for rank in run.evidence.anatomy if text(rank.facts.get("device"))]
@@ -181,8 +183,10 @@ def _kept_busy(run: RunEvidence) -> Judgement:
 
 
 def unused_gpus(run: RunEvidence) -> tuple[Gpu, ...]:
-    """Return the requested GPUs on which the target, which finished, had no CUDA context, or one without work. The
-    agent looks every 0.05 to 0.1 s at first; if it could not look until the end, nothing is known."""
+    """Return the requested GPUs on which the target, which finished, had no CUDA context, or one without work.
+
+    The agent looks every 0.05 to 0.1 s at first; if it could not look until the end, nothing is known.
+    """
     exited, started = run.evidence.exited, run.evidence.target_started
     if exited is None or started is None or exited.number("exit_code") != 0:
         return ()

@@ -54,8 +54,10 @@ class GpuUse(Record):
 
 
 class Metric(Record):
-    """A number that the target reported, or that was read from its output (``source``: ``printed: line 312``). ``best``
-    only if its name shows the better direction. ``ended_as``: nan or inf after the last number."""
+    """A number that the target reported, or that was read from its output (``source``: ``printed: line 312``).
+
+    ``best`` only if its name shows the better direction. ``ended_as``: nan or inf, if that came after the last number.
+    """
 
     name: str
     first: float

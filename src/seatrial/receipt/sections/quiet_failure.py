@@ -74,8 +74,10 @@ def did_nothing(run: RunEvidence) -> Finding | None:
 
 
 def failed_quietly(run: RunEvidence) -> Finding | None:
-    """Return the finding for a target that printed an exception and ended with 0, unless it saved a model and printed
-    more behind the exception: a plot or an upload failed."""
+    """Return the finding for a target that printed an exception and ended with 0.
+
+    It does not apply to one that saved a model and printed more behind the exception: a plot or an upload failed.
+    """
     if run.plan.job.serve is not None or run.cause.id != "finished" or not run.output.ends_with_exception:
         return None
     last = run.output.after_stderr[-1:]

@@ -196,8 +196,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _diagnosis(run: RunEvidence) -> Diagnosis | None:
-    """Return the diagnosis of the run's bound; None without GPUs, of a server, of a tune, with too few samples in the
-    window, or beside another process's work."""
+    """Return the run's bound; None without GPUs or enough samples, of servers and tunes, or beside another's work."""
     from seatrial.diagnosis.advice import in_framework
     from seatrial.diagnosis.rules import diagnose
     from seatrial.receipt.sections.gpu_contract import shared_with

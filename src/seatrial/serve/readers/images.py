@@ -133,8 +133,7 @@ class ImageReader:
 
 
 def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarray:
-    """Cut out a drawing, scale its longer side to ``box`` pixels, move its centre of mass to the middle. Source of the
-    procedure and of MNIST's box of 20: http://yann.lecun.com/exdb/mnist/."""
+    """Cut out a drawing, scale its longer side to ``box`` (MNIST: 20), centre its mass: yann.lecun.com/exdb/mnist."""
     ink_HW = figure_HW > INK
     rows, columns = np.flatnonzero(ink_HW.any(1)), np.flatnonzero(ink_HW.any(0))
     out = np.zeros((height, width), np.uint8)
@@ -156,8 +155,7 @@ def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarr
 
 
 def _opened(data: bytes) -> Image.Image:
-    """Open the image by its head: nothing is decoded yet. Raises BadInputError for no image or several frames,
-    TooMuchError for more than MOST_PIXELS."""
+    """Open the image's head alone. Raises BadInputError: no image, several frames; TooMuchError: above MOST_PIXELS."""
     with _readable(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the size is checked below
         image = Image.open(io.BytesIO(data), formats=FORMATS)

@@ -93,8 +93,10 @@ class TensorReader:
     description: Description
 
     def rows(self, body: Any) -> tuple[list[Row], bool]:
-        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names. Lists
-        that are as deep as the model's input are one row under any name."""
+        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare list, or an object of the model's own names.
+
+        Lists that are as deep as the model's input are one row under any name.
+        """
         given, several = self._inputs(body)
         return [self._row(row) for row in given], several
 

@@ -113,7 +113,9 @@ def capture(run: Callable[[], tuple[Tensor, ...]], pool: Any = None) -> tuple[to
 
 class watched:
     """Check after a CUDA error in this block if the device is lost: then nothing works on it until the process ends.
-    Raises DeviceLostError, and ServeError when there is too little memory."""
+
+    Raises DeviceLostError, and ServeError when there is too little memory.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -134,8 +134,7 @@ class TensorModel:
 
 
 class SavedWith:
-    """The card and the examples of a model's file; each is None where it is missing. Raises TrainError if one of them
-    is damaged, or the card is of another file."""
+    """A model file's card and examples, each None if missing. Raises TrainError: damaged, or of another file."""
 
     def __init__(self, path: Path) -> None:
         card, self.examples = card_path(path), examples_of(path)
@@ -185,8 +184,7 @@ class SavedWith:
 
 
 def open_pt2(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
-    """Open a model of images if the examples hold their normalisation; else its bare tensors. Raises TrainError if it
-    is truncated, or a program that cannot be served."""
+    """Open a model of images if examples hold its normalisation, else of tensors. Raises TrainError if it cannot."""
     saved, program = SavedWith(path), load_program(path)
     if device.type == "cuda":
         from torch.export.passes import move_to_device_pass
@@ -249,8 +247,10 @@ def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) ->
 
 
 def _specs(path: Path, given: Sequence[tuple[str, Any, Sequence[Any]]]) -> tuple[tuple[TensorSpec, ...], int | None]:
-    """Return the inputs of a row, and the only batch that the program takes, from (name, type, shape) of each input,
-    the batch in front; a side that varies is not a positive integer."""
+    """Return the inputs of a row, and the only batch that the program takes.
+
+    ``given``: (name, type, shape) of each input, the batch in front; a side that varies is not a positive integer.
+    """
     specs, batches = [], set()
     for name, dtype, shape in given:
         known = datatype(dtype)

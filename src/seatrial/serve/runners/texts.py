@@ -158,8 +158,10 @@ class Bert:
             raise ServeError(f"the model is not a BERT classifier: {error} is missing or wrong") from error
 
     def __call__(self, tokens_RW: Tensor, positions_RW: Tensor, texts_RW: Tensor, firsts_N: Tensor) -> Tensor:
-        """Return logits [N, K] in fp32 of texts that begin at ``firsts_N``, in R × W counted along. ``texts_RW``: which
-        text a token is of; padding is one of its own."""
+        """Return logits [N, K] in fp32.
+
+        ``texts_RW``: which text a token is of; padding is one. ``firsts_N``: where texts begin, in R × W counted along.
+        """
         width = self.words.shape[1]
         hidden = F.embedding(tokens_RW, self.words) + F.embedding(positions_RW, self.positions)
         hidden = F.layer_norm(hidden, (width,), *self._embedded, self._epsilon)

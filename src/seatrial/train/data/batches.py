@@ -79,8 +79,10 @@ def batches(
 
 
 class ResidentBatches:
-    """Batches of a set that is on the device. ``load`` consists of device operations only, so that a CUDA graph can
-    capture it."""
+    """Batches of a set that is on the device, gathered there.
+
+    ``load`` consists of device operations only and follows a tensor, so that a CUDA graph can capture it.
+    """
 
     resident = True
 
@@ -106,8 +108,10 @@ class ResidentBatches:
 
 
 class StreamedBatches:
-    """The same batches in the same order, read while the device computes. An example's random draws follow from seed,
-    epoch and place, so that a resumed training repeats them with any number of processes."""
+    """The same batches in the same order, read while the device computes.
+
+    Random draws follow from seed, epoch and place, not from processes, so that a resumed training repeats them.
+    """
 
     resident = False
 

@@ -42,8 +42,7 @@ ARCHIVE, FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
 def read_records(folder: Path) -> Bytes:
     """Read all records, [60000, 3073], the test set's last, from ``.bin``, ``.bin.xz`` or the archive.
 
-    They lie in ``folder`` or in a usual subfolder. Raises DataError for a file that is missing, of another length, or
-    differs from the published one.
+    They lie in ``folder`` or a usual subfolder. Raises DataError: a file is missing or differs from the published.
     """
     if not folder.is_dir():
         raise DataError(f"the data folder {folder} does not exist", fix="name it with --data DIR")

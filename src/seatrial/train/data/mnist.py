@@ -64,8 +64,7 @@ class IdxFolder:
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """Read the array in an IDX file, ``.gz`` or plain. Raises DataError, with the bytes expected and got, for a file
-    that is not IDX, of other dimensions, truncated or too long."""
+    """Read the array in an IDX file, ``.gz`` or plain. Raises DataError: not IDX, other dimensions, another length."""
     header_bytes, size = 4 + 4 * dimensions, 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -134,8 +134,7 @@ def in_one_sentence() -> Iterator[None]:
 
 
 def inspect_samples(dataset: Any) -> tuple[Any, bool]:
-    """Read a few examples twice; return them as a batch, and False if they differ: they are augmented at random. Raises
-    DataError if they do not fit together, or hold other values than numbers."""
+    """Read a few examples twice; return a batch, and False if they differ by augmentation. Raises DataError."""
     count = len(dataset)
     chosen = sorted({place * count // INSPECTED for place in range(INSPECTED)})
     with host_random_numbers_kept():

@@ -54,8 +54,10 @@ def norm_act_module(dtype: torch.dtype, channels: int, activation: str) -> Kerne
 
 
 class Totals:
-    """Zeros in fp64 for one call of a layer: [2, C] for its sums forward, and as many for those backward, which are
-    still zero while ``current``."""
+    """Zeros in fp64 for one call of a layer: [2, C] for its sums forward, and as many for those backward.
+
+    ``current``: those of the backward pass are still zero, and nobody else's.
+    """
 
     def __init__(self, zeros_22C: Tensor) -> None:
         self.zeros, self.current = zeros_22C, True

@@ -41,8 +41,10 @@ def dropout_keys(places: int, device: torch.device) -> Tensor:
 
 
 def dropout_mask(key: Tensor, numbers: Tensor, share: float) -> Tensor:
-    """Return the kernels' mask of the shape of ``numbers`` (int64, below 2^32): 0 for a dropped element, else its
-    factor; fp32. ``key``: [2]."""
+    """Return the kernels' mask: 0 for a dropped element, else its factor; fp32, of the shape of ``numbers``.
+
+    ``key``: [2]. ``numbers``: int64, below 2^32.
+    """
     first, second = key.long()
     x = ((numbers >> 1) ^ first) & _WORD
     x = ((x ^ (x >> 17)) * 0xED5AD4BB) & _WORD

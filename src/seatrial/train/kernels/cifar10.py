@@ -64,8 +64,10 @@ _whitened = differentiable(_whiten, _whiten_back)
 
 
 def whitened_gelu(images: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Compute gelu(layer(images)): by these kernels on a GPU, else by torch's layers. The kernels fill the channels up
-    with zeros to the next 32, for which cuDNN has faster convolutions."""
+    """Compute gelu(layer(images)): by these kernels on a GPU, else by torch's layers.
+
+    The kernels fill the channels up with zeros to the next 32, for which cuDNN has faster convolutions.
+    """
     if runtime.usable(images.device) and fits(layer, images):
         return _whitened(images, layer.weight, layer.bias)
     return F.gelu(layer(images))

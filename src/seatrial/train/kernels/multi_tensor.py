@@ -31,8 +31,7 @@ Group = tuple[dict[str, Any], tuple[list[Tensor], ...]]
 
 
 def _filled_in(kernels: KernelModule, types: dict[str, str], picked: Iterable[tuple[int, str]]) -> KernelModule:
-    """Fill in pointers of each tensor, by name and type, and the lines that pick the tensor of a block. ``picked``:
-    each tensor's blocks, and more assignments for it."""
+    """Fill in pointers of each tensor (``types``), and the lines that pick the tensor of a block (``picked``)."""
     pointers, lines, places, before = [], [], [], 0
     for n, (blocks, more) in enumerate(picked):
         pointers.append(", ".join(f"{kind} {name}{n}" for name, kind in types.items()))
@@ -60,8 +59,7 @@ def takes_adam(groups: list[Group], device: torch.device) -> bool:
 
 
 def adam(groups: list[Group], done: Tensor, *, decoupled: bool) -> None:
-    """Update the parameters and their moments. ``done``: steps with this one, a scalar on the device. ``decoupled``:
-    weight decay as AdamW has it."""
+    """Update parameters and moments; ``done``: steps with this one, a device scalar; ``decoupled``: AdamW's decay."""
     tensors: list[Tensor] = []
     pieces: list[tuple[int, float]] = []
     for group, kinds in groups:

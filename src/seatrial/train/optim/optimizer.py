@@ -33,8 +33,7 @@ SMALLEST_CHUNK = 2048
 
 
 class Optimizer(ABC):
-    """Base of this library's optimizers. ``groups``: dictionaries with ``params`` and options, or parameters.
-    ``defaults``: options of the groups that do not name their own."""
+    """Base of this library's optimizers; ``groups``: parameters, or dictionaries with options besides ``defaults``."""
 
     #: Tells torch's GradScaler to hand over scale and overflow as tensors instead of waiting for them.
     _step_supports_amp_scaling = True
@@ -83,8 +82,10 @@ class Optimizer(ABC):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``: in one launch for a small model on a GPU, within rounding
-    of torch's. Otherwise in torch's fused kernel, cut so that it fills the GPU, with torch's numbers."""
+    """Adam (Kingma and Ba 2015), or AdamW with ``decoupled``: in one launch for a small model on a GPU.
+
+    Otherwise in torch's fused kernel, cut so that it fills the GPU, with torch's numbers. One launch: within rounding.
+    """
 
     def __init__(
         self, groups: Iterable[Any], learning_rate: Tensor, weight_decay: float = 0.0, *, decoupled: bool = False
@@ -142,8 +143,7 @@ def chunk_size(sizes: tuple[int, ...]) -> int:
 
 
 def pieces(tensor: Tensor, size: int) -> list[Tensor]:
-    """Cut the tensor's memory into pieces of at most ``size`` elements, unless torch would cut it like that. A dense
-    tensor only: its elements lie side by side, in any order."""
+    """Cut a dense tensor's memory into pieces of at most ``size`` elements, unless torch would cut it like that."""
     if size == CHUNK or tensor.numel() <= size:
         return [tensor]
     return list(torch.split(tensor.as_strided((tensor.numel(),), (1,)), size))

@@ -50,8 +50,7 @@ def _warmed_up(warmup: float, then: Schedule) -> Schedule:
 
 
 def by_group(given: Any, groups: int, steps: int, every: int) -> list[Schedule]:
-    """Return a schedule of the step for each parameter group; ``given`` counts units of ``every`` steps. Raises
-    InputError for another number than the groups have, or a value that is not a factor."""
+    """Return each parameter group's schedule of the step; ``given`` counts ``every`` steps. Raises InputError."""
     listed = given if isinstance(given, (list, tuple)) else [given] * groups
     if len(listed) != groups:
         raise InputError(f"{len(listed)} schedules for {groups} parameter groups", fix="one, or one for each group")

@@ -46,8 +46,10 @@ class BertLayer:
 
 
 class PackedBert:
-    """The loss of a BertForSequenceClassification over packed texts of ``source``, in fp32 or bf16 products. The
-    model's parameters become views of ``weights``."""
+    """The loss of a BertForSequenceClassification over packed texts.
+
+    ``model``: its parameters become views of ``weights``. ``dtype``: of the products, fp32 or bf16.
+    """
 
     def __init__(
         self, model: Any, dtype: torch.dtype, ranks: Ranks, source: PackedTexts, *, weight_decay: float

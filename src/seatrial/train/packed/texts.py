@@ -254,8 +254,7 @@ def _by(batches: list[Tensor], count: int) -> list[list[Tensor]]:
 
 
 def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Tensor, list[int]]]:
-    """Sort texts by length into as many layers as the largest batch has rows; return each and the batches it serves. A
-    batch with fewer rows takes from layers that are spread evenly."""
+    """Sort texts by length into layers, one per row of the largest batch; return each, with the batches it serves."""
     most = max(rows)
     ordered = order_N[lengths_N[order_N].argsort(stable=True)]
     found, begin = [], 0

@@ -191,8 +191,7 @@ class FlatWeights:
         self._waiting, self._sent = [], self.decayed
 
     def finished(self, first: nn.Parameter) -> None:
-        """Send gradients if enough are ready: the backward pass, which goes from the model's end on, has written this
-        matrix's and all that lie behind it."""
+        """Send gradients if enough are ready: backward, from the end on, has written this matrix's and those behind."""
         begin = self._places[first]
         if self.overlap and self.ranks.world > 1 and (self._sent - begin) * self.dtype.itemsize >= BUCKET_BYTES:
             self._send(begin, self._sent)

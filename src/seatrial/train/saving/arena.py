@@ -173,8 +173,9 @@ class Staging:
 
     def copy(self, to: Tensor, tensor: Tensor, stream: torch.cuda.Stream | None) -> None:
         """Queue a copy on the stream: ``to`` is of the same shape, type and strides, and whole after ``finish``.
-        ``tensor`` may be in any order; where its elements do not lie side by side, ``to`` is as torch makes new
-        ones."""
+
+        ``tensor`` may be in any order; if its elements do not lie side by side, ``to`` is as torch makes new ones.
+        """
         if stream is not None:
             self._streams.add(stream)
         with torch.cuda.stream(stream):
@@ -304,8 +305,7 @@ class WriterProcess:
         return self._process.pid
 
     def write(self, path: Path, held: Arena, state: Any) -> None:
-        """Write a checkpoint whose tensors are in an arena; return when it is on the disk. Raises DiskFullError, or
-        ProcessLookupError if the process is gone or cannot reach the memory."""
+        """Write a checkpoint from an arena to the disk. Raises DiskFullError; ProcessLookupError: it is not reached."""
         layout = pickle.dumps(state)
         order = {"path": str(path), "size": held.size_bytes, "bytes": len(layout)}
         where = f"/proc/{os.getpid()}/fd/{held.descriptor}"

@@ -14,8 +14,7 @@ from seatrial.train.errors import DiskFullError
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Replace ``path`` by what ``write`` puts into the open file. Readers see the old file or the new one. Raises
-    DiskFullError without space, quota or permission; the old file is intact then."""
+    """Replace ``path`` by what ``write`` writes, or leave it intact. Raises DiskFullError: space, quota, permission."""
     aside = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

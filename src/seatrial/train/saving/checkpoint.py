@@ -99,8 +99,7 @@ class CheckpointWriter:
             self._changed.notify_all()
 
     def _drop(self) -> None:
-        """Drop the waiting ones with ``keep`` behind them, since once written they would be deleted; but not the best,
-        unless a better one is behind it."""
+        """Drop the waiting ones that ``keep`` behind them would delete once written, unless one is the best so far."""
         bests = [best for _, _, best, _ in self._waiting]
         excess = range(len(bests) - self.keep)
         for number in reversed([number for number in excess if not bests[number] or any(bests[number + 1 :])]):
@@ -266,8 +265,7 @@ def _reason(error: Exception) -> str:
 def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
     """Return the newest readable checkpoint of a folder's last training, or the one file named.
 
-    ``note`` gets a sentence for each file that is skipped. Raises CheckpointError if there is none, or none can be
-    read.
+    ``note`` gets a sentence for each file that is skipped. Raises CheckpointError if none can be read.
     """
     if place.is_file():
         return load(place)
@@ -290,8 +288,7 @@ def load_newest(place: Path, note: Callable[[str], object]) -> dict[str, Any]:
 
 
 def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin: str) -> None:
-    """Load a state dict. Raises CheckpointError, with each tensor that is missing, unknown or of another shape; the
-    model is unchanged then."""
+    """Load a state dict, or change nothing. Raises CheckpointError: missing, unknown or differently shaped tensors."""
     own = model.state_dict()
     problems = [f"{name} is missing" for name in own if name not in saved]
     problems += [f"{name} is unknown" for name in saved if name not in own]

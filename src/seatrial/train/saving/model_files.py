@@ -27,8 +27,7 @@ def save_model(model: torch.nn.Module, folder: Path, name: str) -> list[Path]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Read a safetensors file: its tensors, on the CPU, and its metadata. Raises ModelFileError if it is not there,
-    truncated, or of another format; for a pickle with the reason."""
+    """Read a safetensors file: tensors, on the CPU, and metadata. Raises ModelFileError: none, truncated, a pickle."""
     try:
         with path.open("rb") as file:
             start = file.read(9)

@@ -218,8 +218,7 @@ broadcast_, broadcast = _waiting(broadcast_async_), _waiting(broadcast_async)
 
 
 def broadcast_parameters(params: Union[Mapping[str, Any], Iterable[Tuple[str, Any]]], root_rank: int) -> None:
-    """Copy the root's tensors to all ranks: of ``model.state_dict()`` or ``model.named_parameters()``; skip other
-    values. Raises ValueError for anything else than these two."""
+    """Copy the root's ``state_dict()`` or ``named_parameters()`` to all ranks, tensors only. Raises ValueError."""
     try:
         pairs = sorted(params.items()) if isinstance(params, Mapping) else [(name, each) for name, each in params]
     except (TypeError, ValueError):
@@ -230,8 +229,7 @@ def broadcast_parameters(params: Union[Mapping[str, Any], Iterable[Tuple[str, An
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
-    """Copy the root's state and settings (learning rate …) to the optimizers of all ranks. Raises ValueError for LBFGS,
-    whose state does not belong to its parameters."""
+    """Copy the root's state and settings (learning rate …) to all ranks' optimizers. Raises ValueError for LBFGS."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of LBFGS cannot be broadcast")
     state = broadcast_object(optimizer.state_dict() if rank() == root_rank else None, root_rank)

@@ -284,8 +284,10 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     **more: Any,
 ) -> torch.optim.Optimizer:
-    """Return the optimizer, of its own class, that averages gradients over the ranks before it steps. Raises
-    NotInStandIn for ``op=hvd.Adasum``, groups, process sets and a compressor of the script's own."""
+    """Return the optimizer, of its own class, that averages gradients over the ranks before it steps.
+
+    Raises NotInStandIn for ``op=hvd.Adasum``, groups, process sets and a compressor of the script's own.
+    """
     if more or compression not in (NoneCompressor, FP16Compressor):
         part = "hvd.DistributedOptimizer(…, %s=…)" % (sorted(more) or ["compression"])[0]
         refuse(part, "the same call without it: seatrial run --gpus 2 train.py")
