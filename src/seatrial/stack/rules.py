@@ -63,8 +63,8 @@ class Constraints:
     @cached_property
     def admits(self) -> Callable[[str, str], bool]:
         """Return whether a release of the framework, of a partner or of ``python`` is admitted; each is read once."""
-        asked = {**self.partners, str(self.framework): self.specifier, "python": self.python_specifier}
-        return lru_cache(maxsize=None)(lambda package, version: asked[package].contains(version))
+        specifiers = {**self.partners, str(self.framework): self.specifier, "python": self.python_specifier}
+        return lru_cache(maxsize=None)(lambda package, version: specifiers[package].contains(version))
 
 
 #: Framework → packages that have a release of their own for each of its releases.

@@ -97,8 +97,7 @@ def project_needs(
     nearer to the script. What no file lists is added if its package is known. Raises ConfigError naming ``file:line``.
 
     Args:
-        script_dir: the script's folder; its modules belong to the project.
-        also: requirements beside the project's. file: the script, which may list its own (``# /// script``).
+        script_dir: the script's folder. also: further requirements. file: the script, which may list its own.
         folder: the working directory; the project by default. package: the folder of the module that is started.
         reread: reads the script with further folders on its path. imported: take of a frozen list what is imported.
     """

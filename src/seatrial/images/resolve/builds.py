@@ -75,13 +75,13 @@ def builds_of(
         {canonicalize_name(Requirement(each).name): each for each in locked.lacking} if locked else {}
     )
     # A newer release may be at odds with what requires it.
-    asked = {name: lines.get(name) or released.get(name, name) for name in names}
+    queries = {name: lines.get(name) or released.get(name, name) for name in names}
     bare: dict[str, str] = {}
     dated: set[str] = set()
     sources: dict[str, SourceTexts | None] = {}
     if resolver and request and locked:
         bare = {
-            name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
+            name: str(parsed(line) or name).partition(";")[0] for name, line in queries.items() if not _is_source(line)
         }
         unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
         dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
@@ -90,7 +90,7 @@ def builds_of(
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             sources = dict(zip(bare, threads.map(resolver.source, bare.values(), requests), strict=False))
     builds = []
-    for name, line in asked.items():
+    for name, line in queries.items():
         build = known_build(line)
         if name in bare:
             build = build or SourceBuild(name, bare[name], read=False)

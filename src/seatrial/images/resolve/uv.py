@@ -217,7 +217,7 @@ class UvResolver:
 
     def names(self, request: ResolveRequest, wanted: Mapping[LockedPackage, Collection[str]]) -> dict[str, LackedNames]:
         """Return package → the names that its wheel lacks, remembered by the wheel; nothing for what is unknown."""
-        found, asked = dict[str, LackedNames](), dict[str, str]()
+        found, memories = dict[str, LackedNames](), dict[str, str]()
         index = next((each.url for each in request.sources if each.kind == "index" and "@" not in each.url), "")
         rows = []
         for package, names in wanted.items():
@@ -226,11 +226,11 @@ class UvResolver:
             if known := self._remembered(memory, stored_names):
                 found[package.name] = known
             else:
-                asked[package.name] = memory
+                memories[package.name] = memory
                 rows.append([package.name, package.version, list(names)])
         question = [PYTHONS, index, request.as_of, rows]
         for name, row in (self._read_index("wheel_names", question, request, dict) or {} if rows else {}).items():
-            self._remember(asked[name], row)
+            self._remember(memories[name], row)
             found[name] = stored_names(row)
         return found
 

@@ -38,11 +38,11 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
     ``installed``: canonical names of a lock, to judge the guesses that no list has; without it, the listed ones.
     """
     listed = set(map(canonical_name, needs.requirements.lines))
-    asked = {name: each for name, each in needs.guessed.items() if (name in listed) != bool(installed)}
-    asked = {name: each for name, each in asked.items() if not any(provides(p, each.module, name) for p in installed)}
+    guesses = {name: each for name, each in needs.guessed.items() if (name in listed) != bool(installed)}
+    guesses = {name: each for name, each in guesses.items() if not any(provides(p, each.module, name) for p in installed)}
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), asked.values()))
-    for (name, guess), release in zip(asked.items(), releases, strict=True):
+        releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), guesses.values()))
+    for (name, guess), release in zip(guesses.items(), releases, strict=True):
         what = f"{guess.place} imports {guess.module}"
         if release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"

@@ -42,7 +42,7 @@ _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
 def main() -> None:
     """Write the answer; a wheel that cannot be read lacks nothing, and one that no server gave is left out."""
-    pythons, index, day, asked = json.load(sys.stdin)
+    pythons, index, day, queries = json.load(sys.stdin)
 
     def judged(row: tuple[str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
         package, release, names = row
@@ -54,7 +54,7 @@ def main() -> None:
         return {}
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        json.dump({name: row for each in threads.map(judged, asked) for name, row in each.items()}, sys.stdout)
+        json.dump({name: row for each in threads.map(judged, queries) for name, row in each.items()}, sys.stdout)
 
 
 def found_in(address: str, names: Sequence[str]) -> dict[str, bool | None]:
