@@ -19,6 +19,7 @@ from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Source
 from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import pinned
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import table
 
@@ -75,13 +76,16 @@ def builds_of(
         {canonicalize_name(Requirement(each).name): each for each in locked.lacking} if locked else {}
     )
     # A newer release may be at odds with what requires it.
+    fixed = {name: f"{name}=={at}" for name, at in pinned(request.constraints, request.python)} if request else {}
     asked = {name: lines.get(name) or released.get(name, name) for name in names}
     bare: dict[str, str] = {}
     dated: set[str] = set()
     sources: dict[str, SourceTexts | None] = {}
     if resolver and request and locked:
         bare = {
-            name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
+            name: fixed.get(name) or str(parsed(line) or name).partition(";")[0]
+            for name, line in asked.items()
+            if not _is_source(line)
         }
         unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
         dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
@@ -96,7 +100,7 @@ def builds_of(
             build = build or SourceBuild(name, bare[name], read=False)
             source = sources.get(name)
             build = read_build(name, bare[name], source.names, source.texts) if source else build
-            build = replace(build, at=source.version) if source and name in dated else build
+            build = replace(build, at=source.version) if source and name in dated | fixed.keys() else build
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:
