@@ -83,10 +83,9 @@ def builds_of(
     sources: dict[str, SourceTexts | None] = {}
     if resolver and request and locked:
         bare = {
-            name: fixed.get(name) or str(parsed(line) or name).partition(";")[0]
-            for name, line in asked.items()
-            if not _is_source(line)
+            name: str(parsed(line) or name).partition(";")[0] for name, line in asked.items() if not _is_source(line)
         }
+        bare |= {name: line for name, line in fixed.items() if name in bare}
         unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
         dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
         own = {name: dict(request.dates).get(name, request.as_of) for name in dated}

@@ -93,10 +93,9 @@ def resolve_packages(
     if first := choice.request(resolved):
         choice.needs = needs = limited(resolver, first, needs)
         rows = ((name, at, needs.requirements.of(name)) for name, at in first.named)
-        admitted = (
-            f"{name}=={at}" for name, at, own in rows if own and all(each.specifier.contains(at) for each in own)
-        )
-        choice.further = {*admitted}
+        choice.further = {
+            f"{name}=={at}" for name, at, own in rows if own and all(at in each.specifier for each in own)
+        }
     if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
         return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     base, resolved, checked, needs = choice.made(base, resolved)
