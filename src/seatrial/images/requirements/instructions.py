@@ -49,10 +49,13 @@ _SHOWN = re.compile(
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
 #: One release of a package, not a bound: ``PyTorch (1.8.0)``, ``| numpy | 1.19 |``, ``python=3.8``.
-_BOUND_AFTER = r"\s*(?:[<>~≤≥]|[,/–-]\s*v?\d|及?以上|(?:or|and|to) (?:\d|above|later|high|new|up|great))"
+_BOUND_AFTER = (
+    r"\s*\(?(?:[<>~≤≥]|\+(?!cu|cpu)|[,/–-]\s*v?\d|[及或]?以[上降后後]|或更|이상|(?:ou|o|oder|lub) |upward|onward"
+    r"|(?:or|and|to|through|&|и|или) (?:\d|above|later|high|new|up|great|more|better|выше|нов))"
+)
 _RELEASE = re.compile(
-    r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?)?[\s=:(|`*.]*(\d+(?:\.\d+){1,3})"
-    rf"(?![\w-]|\+(?!cu|cpu)|\.[\dx*]|{_BOUND_AFTER})",
+    r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?[\s=:(|`*.]*)?(\d+(?:\.\d+){1,3})"
+    rf"(?![\w-]|\.[\w*]|{_BOUND_AFTER})",
     re.IGNORECASE,
 )
 _HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
@@ -60,6 +63,10 @@ _HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
 _AUTHORS = re.compile(
     r"(?i)require|environment|depend|install|prerequisite|set ?up|packages|versions|implemented"
     r"|test(?:ed)? (?:on|with|in|under)|[环環]境|依[赖賴]|安[装裝]"
+)
+#: Words in a line that names a bound, or what does not work.
+_NO_RELEASE = re.compile(
+    r"(?i)\b(?:not|never|at least|min(?:imum)?|than|until|since|between|against|incompatible|fails)\b|n['’]t\b"
 )
 _MOST_OF_A_LINE = 300
 
@@ -179,7 +186,7 @@ def named_releases(folder: Path, project: Path) -> dict[str, tuple[str, str]]:
             line, fenced = line[:_MOST_OF_A_LINE], fenced ^ line.lstrip().startswith("```")
             here = _AUTHORS.search(line) is not None
             about = here if _HEADING.match(line) and not fenced else about or (here and line.rstrip().endswith(":"))
-            for name, release in _RELEASE.findall(line) if about or here else ():
+            for name, release in _RELEASE.findall(line) if (about or here) and not _NO_RELEASE.search(line) else ():
                 if package := "python" if name.lower() == "python" else package_named(name):
                     found.setdefault(package, {}).setdefault(release, f"{page}:{number}")
     return {package: next(iter(each.items())) for package, each in found.items() if len(each) == 1}

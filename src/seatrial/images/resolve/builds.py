@@ -19,6 +19,7 @@ from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Source
 from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.uv_texts import pinned
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import table
 
@@ -75,6 +76,7 @@ def builds_of(
         {canonicalize_name(Requirement(each).name): each for each in locked.lacking} if locked else {}
     )
     # A newer release may be at odds with what requires it.
+    fixed = {name: f"{name}=={at}" for name, at in pinned(request.constraints, request.python)} if request else {}
     queries = {name: lines.get(name) or released.get(name, name) for name in names}
     bare: dict[str, str] = {}
     dated: set[str] = set()
@@ -83,6 +85,7 @@ def builds_of(
         bare = {
             name: str(parsed(line) or name).partition(";")[0] for name, line in queries.items() if not _is_source(line)
         }
+        bare |= {name: line for name, line in fixed.items() if name in bare}
         unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
         dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}
         own = {name: dict(request.dates).get(name, request.as_of) for name in dated}
@@ -96,7 +99,7 @@ def builds_of(
             build = build or SourceBuild(name, bare[name], read=False)
             source = sources.get(name)
             build = read_build(name, bare[name], source.names, source.texts) if source else build
-            build = replace(build, at=source.version) if source and name in dated else build
+            build = replace(build, at=source.version) if source and name in dated | fixed.keys() else build
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
         if build is not None:

@@ -92,8 +92,10 @@ def resolve_packages(
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
     if first := choice.request(resolved):
         choice.needs = needs = limited(resolver, first, needs)
-        listed = {*map(canonical_name, needs.requirements.lines)}
-        choice.further = {f"{name}=={at}" for name, at in first.named if name in listed}
+        rows = ((name, at, needs.requirements.of(name)) for name, at in first.named)
+        choice.further = {
+            f"{name}=={at}" for name, at, own in rows if own and all(at in each.specifier for each in own)
+        }
     if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
         return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     base, resolved, checked, needs = choice.made(base, resolved)
@@ -403,6 +405,9 @@ class _PackageChoice:
         return f"{name}=={found}" if found != at else None
 
     def _named(self, package: str) -> str:
+        release, place = self.needs.named.get(canonicalize_name(package), ("", ""))
+        if f"{package}=={release}" in self.further and package not in self.bounded:
+            return f"{package} {release} ({place})"
         own = next(iter(self.needs.requirements.of(canonicalize_name(package), constraints=False)), None)
         line = self.bounded.get(canonicalize_name(package), str(own or ""))
         return f"{line} ({self.needs.source})" if line else f"{package} (which others need)"

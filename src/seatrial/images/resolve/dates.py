@@ -94,13 +94,15 @@ def named_row(needs: Needs, resolved: Resolved, lock: Lock) -> tuple[Choice, ...
     """Return the plan's row about releases that the project's pages name, and that no list pins."""
     found, stack = needs.requirements, resolved.stack
     at = {each.name: each.version for each in lock.packages} | stack.facts
-    bounds = {*FREE, *pins(bare((*found.lines, *found.constraints), builds=False)), *["python"] * len(needs.python)}
+    lines = bare((*found.lines, *found.constraints), builds=False)
+    bounded = {*_names(line for line in lines if Requirement(line).specifier)} & PACKAGES.keys()
+    bounds = {*FREE, *bounded, *pins(lines), *["python"] * len(needs.python)}
     used, other = list[str](), list[str]()
     for name, (release, place) in needs.named.items():
         if name in at and name not in bounds:
             same = f"{release}.".startswith(f"{at[name]}.") or f"{at[name]}.".startswith(f"{release}.")
             (used if same else other).append(f"{name} {release} ({place})")
-    why = f"the GPU, a Python, the index or another package excludes {', '.join(other)}"
+    why = f"the lists, the code's day, the GPU, a Python, the index or another package excludes {', '.join(other)}"
     why = why if other else "the project's pages name them"
     return (Choice(what="named releases", value=", ".join(used) or "none", reason=why),) if used or other else ()
 
@@ -129,8 +131,9 @@ def held(
     if not shown:
         return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), ()
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
-    why = "image.as_of in seatrial.toml" if given else "the last change to the code"
-    row = Choice(what="as of", value=needs.as_of, reason=f"{listed}: {why}")
+    why = "the last change to the code" if needs.as_of else "soon after the releases that the project names"
+    why = "image.as_of in seatrial.toml" if given and needs.as_of else why
+    row = Choice(what="as of", value=needs.as_of or needs.until, reason=f"{listed}: {why}")
     return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), (row,)
 
 

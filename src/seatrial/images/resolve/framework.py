@@ -253,7 +253,7 @@ def _constraints(
 def _python(needs: Needs) -> str:
     """Return the Python that the project's pages name, as 3.8, or the oldest if they name an older; "" for none."""
     named = ".".join(needs.named.get("python", ("", ""))[0].split(".")[:2])
-    return named if named in PYTHONS or not named else PYTHONS[-1]
+    return max(named, PYTHONS[-1], key=Version) if named else ""
 
 
 def _wanted(package: str, found: Requirements) -> SpecifierSet:

@@ -350,13 +350,13 @@ class UvResolver:
         return rows if any(Version(at) != found[name] for name, at in rows.items()) else {}
 
     def uploads(self, request: ResolveRequest, releases: Mapping[str, str]) -> dict[str, str]:
-        """Return package → upload of its release, where that has a wheel for this or an older Python."""
+        """Return package → upload of its release with a wheel for this Python, or of a pin for an older one."""
         days, left = dict[str, str](), {name: Version(at) for name, at in releases.items()}
         for python in (request.python, "3.8", "3.6"):
             alone = replace(request.only(*(f"{name}<={at}" for name, at in left.items())), as_of="", dates=())
             found = _packages(self._newest(replace(alone, python=python))) if left else ()
             days |= {each.name: each.uploaded for each in found if Version(each.version) == left[each.name]}
-            left = {name: at for name, at in left.items() if name not in days}
+            left = {name: at for name, at in left.items() if name not in days | dict(request.named)}
         return days
 
     def _newest(self, request: ResolveRequest) -> Answer:

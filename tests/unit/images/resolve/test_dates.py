@@ -140,7 +140,7 @@ def test_what_pins_require_is_as_old_as_the_newest_pin(plan: Any, requirements: 
     assert installed in "\n".join(plan(requirements).context_texts.values())
 
 
-@pytest.mark.parametrize(("page", "python"), [("3.9", "3.9"), ("3.6.12", "3.8"), ("3.9 or newer", "")])
+@pytest.mark.parametrize(("page", "python"), [("3.9", "3.9"), ("3.6.12", "3.8"), ("3.9 or newer", ""), ("3.99", "")])
 def test_python_of_a_readme_comes_first(plan: Any, page: str, python: str) -> None:
     (plan.project / "README.md").write_text(f"Tested on Python {page}")
     plan("six")
