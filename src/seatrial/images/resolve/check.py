@@ -159,7 +159,7 @@ class _PackageChoice:
             self._with_most_wheels(base, resolved)
         if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
-        if self.bounded:
+        if self.bounded or len(self.options) > 1:
             return *self._with_wheels(), self.needs
         answer = self._answer(request)
         if isinstance(answer, Unreachable):

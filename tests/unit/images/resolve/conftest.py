@@ -33,6 +33,7 @@ class Planner:
         options = {"torch_index": self.mirror, **image}
         resolver = UvResolver(self.project / "cache", Host(self.environ), limit_s=self.limit_s)
         self.made = planned(self.project, files, script, resolver=resolver, runs=self.target, **options)
+        assert all(choice.reason for choice in self.made.choices)
         return self.made.image
 
     def chosen(self, what: str) -> list[str]:

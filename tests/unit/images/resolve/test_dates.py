@@ -127,6 +127,14 @@ def test_releases_of_a_readme_come_before_newer_ones(
     assert plan.chosen("named releases") == [row] * bool(row)
 
 
+def test_python_of_a_release_that_a_readme_names_has_its_reason(plan: Any) -> None:
+    plan.index.wheels("tokenizers", "0.10.3", "38 39")
+    plan.index.wheels("tokenizers", "0.13.3", "38 39 310 311")
+    (plan.project / "README.md").write_text("## Requirements\n- tokenizers 0.10.3\n")
+    assert plan("tokenizers").base == "python:3.9-slim-bookworm"
+    assert plan.made.reason("python") == "tokenizers 0.10.3 (README.md:2) has no wheel for Python 3.11"
+
+
 @pytest.mark.parametrize(
     ("requirements", "installed"),
     [
