@@ -287,7 +287,7 @@ def test_explain_finds_a_run_by_name_and_last(local_project: Project) -> None:
     for name in ("last", "worker1"):
         explained = local_project.cli("explain", name)
         assert "no-kernel-image" in explained.stdout and "Failed. " in explained.stderr
-    assert "No known failure" in local_project.cli("explain", "worker2", exit_code=1).stdout
+    assert "No file, run of this project" in local_project.cli("explain", "worker2", exit_code=2).stderr
     local_project.write("train.py", "print('well')")
     local_project.run("train.py", "--name", "well")
     assert "No known failure" in local_project.cli("explain", "well").stdout
