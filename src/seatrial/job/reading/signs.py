@@ -315,6 +315,8 @@ def last_name(node: ast.AST) -> str:
 
 def dotted(node: ast.AST) -> str:
     """Return ``a.b.c`` of a chain of names; of one that starts from anything else only the last names, or ""."""
+    if isinstance(node, ast.Name):  # most are
+        return node.id
     parts: list[str] = []
     while isinstance(node, ast.Attribute) and len(parts) < MOST_PARTS:
         parts.append(node.attr)
