@@ -270,5 +270,5 @@ def of_docker(argv: Sequence[str]) -> tuple[str, str] | None:
             command = shlex.join(["seatrial", *verb.split(), *words])
             return f"seatrial starts containers itself: docker {argv[at]} is seatrial {verb}", command
         command = shlex.join([*(argv[:at] or ["docker"]), *argv[at:]])
-        return f"docker has a command {argv[at]}, and seatrial has none for it", command
+        return f"seatrial has no counterpart to docker {argv[at]}", command
     return None

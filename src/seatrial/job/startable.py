@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -61,9 +62,10 @@ def scripts(folder: Path) -> Iterator[str]:
 
 
 def likely_scripts(project: Path) -> list[str]:
-    """Return the scripts that people start, those for training first."""
-    found = (path for path in scripts(project) if path not in ("setup.py", "conftest.py"))
-    return sorted(found, key=lambda path: (path.count("/"), "train" not in path, path))
+    """Return the scripts that people start, those for training first and modules of packages last."""
+    found = [path for path in scripts(project) if path not in ("setup.py", "conftest.py")]
+    modules = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
+    return sorted(found, key=lambda path: (path in modules, path.count("/"), "train" not in path, path))
 
 
 def runnable_package(project: Path) -> str | None:

@@ -83,7 +83,8 @@ def test_recorded_receipts_still_render_and_have_their_finding_above_the_verdict
         out = io.StringIO()
         render_verdict(receipt, Console(file=out, width=80))
         lines = out.getvalue().splitlines()
-        assert any(line.startswith(("[✓] ", "[✗] ", "[!] ", "[-] ")) for line in lines[-6:]), path
+        headline = max(at for at, line in enumerate(lines) if line.startswith(("[✓] ", "[✗] ", "[!] ", "[-] ")))
+        assert headline >= len(lines) - 6 and " · " in " ".join(lines[headline:]), path
         errors = [finding for finding in receipt.findings[:1] if finding.severity == "error"]
         assert all(finding.message.split()[0] in out.getvalue() for finding in errors), path
         long = [line for line in lines if len(line) > 80]  # a command and a word stay whole
