@@ -142,7 +142,7 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside),
         absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script, project))),
+        guessed=dict(guesses(packages, script, project, _sentences(needs, packages, script, missing_packages))),
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
@@ -186,11 +186,13 @@ def _is_package(project: Path, script: ScriptFacts) -> bool:
     return is_package(project) or any(is_folder(project / each) for each in inner)
 
 
-def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts, project: Path) -> dict[str, str]:
+def _sentences(
+    needs: Needs, packages: ImportedPackages, script: ScriptFacts, missing: dict[str, tuple[str, str]]
+) -> dict[str, str]:
     """Return module → the warning of its guessed package."""
     if needs.source == "the imports":
         return {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
-    return {module: sentence for sentence, (module, _) in not_installed(needs, packages, script, project)}
+    return {module: sentence for sentence, (module, _) in missing.items()}
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
