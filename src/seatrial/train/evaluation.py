@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, Subset
 
 from seatrial.train.data import samples
 from seatrial.train.data.batches import Transform, transformed
-from seatrial.train.data.samples import map_tensors, tensors_of, to_device
+from seatrial.train.data.samples import tensors_of, to_device
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
 from seatrial.train.precision import Precision
+from seatrial.train.saving.arena import map_tensors
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from seatrial.train.data import samples
 from seatrial.train.data.order import Order, Shape, Span, deal, places, seed_host
-from seatrial.train.data.samples import Collate, as_arguments, map_tensors, part_of, tensors_of, to_device
+from seatrial.train.data.samples import Collate, as_arguments, part_of, tensors_of, to_device
 from seatrial.train.distributed import Ranks, here
 from seatrial.train.memory import RESIDENT_SHARE, free_bytes, free_for_data
+from seatrial.train.saving.arena import map_tensors
 
 #: Changes a batch on the device: gets its parts as arguments, returns them all. Augmentation belongs here.
 Transform = Callable[..., Any]
