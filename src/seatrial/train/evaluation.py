@@ -44,19 +44,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 Predict = Callable[[nn.Module, Any], Tensor]
 
 
-def plain(model: nn.Module, inputs: Any) -> Tensor:
-    """Return logits of a model that takes its inputs as they are."""
-    logits: Tensor = model(inputs)
-    return logits
-
-
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Any, Tensor]],
     ranks: Ranks,
     precision: Precision,
-    predict: Predict = plain,
+    predict: Predict = nn.Module.__call__,
 ) -> dict[str, float]:
     """Return means over all ranks' examples: ``test_loss`` and ``accuracy`` (0 to 1). Shares may differ in size."""
     sums = torch.zeros(3, dtype=torch.double, device=ranks.device)  # loss, correct, examples

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -116,17 +116,11 @@ class Settings:
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
         """Make the settings from a recipe's command line."""
-        return cls(
-            epochs=arguments.epochs,
-            seed=arguments.seed,
-            engine="eager" if arguments.data_parallel else arguments.engine,  # its replicas cannot be captured
-            checkpoints=arguments.checkpoints,
-            keep=arguments.keep,
-            every_steps=arguments.every_steps,
-            resume=arguments.resume,
-            patience=arguments.patience,
-            hang_s=arguments.hang,
-        )
+        names = {field.name for field in fields(cls)}
+        given = {name: value for name, value in vars(arguments).items() if name in names}
+        if arguments.data_parallel:
+            given["engine"] = "eager"  # its replicas cannot be captured
+        return cls(**given, hang_s=arguments.hang)
 
 
 @contextmanager

@@ -230,7 +230,10 @@ class Step:
                 own.copy_(saved)
         self.reducer.clear()
         self.reducer.refresh()
-        self._restore_scaler(state["scaler"])
+        if state["scaler"] and self.scaler._scale is not None:  # load_state_dict would replace what a graph holds
+            assert self.scaler._growth_tracker is not None
+            self.scaler._scale.fill_(state["scaler"]["scale"])
+            self.scaler._growth_tracker.fill_(state["scaler"]["_growth_tracker"])
 
     def load_optimizer(self, saved: dict[str, Any]) -> None:
         """Load a checkpoint's optimizer state; learning rates stay those of this run."""
@@ -283,13 +286,6 @@ class Step:
             else:
                 other["lr"] = values
         self.host_options = others
-
-    def _restore_scaler(self, saved: dict[str, Any]) -> None:
-        scale = self.scaler._scale if saved else None
-        if scale is not None:  # load_state_dict would replace the tensors that a graph holds
-            scale.fill_(saved["scale"])
-            assert self.scaler._growth_tracker is not None
-            self.scaler._growth_tracker.fill_(saved["_growth_tracker"])
 
     def _gradients(self, shape: Shape, *, overlap: bool) -> Tensor:
         """Compute gradients of the mean loss over all ranks' rows; return this rank's mean loss, [1]."""

@@ -30,7 +30,8 @@ def running_by(pairs: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterato
             module.__dict__.pop("forward", None)
 
 
-_PLAIN = (bool, int, float, str, type(None))
+#: Values that Python code may count or switch with.
+PLAIN = (bool, int, float, str, type(None))
 
 
 class NotTraceable(Exception):
@@ -74,4 +75,4 @@ def hooked(module: nn.Module) -> bool:
 
 def settings_of(module: nn.Module) -> dict[str, Any]:
     """Return the settings that a module's code may branch on."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+    return {name: value for name, value in vars(module).items() if isinstance(value, PLAIN)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seatrial.train.data.images import ImageSet
-from seatrial.train.data.order import Shape, Span, deal, places, shuffled
+from seatrial.train.data.order import Shape, Source, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels import runtime
 from seatrial.train.kernels.cifar10 import cropped
@@ -21,7 +21,7 @@ from seatrial.train.kernels.ops import FORMATS
 from seatrial.train.saving.examples import Normalisation
 
 
-class AlternatingCrops:
+class AlternatingCrops(Source):
     """Batches of images that are mirrored and cut out after padding by reflection, as they are read.
 
     Which images are mirrored is drawn once and alternates: every pair of epochs sees each image both ways.
@@ -35,7 +35,6 @@ class AlternatingCrops:
         ValueError: a side that is larger than the images, or no larger than ``pixels``.
     """
 
-    resident = True
     #: Steps in one graph. A step takes milliseconds and a launch microseconds: more would only be captured longer.
     steps_per_replay = 4
 
@@ -88,9 +87,6 @@ class AlternatingCrops:
             moves_N.random_(0, max(0, size - self.spans[0].shape.length) + 2 * self._pixels + 1, generator=generator)
         order_N = shuffled(len(self._first_N), self._seed, epoch, self._device)
         self._rows_SB.copy_(order_N[self._places_SB])
-
-    def before_step(self) -> None:
-        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Return rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.train.data.order import Shape, Span, deal, shuffled
+from seatrial.train.data.order import Shape, Source, Span, deal, shuffled
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
@@ -52,10 +52,9 @@ class Packed:
     longest: int
 
 
-class PackedTexts:
+class PackedTexts(Source):
     """Training batches from a set on the device. Two ranks' batches have the same number of tokens, nearly."""
 
-    resident = True
     #: Steps in one graph: one of BERT-base's shape takes 4 ms, its launch a few µs, its capture 0.1 s.
     steps_per_replay = 1
 
@@ -100,9 +99,6 @@ class PackedTexts:
         """Draw an epoch in numbers."""
         rows = [span.shape.rows for span in self._all_spans]
         return self._table(sample_epoch(self._lengths_N, rows, self._capacity, self._seed, epoch) or self._fitting)
-
-    def before_step(self) -> None:
-        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
         """Return texts ``first`` to ``first + count`` of step ``position``, and their labels_B (int64)."""
