@@ -135,6 +135,12 @@ def session(arguments: argparse.Namespace, preferred: str = "bf16") -> Iterator[
         yield group, precision, trackers
 
 
+def step_options(arguments: argparse.Namespace, group: Ranks, precision: Precision) -> dict[str, Any]:
+    """Return the options of a Step that every recipe takes from its command line."""
+    named = {name: getattr(arguments, name) for name in ("epochs", "accumulation", "data_parallel")}
+    return {"ranks": group, "precision": precision, **named}
+
+
 class Start(NamedTuple):
     """Where a training begins.
 

@@ -139,7 +139,7 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
     chosen = range(len(dataset)) if rows is None else rows
     with host_random_numbers_kept(), in_one_sentence():
         loader: DataLoader[Any] = DataLoader(
-            _Chosen(dataset, chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
+            _Examples(dataset), READ_TOGETHER, sampler=chosen, num_workers=workers, collate_fn=_collated
         )
         parts = list(loader)
     try:
@@ -163,17 +163,14 @@ def host_random_numbers_kept() -> Iterator[None]:
 _PAD = "pad them in the data set, or give batches() a collate that does"
 
 
-class _Chosen(Dataset[Any]):
-    """Examples of anything with a length and places, for DataLoader."""
+class _Examples(Dataset[Any]):
+    """Examples of anything with places, for DataLoader."""
 
-    def __init__(self, items: Any, rows: Sequence[int]) -> None:
-        self._items, self._rows = items, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __init__(self, items: Any) -> None:
+        self._items = items
 
     def __getitem__(self, place: int) -> Any:
-        return example(self._items, self._rows[place])
+        return example(self._items, place)
 
 
 def _collated(examples: list[Any], collated: Collate = collate) -> Any:

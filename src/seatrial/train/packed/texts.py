@@ -8,7 +8,6 @@ Shapes: N texts, B rows of a batch, T tokens that a batch has capacity for, S st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -144,30 +143,25 @@ class PackedTexts(Source):
             "position order": tokens, "position begins": self.longest + 1,
         }  # fmt: skip
 
-    def _tokens_of(self, batches: list[Tensor]) -> Any:
-        """Return all tokens of some batches, one after the other."""
+    def _tokens_of(self, batches: list[Tensor]) -> tuple[Any, ...]:
+        """Return the texts of some batches, their lengths, and all of their tokens with the places in their text."""
         texts = torch.cat(batches).numpy()
         lengths = self._lengths_N.numpy()[texts]
-        begins = lengths.cumsum() - lengths
-        places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
-        return self._flat[np.repeat(self._offsets[texts], lengths) + places]
+        positions = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+        return texts, lengths, self._flat[np.repeat(self._offsets[texts], lengths) + positions], positions
 
     def _table(self, everyone: list[Tensor]) -> Any:
         """Return an epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch of this rank."""
         parts, batches = self._parts(), everyone[self._mine]
         table = np.zeros((len(batches), sum(parts.values())), dtype=np.int32)
-        texts = torch.cat(batches).numpy()
+        texts, lengths, tokens, positions = self._tokens_of(batches)
         counts = np.array([len(batch) for batch in batches])
         step = np.repeat(np.arange(len(batches)), counts)
-        lengths = self._lengths_N.numpy()[texts]
         ends = lengths.cumsum()
         begins = ends - lengths  # of each text, in the epoch
         first = np.concatenate([[0], np.cumsum(counts)])[:-1]  # text of each batch
-        places = np.arange(ends[-1])
-        positions = places - np.repeat(begins, lengths)
-        tokens = self._flat[np.repeat(self._offsets[texts], lengths) + positions]
         token_step = np.repeat(step, lengths)
-        within = places - begins[first][token_step]
+        within = np.arange(ends[-1]) - begins[first][token_step]
         begin = dict(zip(parts, np.cumsum([0, *parts.values()]), strict=False))
         table[token_step, begin["tokens"] + within] = tokens
         table[token_step, begin["positions"] + within] = positions
@@ -176,7 +170,8 @@ class PackedTexts(Source):
         table[step, begin["labels"] + number] = self._labels_N.numpy()[texts]
         table[step, begin["starts"] + number + 1] = ends - begins[first][step]
         widest = int(max(self._flat.max(), self.longest)) + 1
-        there = [np.unique(self._tokens_of(batches_of)) for batches_of in _by(everyone, self._world)]
+        together = (everyone[first : first + self._world] for first in range(0, len(everyone), self._world))
+        there = [np.unique(self._tokens_of(batches)[2]) for batches in together]
         counts = np.array([len(each) for each in there])
         slot = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         table[:, begin["there"] :][:, : self.slots] = -1
@@ -195,17 +190,10 @@ class PackedTexts(Source):
         return table
 
 
-class PackedTests:
-    """The batches of a test set, this rank's share."""
-
-    __test__ = False  # pytest would collect it for its name
-
-    def __init__(self, data: TextSet, ranks: Ranks, batch: int = 256) -> None:
-        share = data.lengths_N.cpu().argsort(stable=True, descending=True)[ranks.rank :: ranks.world]
-        self._batches = [_tested(data, texts, ranks.device) for texts in torch.split(share, batch)]
-
-    def __iter__(self) -> Iterator[tuple[Packed, Tensor]]:
-        return iter(self._batches)
+def packed_tests(data: TextSet, ranks: Ranks, batch: int = 256) -> list[tuple[Packed, Tensor]]:
+    """Return the batches of a test set, this rank's share."""
+    share = data.lengths_N.cpu().argsort(stable=True, descending=True)[ranks.rank :: ranks.world]
+    return [_tested(data, texts, ranks.device) for texts in torch.split(share, batch)]
 
 
 def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed, Tensor]:
@@ -243,10 +231,6 @@ def _sums(names_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
     ordered, order = names_T.sort(stable=True)
     wanted = torch.arange(count + 1, device=names_T.device, dtype=ordered.dtype)
     return order.int(), torch.searchsorted(ordered, wanted).int()
-
-
-def _by(batches: list[Tensor], count: int) -> list[list[Tensor]]:
-    return [batches[first : first + count] for first in range(0, len(batches), count)]
 
 
 def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Tensor, list[int]]]:
