@@ -216,15 +216,10 @@ class AutocastLayers:
         self.layers: list[nn.Conv2d | nn.Linear] = [
             layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear)) and plain(layer)
         ]
-        weights = dict.fromkeys(layer.weight for layer in self.layers)  # one may be in several layers
-        self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in weights}
+        self.weights = list(dict.fromkeys(layer.weight for layer in self.layers))  # one may be in several layers
+        self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in self.weights}
         self._seen: dict[Tensor, tuple[int, int]] = {}
         self._forwards = [self._forward(layer) for layer in self.layers]
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """Return the weights of all layers, each once."""
-        return list(self._copies)
 
     @contextmanager
     def running(self) -> Iterator[None]:

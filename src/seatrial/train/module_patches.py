@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +72,8 @@ def prepare(model: nn.Module, precision: Precision) -> tuple[str, ModuleKernels 
     if reason := runtime.unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
     found = ModuleKernels(model)
-    if precision.dtype == torch.bfloat16:
-        found.copy_weights()
+    if precision.dtype == torch.bfloat16 and (products := AutocastLayers(model)).layers:
+        found.products = products
     for each in found.modules(precision.dtype):
         runtime.build(each.text, precision.device.index or 0)
     if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
@@ -87,11 +86,10 @@ class ModuleKernels:
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
-        products: layers with copies of their weights, or None.
+        products: layers that multiply by bf16 copies of their weights, made when ``running`` begins; or None.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = ref(model)
         self.products: AutocastLayers | None = None
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._fused: list[NormThen] = []
@@ -134,12 +132,6 @@ class ModuleKernels:
                 if before is not None:
                     before.current = False
             part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
-
-    def copy_weights(self) -> None:
-        """Use bf16 copies of the weights in layers that multiply from now on, made when ``running`` begins."""
-        model = self._model()
-        products = AutocastLayers(model) if model is not None else None
-        self.products = products if products and products.layers else None
 
     def modules(self, dtype: torch.dtype) -> list[KernelModule]:
         """Return the kernels."""

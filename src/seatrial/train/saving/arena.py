@@ -41,18 +41,17 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.descriptor = os.memfd_create("seatrial-checkpoint", 0)
+        self.file = os.fdopen(os.memfd_create("seatrial-checkpoint", 0), "r+b")
         try:
-            os.ftruncate(self.descriptor, size_bytes)
-            self.memory = mmap.mmap(self.descriptor, size_bytes)
-        except BaseException:
-            os.close(self.descriptor)
-            raise
+            self.file.truncate(size_bytes)
+        except OSError as error:  # of ulimit -f: the checkpoint's file would be as large
+            raise DiskFullError(f"cannot write a checkpoint: {error.strerror}", fix="ulimit -f unlimited") from error
+        self.memory = mmap.mmap(self.file.fileno(), size_bytes)
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
 
     def close(self) -> None:
         """Free the memory."""
-        os.close(self.descriptor)
+        self.file.close()
         del self.bytes, self.memory
 
 
@@ -276,7 +275,7 @@ class WriterProcess:
         """Write a checkpoint from an arena to the disk. Raises DiskFullError; ProcessLookupError: it is not reached."""
         layout = pickle.dumps(state)
         order = {"path": str(path), "size": held.size_bytes, "bytes": len(layout)}
-        where = f"/proc/{os.getpid()}/fd/{held.descriptor}"
+        where = f"/proc/{os.getpid()}/fd/{held.file.fileno()}"
         try:
             stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None and stdout is not None
