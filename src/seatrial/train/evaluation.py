@@ -32,14 +32,6 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Keep the whole model in evaluation mode within."""
-    with modes_kept(model):
-        model.eval()
-        yield
-
-
 #: (model, inputs) → logits [B, classes].
 Predict = Callable[[nn.Module, Any], Tensor]
 
@@ -54,7 +46,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return means over all ranks' examples: ``test_loss`` and ``accuracy`` (0 to 1). Shares may differ in size."""
     sums = torch.zeros(3, dtype=torch.double, device=ranks.device)  # loss, correct, examples
-    with evaluating(model):
+    with modes_kept(model):
+        model.eval()
         for inputs, labels_B in batches:
             with precision.autocast():
                 logits = predict(model, inputs)
@@ -102,7 +95,8 @@ class Test:
         """Return each name of the score and its mean."""
         sums: dict[str, Tensor] = {}
         rows = 0
-        with evaluating(model):
+        with modes_kept(model):
+            model.eval()
             for batch, count in self._batches(ranks):
                 with precision.autocast():
                     scores = self._score(model, *transformed(batch, self._transform))

@@ -329,10 +329,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
         )
     try:
         load_model(step.model, state["model"], str(place))
-        step.load_optimizer(state["optimizer"])
-        step.load_average(state)
-        if state["scaler"]:
-            step.scaler.load_state_dict(state["scaler"])
+        step.load(state)
         stopping.best, stopping.waited = float(state["best"]), int(state["waited"])
         rng.set_rng_state(state["rng"][step.ranks.rank % len(state["rng"])])
         epoch, done = int(state["epoch"]), int(state["step"])

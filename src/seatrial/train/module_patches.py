@@ -114,24 +114,19 @@ class ModuleKernels:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the modules within by kernels."""
-        self._clear_totals()
+        """Run the modules within by kernels; one launch clears the sums of every layer to zeros."""
+        if self._fused:
+            device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
+            if self._totals is None or self._totals.device != device:
+                self._totals = torch.zeros(sum(widths), dtype=torch.double, device=device)
+            for part, totals in zip(self._fused, torch.split(self._totals.zero_(), widths), strict=True):
+                for before in (part.totals, part.given):
+                    if before is not None:
+                        before.current = False
+                part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
         products = self.products.running() if self.products else nullcontext()
         with running_by(self._forwards), products:
             yield
-
-    def _clear_totals(self) -> None:
-        """Clear the sums of every layer to zeros, by one launch."""
-        if not self._fused:
-            return
-        device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
-        if self._totals is None or self._totals.device != device:
-            self._totals = torch.zeros(sum(widths), dtype=torch.double, device=device)
-        for part, totals in zip(self._fused, torch.split(self._totals.zero_(), widths), strict=True):
-            for before in (part.totals, part.given):
-                if before is not None:
-                    before.current = False
-            part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
 
     def modules(self, dtype: torch.dtype) -> list[KernelModule]:
         """Return the kernels."""

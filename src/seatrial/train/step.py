@@ -82,8 +82,7 @@ class Step:
             accumulation=accumulation, clip_norm=clip_norm, average_decay=average_decay, scheduled_by=scheduled_by
         )
         place(model, ranks.device)
-        torch_optimizers.refuse_closures(optimizer)
-        torch_optimizers.refuse_other_parameters(optimizer, model, some=gradients is not None)
+        torch_optimizers.refuse(optimizer, model, some=gradients is not None)
         torch_optimizers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -95,7 +94,8 @@ class Step:
         self._called: nn.Module = nn.DataParallel(model) if data_parallel else model
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
-        self._kernel_options = torch_optimizers.kernel_options(optimizer)
+        kept = torch_optimizers.KERNEL_OPTIONS
+        self._kernel_options = [{key: each[key] for key in kept if key in each} for each in optimizer.param_groups]
         self._scheduled: list[tuple[Tensor, Tensor]] = []
         #: Options of each group that the schedule changes and the host keeps: name → its values at every step.
         self.host_options: list[dict[str, list[Any]]] = []
@@ -200,11 +200,6 @@ class Step:
             **({"average": self.average.model.state_dict()} if self.average else {}),
         }
 
-    def load_average(self, saved: dict[str, Any]) -> None:
-        """Load a checkpoint's moving average; without one it starts at the model's weights."""
-        if self.average:
-            self.average.model.load_state_dict(saved.get("average", saved["model"]))
-
     def restore(self, state: dict[str, Any], *, forget_optimizer: bool) -> None:
         """Put a snapshot of ``state`` back in place: a captured graph goes on using the same memory.
 
@@ -235,9 +230,16 @@ class Step:
             self.scaler._scale.fill_(state["scaler"]["scale"])
             self.scaler._growth_tracker.fill_(state["scaler"]["_growth_tracker"])
 
-    def load_optimizer(self, saved: dict[str, Any]) -> None:
-        """Load a checkpoint's optimizer state; learning rates stay those of this run."""
-        self.optimizer.load_state_dict(saved)
+    def load(self, saved: dict[str, Any]) -> None:
+        """Load what a checkpoint has besides the weights; learning rates stay those of this run.
+
+        A moving average that it lacks starts at the model's weights.
+        """
+        if self.average:
+            self.average.model.load_state_dict(saved.get("average", saved["model"]))
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
+        self.optimizer.load_state_dict(saved["optimizer"])
         groups = zip(self.optimizer.param_groups, self._rates, self._base_rates, self._kernel_options, strict=True)
         for group, rate, base, options in groups:
             if isinstance(rate, Tensor):

@@ -285,7 +285,10 @@ def sample_epoch(
         worst = min(range(len(rows)), key=free.__getitem__)
         if free[worst] >= 0:
             steps = torch.randperm(len(rows), generator=generator).tolist()
-            return _mixed(batches, rows, steps)
+            places: dict[int, list[int]] = {}  # batches of each size come in random order among their places
+            for number in steps:
+                places.setdefault(rows[number], []).append(number)
+            return [torch.tensor(batches[places[count].pop()], dtype=torch.long) for count in rows]
         best = max(range(len(rows)), key=free.__getitem__)
         if not _change(batches, totals, lengths, worst, best, min(-free[worst], free[best])):
             return None
@@ -296,28 +299,12 @@ def _change(
     batches: list[list[int]], totals: list[int], lengths: list[int], full: int, empty: int, wanted: int
 ) -> bool:
     """Exchange two texts so that ``full`` has about ``wanted`` tokens fewer; False where none would help."""
-    pairs = [
-        (abs(lengths[batches[full][a]] - lengths[batches[empty][b]] - wanted), a, b)
-        for a in range(len(batches[full]))
-        for b in range(len(batches[empty]))
-        if lengths[batches[full][a]] > lengths[batches[empty][b]]
-    ]
-    if not pairs:
+    ours, others = batches[full], batches[empty]
+    pairs = ((a, b, lengths[x] - lengths[y]) for a, x in enumerate(ours) for b, y in enumerate(others))
+    fitting = [(abs(fewer - wanted), a, b, fewer) for a, b, fewer in pairs if fewer > 0]
+    if not fitting:
         return False
-    _, a, b = min(pairs)
-    fewer = lengths[batches[full][a]] - lengths[batches[empty][b]]
-    batches[full][a], batches[empty][b] = batches[empty][b], batches[full][a]
+    _, a, b, fewer = min(fitting)
+    ours[a], others[b] = others[b], ours[a]
     totals[full], totals[empty] = totals[full] - fewer, totals[empty] + fewer
     return True
-
-
-def _mixed(batches: list[list[int]], rows: list[int], steps: list[int]) -> list[Tensor]:
-    """Return the batches of each size in random order among their places."""
-    places: dict[int, list[int]] = {}
-    for number in steps:
-        places.setdefault(rows[number], []).append(number)
-    mixed = []
-    for count in rows:
-        batch = batches[places[count].pop()]
-        mixed.append(torch.tensor(batch, dtype=torch.long))
-    return mixed
