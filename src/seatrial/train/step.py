@@ -20,6 +20,7 @@ from seatrial.train.optim import torch_optimizers
 from seatrial.train.optim.optimizer import Average, Optimizer
 from seatrial.train.optim.schedules import Schedule, by_group, table
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.saving.arena import map_tensors
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -206,12 +207,10 @@ class Step:
         ``forget_optimizer``: it had no state yet: what it has now becomes as when it is fresh.
         """
         with torch.no_grad():
-            for own, saved in zip(self.model.state_dict().values(), state["model"].values(), strict=True):
-                own.copy_(saved)
+            live: dict[str, Any] = {"model": self.model.state_dict(), "place": [self.position, self.losses]}
             if self.average:
-                followed = self.average.model.state_dict().values()
-                for own, saved in zip(followed, state["average"].values(), strict=True):
-                    own.copy_(saved)
+                live["average"] = self.average.model.state_dict()
+            map_tensors(Tensor.copy_, live, state)
             self._restore_optimizer(None if forget_optimizer else state["optimizer"]["state"])
             for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
                 for name in set(group) - {"params"}:
@@ -221,8 +220,6 @@ class Step:
                         group[name].copy_(saved[name])
                     else:
                         group[name] = saved[name]
-            for own, saved in zip([self.position, self.losses], state["place"], strict=True):
-                own.copy_(saved)
         self.reducer.clear()
         self.reducer.refresh()
         if state["scaler"] and self.scaler._scale is not None:  # load_state_dict would replace what a graph holds
