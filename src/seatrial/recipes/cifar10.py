@@ -55,7 +55,7 @@ from seatrial.train.kernels.cifar10 import (
 )
 from seatrial.train.kernels.multi_tensor import muon_module, size_of
 from seatrial.train.kernels.ops import FORMATS, KernelModule, module
-from seatrial.train.loop import Settings, fit
+from seatrial.train.loop import Settings, fit, step_options
 from seatrial.train.optim.muon import MuonSgd
 from seatrial.train.optim.schedules import Schedule
 from seatrial.train.precision import Precision, choose_precision
@@ -253,13 +253,6 @@ def modules(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[Ker
     ]
 
 
-def compile_kernels(widths: Sequence[int], precision: Precision) -> None:
-    """Begin to compile them, where they can run."""
-    if runtime.usable(precision.device) and precision.dtype in FORMATS:
-        for each in modules(widths, len(CLASSES), precision.dtype):
-            runtime.build(each.text, precision.device.index or 0)
-
-
 def optimizer_of(model: Network, batch: int, filter_rate: float, method: Method = METHOD) -> MuonSgd:
     """Return the optimizer of whitening bias, other biases, head, and filters, each with its rate."""
     biases = [parameter for name, parameter in model.blocks.named_parameters() if name.endswith("norm.bias")]
@@ -317,12 +310,8 @@ def train(
         partial(loss, arguments.batch, METHOD.smoothing),
         optimizer_of(model, arguments.batch, arguments.learning_rate),
         source,
-        ranks=group,
-        precision=precision,
         schedule=schedules(arguments.epochs),
-        epochs=arguments.epochs,
-        accumulation=arguments.accumulation,
-        data_parallel=arguments.data_parallel,
+        **step_options(arguments, group, precision),
         frozen_after=METHOD.frozen_after(model, arguments.epochs),
     )
     tests = TestImages(test_set, normalise, group, TEST_BATCH)
@@ -353,7 +342,9 @@ def main(argv: Sequence[str]) -> int:
     accuracies, seconds = [], []
     with ranks() as group, closing(open_trackers(arguments.track, arguments.models, first=group.first)) as trackers:
         precision = precision_of(arguments.precision, group.device)
-        compile_kernels(arguments.widths, precision)  # while the data are read
+        if runtime.usable(group.device) and precision.dtype in FORMATS:
+            for each in modules(arguments.widths, len(CLASSES), precision.dtype):
+                runtime.build(each.text, group.device.index or 0)  # while the data are read
         sets = image_sets(early_start.read_ahead(read_records, arguments.data))
         data = tuple(each.to(group.device) for each in sets)
         del sets  # 184 MB of the host's memory, where there is a GPU

@@ -26,7 +26,7 @@ from seatrial.train.data.images import ImageSet, TestImages, training_images
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
 from seatrial.train.kernels.lenet import cross_entropy, logits, prepare
-from seatrial.train.loop import Settings, fit, session
+from seatrial.train.loop import Settings, fit, session, step_options
 from seatrial.train.optim.optimizer import Optimizer, adam, adamw
 from seatrial.train.optim.schedules import Schedule, cosine, triangle
 from seatrial.train.saving.examples import Normalisation, numbered, save_images_model
@@ -94,12 +94,8 @@ def train(data: IdxFolder, arguments: argparse.Namespace, name: str) -> int:
             cross_entropy,
             optimizer(model, arguments.learning_rate, arguments.weight_decay),
             source,
-            ranks=group,
-            precision=precision,
             schedule=SCHEDULES[arguments.schedule],
-            epochs=arguments.epochs,
-            accumulation=arguments.accumulation,
-            data_parallel=arguments.data_parallel,
+            **step_options(arguments, group, precision),
         )
         if group.first:
             print(f"{name}: {group.batch_words(arguments.batch)}\n{layers}", flush=True)

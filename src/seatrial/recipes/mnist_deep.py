@@ -31,7 +31,7 @@ from seatrial.train.data.mnist import fetch, read_folder
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED
 from seatrial.train.evaluation import evaluate
-from seatrial.train.loop import Settings, fit, session
+from seatrial.train.loop import Settings, fit, session, step_options
 from seatrial.train.memory import summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import cosine
@@ -91,13 +91,9 @@ def main(argv: Sequence[str]) -> int:
             loss,
             adamw(model, arguments.learning_rate, arguments.weight_decay),
             source,
-            ranks=group,
-            precision=precision,
             schedule=cosine(),
-            epochs=arguments.epochs,
-            accumulation=arguments.accumulation,
             kernels=not arguments.data_parallel,
-            data_parallel=arguments.data_parallel,
+            **step_options(arguments, group, precision),
         )
         if group.first:
             print(f"mnist-deep: {group.batch_words(arguments.batch)}", flush=True)
@@ -113,25 +109,19 @@ def main(argv: Sequence[str]) -> int:
             print(summary(group.device), flush=True)
             images = test_set.images_NCHW
             save_images_model("mnist-deep", arguments.models / "trained-model", model, images, normalise, labels)
-            save_metadata(model, arguments, outcome, group, precision, channels, train_set.classes)
+            save_metadata(model, arguments, outcome, group, precision)
     return 0
 
 
 def save_metadata(
-    model: nn.Module,
-    arguments: argparse.Namespace,
-    outcome: TrainingOutcome,
-    group: Ranks,
-    precision: Precision,
-    channels: int,
-    classes: int,
+    model: nn.Sequential, arguments: argparse.Namespace, outcome: TrainingOutcome, group: Ranks, precision: Precision
 ) -> None:
     """Write training_metadata.txt into the models folder."""
     facts = {
         "dataset": arguments.dataset,
         "model": "four convolutions 32-64-128-256",
-        "classes": classes,
-        "channels": channels,
+        "classes": model[-1].out_features,
+        "channels": model[0].in_channels,
         "test accuracy": f"{outcome.metrics['accuracy']:.4f}",
         "test loss": f"{outcome.metrics['test_loss']:.4f}",
         "best test accuracy": f"{outcome.best_accuracy:.4f}",

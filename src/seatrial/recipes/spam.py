@@ -30,12 +30,12 @@ from seatrial.train.data.texts import TestTexts, Texts, TextSet
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import EXIT_TERMINATED, DataError, InputError, first_line
 from seatrial.train.evaluation import evaluate
-from seatrial.train.loop import Settings, fit, session
+from seatrial.train.loop import Settings, fit, session, step_options
 from seatrial.train.memory import summary
 from seatrial.train.optim.optimizer import adamw
 from seatrial.train.optim.schedules import triangle
 from seatrial.train.packed.bert import PackedBert, takes
-from seatrial.train.packed.texts import PackedTests, PackedTexts
+from seatrial.train.packed.texts import PackedTexts, packed_tests
 from seatrial.train.packed.weights import FlatAdamW
 from seatrial.train.precision import Precision
 from seatrial.train.saving.examples import EXAMPLES, Examples, outputs_on_cpu, save_examples
@@ -82,15 +82,12 @@ def main(argv: Sequence[str]) -> int:
             if packed
             else adamw(model, arguments.learning_rate, WEIGHT_DECAY),
             source,
-            ranks=group,
-            precision=precision,
             schedule=triangle(WARMUP),
-            epochs=arguments.epochs,
-            accumulation=arguments.accumulation,
             clip_norm=CLIP_NORM,
             gradients=packed.weights if packed else None,
+            **step_options(arguments, group, precision),
         )
-        tests = PackedTests(test_set, group) if packed else TestTexts(test_set, group)
+        tests = packed_tests(test_set, group) if packed else TestTexts(test_set, group)
         predict = packed.logits if packed else logits
         outcome = fit(
             step,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from seatrial.train.distributed import GradientReducer
 from seatrial.train.kernels.ops import refuse_second_derivatives
-from seatrial.train.traced_code import running_by
+from seatrial.train.traced_code import hooked, running_by
 
 
 class SideStream:
@@ -216,15 +216,10 @@ class AutocastLayers:
         self.layers: list[nn.Conv2d | nn.Linear] = [
             layer for layer in model.modules() if isinstance(layer, (nn.Conv2d, nn.Linear)) and plain(layer)
         ]
-        weights = dict.fromkeys(layer.weight for layer in self.layers)  # one may be in several layers
-        self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in weights}
+        self.weights = list(dict.fromkeys(layer.weight for layer in self.layers))  # one may be in several layers
+        self._copies = {weight: torch.empty_like(weight, dtype=COPY, requires_grad=False) for weight in self.weights}
         self._seen: dict[Tensor, tuple[int, int]] = {}
         self._forwards = [self._forward(layer) for layer in self.layers]
-
-    @property
-    def weights(self) -> list[Tensor]:
-        """Return the weights of all layers, each once."""
-        return list(self._copies)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -256,8 +251,7 @@ def plain(layer: nn.Conv2d | nn.Linear) -> bool:
     """Return True if a call runs torch's own code alone, with an fp32 weight that is trained."""
     if type(layer) not in (nn.Conv2d, nn.Linear):
         return False
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    if hooks or "forward" in layer.__dict__ or "weight" not in layer._parameters:
+    if hooked(layer) or "forward" in layer.__dict__ or "weight" not in layer._parameters:
         return False
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or not _even_sides(layer)):
         return False

@@ -19,9 +19,7 @@ from torch import Tensor
 
 from seatrial.train.optim import torch_optimizers
 from seatrial.train.step import Step
-
-#: Values that a step's Python may count or switch with.
-_PLAIN = (bool, int, float, str, type(None))
+from seatrial.train.traced_code import PLAIN
 
 
 class _Same:
@@ -136,7 +134,7 @@ def forget_failed_capture(device: torch.device) -> None:
 
 
 def _note(state: dict[str, Any], name: str, value: Any) -> None:
-    if isinstance(value, _PLAIN):
+    if isinstance(value, PLAIN):
         state[name] = value
     elif isinstance(value, Tensor):
         state[name] = _Same(value)

@@ -6,14 +6,14 @@ such blocks on an H200 compiling took 8 s in place of 20, and the kernels of a s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
-from seatrial.train.traced_code import settings_of
+from seatrial.train.traced_code import running_by, settings_of
 
 #: Blocks alike that are worth it, and the share of the model's numbers that they must hold.
 LEAST, SHARE = 3, 0.7
@@ -26,17 +26,9 @@ class CompiledBlocks:
         self.modules = repeated(model)
         self._calls = [torch.compile(module._call_impl, dynamic=False, options=options()) for module in self.modules]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Run calls of the blocks within as compiled ones."""
-        before = [module.__dict__.get("_compiled_call_impl") for module in self.modules]
-        for module, call in zip(self.modules, self._calls, strict=True):
-            module.__dict__["_compiled_call_impl"] = call
-        try:
-            yield
-        finally:
-            for module, previous in zip(self.modules, before, strict=True):
-                module.__dict__["_compiled_call_impl"] = previous
+        return running_by(zip(self.modules, self._calls, strict=True), "_compiled_call_impl")
 
 
 def options() -> dict[str, Any] | None:
@@ -53,17 +45,12 @@ def options() -> dict[str, Any] | None:
 
 def repeated(model: nn.Module) -> list[nn.Module]:
     """Return the outermost modules that come at least LEAST times; [] if they are too little of the model."""
-    groups: dict[Any, list[nn.Module]] = {}
-    for module in model.modules():
-        if next(module.children(), None) is not None and module is not model:
-            groups.setdefault(_kind(module), []).append(module)
-    found: list[nn.Module] = []
-    inner: set[nn.Module] = set()
-    for module in model.modules():  # outer ones first
-        if module in inner or len(groups.get(_kind(module), [])) < LEAST or module is model:
-            continue
-        found.append(module)
-        inner.update(module.modules())
+    kinds = {module: _kind(module) for module in model.modules() if module is not model and [*module.children()]}
+    counts, found, inner = Counter(kinds.values()), list[nn.Module](), set[nn.Module]()
+    for module, kind in kinds.items():  # outer ones first
+        if module not in inner and counts[kind] >= LEAST:
+            found.append(module)
+            inner.update(module.modules())
     held = sum(parameter.numel() for module in found for parameter in module.parameters())
     return found if held >= SHARE * sum(parameter.numel() for parameter in model.parameters()) else []
 

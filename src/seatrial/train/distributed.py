@@ -148,14 +148,16 @@ class Gradients(Protocol):
         second_stream: some of a step runs on a second stream; in a graph the first has priority over it.
     """
 
-    overlap: bool
-    second_stream: bool
+    ranks: Ranks
+    overlap: bool = False
+    second_stream: bool = False
 
     def clear(self) -> None:
         """Make the next backward pass write them instead of adding."""
 
     def agree(self, failed: bool) -> bool:
         """Return True if the step failed on any rank; every rank calls it between backward pass and ``reduce``."""
+        return self.ranks.any(failed)
 
     def reduce(self) -> None:
         """Average them over the ranks."""
@@ -165,12 +167,14 @@ class Gradients(Protocol):
 
     def refresh(self) -> None:
         """Note that something other than a step has changed the parameters."""
+        return
 
     def settle(self) -> None:
         """Update all parameters before something other than a step reads them."""
+        return
 
 
-class GradientReducer:
+class GradientReducer(Gradients):
     """Averages gradients over the ranks, in buckets; alone it only clears them.
 
     With ``overlap`` on, each bucket is sent as soon as the backward pass has filled it (set it for the last micro-batch
@@ -192,7 +196,6 @@ class GradientReducer:
         self._copies: list[tuple[list[Tensor], list[Tensor]]] = []
         #: Called before a bucket is sent, where other streams write gradients.
         self.before_sending: Callable[[], None] = lambda: None
-        self.overlap = self.second_stream = False
         self.parameters = list(model.parameters())
         self._buckets: list[list[nn.Parameter]] = []
         #: Each parameter's bucket; and each bucket's parameters in this step.
@@ -252,12 +255,6 @@ class GradientReducer:
     def clip(self, most: float) -> None:
         """Limit the norm of all gradients together."""
         nn.utils.clip_grad_norm_(self.parameters, most)
-
-    def refresh(self) -> None:
-        """Do nothing: no copy of the parameters is kept."""
-
-    def settle(self) -> None:
-        """Do nothing: they are always up to date."""
 
     def filled(self, parameter: nn.Parameter) -> None:
         """Send the buckets that this gradient completes, in a step's last backward pass."""

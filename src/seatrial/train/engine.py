@@ -44,9 +44,6 @@ class Eager:
             self.step.source.before_step()
             self.step.run_recovering(shape)
 
-    def prepare(self) -> None:
-        """Prepare nothing."""
-
 
 class Graphed:
     """Captures each shape's step once, with the state as before, and replays it. ``epochs``: None: the step's."""

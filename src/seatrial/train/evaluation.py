@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader, Subset
 
 from seatrial.train.data import samples
 from seatrial.train.data.batches import Transform, transformed
-from seatrial.train.data.samples import map_tensors, tensors_of, to_device
+from seatrial.train.data.samples import tensors_of, to_device
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
 from seatrial.train.memory import RESIDENT_SHARE, free_for_data
 from seatrial.train.precision import Precision
+from seatrial.train.saving.arena import map_tensors
 
 
 @contextmanager
@@ -31,22 +32,8 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Keep the whole model in evaluation mode within."""
-    with modes_kept(model):
-        model.eval()
-        yield
-
-
 #: (model, inputs) → logits [B, classes].
 Predict = Callable[[nn.Module, Any], Tensor]
-
-
-def plain(model: nn.Module, inputs: Any) -> Tensor:
-    """Return logits of a model that takes its inputs as they are."""
-    logits: Tensor = model(inputs)
-    return logits
 
 
 @torch.no_grad()
@@ -55,11 +42,12 @@ def evaluate(
     batches: Iterable[tuple[Any, Tensor]],
     ranks: Ranks,
     precision: Precision,
-    predict: Predict = plain,
+    predict: Predict = nn.Module.__call__,
 ) -> dict[str, float]:
     """Return means over all ranks' examples: ``test_loss`` and ``accuracy`` (0 to 1). Shares may differ in size."""
     sums = torch.zeros(3, dtype=torch.double, device=ranks.device)  # loss, correct, examples
-    with evaluating(model):
+    with modes_kept(model):
+        model.eval()
         for inputs, labels_B in batches:
             with precision.autocast():
                 logits = predict(model, inputs)
@@ -107,7 +95,8 @@ class Test:
         """Return each name of the score and its mean."""
         sums: dict[str, Tensor] = {}
         rows = 0
-        with evaluating(model):
+        with modes_kept(model):
+            model.eval()
             for batch, count in self._batches(ranks):
                 with precision.autocast():
                     scores = self._score(model, *transformed(batch, self._transform))

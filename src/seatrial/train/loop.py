@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -116,17 +116,11 @@ class Settings:
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Settings:
         """Make the settings from a recipe's command line."""
-        return cls(
-            epochs=arguments.epochs,
-            seed=arguments.seed,
-            engine="eager" if arguments.data_parallel else arguments.engine,  # its replicas cannot be captured
-            checkpoints=arguments.checkpoints,
-            keep=arguments.keep,
-            every_steps=arguments.every_steps,
-            resume=arguments.resume,
-            patience=arguments.patience,
-            hang_s=arguments.hang,
-        )
+        names = {field.name for field in fields(cls)}
+        given = {name: value for name, value in vars(arguments).items() if name in names}
+        if arguments.data_parallel:
+            given["engine"] = "eager"  # its replicas cannot be captured
+        return cls(**given, hang_s=arguments.hang)
 
 
 @contextmanager
@@ -139,6 +133,12 @@ def session(arguments: argparse.Namespace, preferred: str = "bf16") -> Iterator[
             cap(arguments.memory_fraction, group.device)
         rng.seed_all(arguments.seed)
         yield group, precision, trackers
+
+
+def step_options(arguments: argparse.Namespace, group: Ranks, precision: Precision) -> dict[str, Any]:
+    """Return the options of a Step that every recipe takes from its command line."""
+    named = {name: getattr(arguments, name) for name in ("epochs", "accumulation", "data_parallel")}
+    return {"ranks": group, "precision": precision, **named}
 
 
 class Start(NamedTuple):
@@ -329,10 +329,7 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
         )
     try:
         load_model(step.model, state["model"], str(place))
-        step.load_optimizer(state["optimizer"])
-        step.load_average(state)
-        if state["scaler"]:
-            step.scaler.load_state_dict(state["scaler"])
+        step.load(state)
         stopping.best, stopping.waited = float(state["best"]), int(state["waited"])
         rng.set_rng_state(state["rng"][step.ranks.rank % len(state["rng"])])
         epoch, done = int(state["epoch"]), int(state["step"])

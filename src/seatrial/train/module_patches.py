@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +72,8 @@ def prepare(model: nn.Module, precision: Precision) -> tuple[str, ModuleKernels 
     if reason := runtime.unavailable():
         return f"layers: torch's own, for kernels cannot be compiled here ({reason})", None
     found = ModuleKernels(model)
-    if precision.dtype == torch.bfloat16:
-        found.copy_weights()
+    if precision.dtype == torch.bfloat16 and (products := AutocastLayers(model)).layers:
+        found.products = products
     for each in found.modules(precision.dtype):
         runtime.build(each.text, precision.device.index or 0)
     if precision.name != "fp32" and any(isinstance(layer, nn.Conv2d) for layer in model.modules()):
@@ -87,11 +86,10 @@ class ModuleKernels:
 
     Attributes:
         norms: taken by kernels. left: names of those that stay torch's, with why.
-        products: layers with copies of their weights, or None.
+        products: layers that multiply by bf16 copies of their weights, made when ``running`` begins; or None.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = ref(model)
         self.products: AutocastLayers | None = None
         self._forwards: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._fused: list[NormThen] = []
@@ -116,30 +114,19 @@ class ModuleKernels:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the modules within by kernels."""
-        self._clear_totals()
+        """Run the modules within by kernels; one launch clears the sums of every layer to zeros."""
+        if self._fused:
+            device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
+            if self._totals is None or self._totals.device != device:
+                self._totals = torch.zeros(sum(widths), dtype=torch.double, device=device)
+            for part, totals in zip(self._fused, torch.split(self._totals.zero_(), widths), strict=True):
+                for before in (part.totals, part.given):
+                    if before is not None:
+                        before.current = False
+                part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
         products = self.products.running() if self.products else nullcontext()
         with running_by(self._forwards), products:
             yield
-
-    def _clear_totals(self) -> None:
-        """Clear the sums of every layer to zeros, by one launch."""
-        if not self._fused:
-            return
-        device, widths = self._fused[0].norm.weight.device, [4 * part.norm.num_features for part in self._fused]
-        if self._totals is None or self._totals.device != device:
-            self._totals = torch.zeros(sum(widths), dtype=torch.double, device=device)
-        for part, totals in zip(self._fused, torch.split(self._totals.zero_(), widths), strict=True):
-            for before in (part.totals, part.given):
-                if before is not None:
-                    before.current = False
-            part.totals = batch_norm.Totals(totals.view(2, 2, part.norm.num_features))
-
-    def copy_weights(self) -> None:
-        """Use bf16 copies of the weights in layers that multiply from now on, made when ``running`` begins."""
-        model = self._model()
-        products = AutocastLayers(model) if model is not None else None
-        self.products = products if products and products.layers else None
 
     def modules(self, dtype: torch.dtype) -> list[KernelModule]:
         """Return the kernels."""

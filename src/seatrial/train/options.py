@@ -93,22 +93,18 @@ def add_folder_options(parser: argparse.ArgumentParser) -> None:
 
 def settle_places(arguments: argparse.Namespace) -> argparse.Namespace:
     """Fill in ``checkpoints``, and set ``resume`` to None if there is nothing to resume from."""
+    from seatrial.train.saving.checkpoint import checkpoints
+
     arguments.checkpoints = arguments.checkpoints or in_run("checkpoints") or arguments.models / "checkpoints"
     if arguments.resume == Path():
         arguments.resume = arguments.checkpoints
-    if _begins_anew(arguments.resume):
+    named, place = os.environ.get(RESUME_DIR_VARIABLE), arguments.resume
+    # If a person named a folder without checkpoints, that is an error; seatrial may name a run that has none yet.
+    if place is not None and named is not None and place == Path(named) and not checkpoints(place):
         if os.environ.get("RANK", "0") == "0":
             print("the run to resume from saved no checkpoint: training starts from scratch", file=sys.stderr)
         arguments.resume = None
     return arguments
-
-
-def _begins_anew(place: Path | None) -> bool:
-    """Return True if seatrial named an earlier run without a checkpoint yet; if a person did, that is an error."""
-    from seatrial.train.saving.checkpoint import checkpoints
-
-    named = os.environ.get(RESUME_DIR_VARIABLE)
-    return place is not None and named is not None and place == Path(named) and not checkpoints(place)
 
 
 def add_training_options(parser: argparse.ArgumentParser, *, epochs: int, batch: int, learning_rate: float) -> None:

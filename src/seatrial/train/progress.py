@@ -158,14 +158,6 @@ def _metric(name: str, value: float) -> str:
 
 def report_end(outcome: TrainingOutcome, steps: int, trackers: Trackers) -> None:
     """Pass the whole training's numbers to the trackers."""
-    trackers.log(
-        {
-            "step": outcome.epochs * steps,
-            "epoch": outcome.epochs,
-            "phase": "end",
-            "loop_s": outcome.loop_s,
-            "train_s": outcome.train_s,
-            "images_per_s": outcome.examples / outcome.train_s,
-            **outcome.metrics,
-        }
-    )
+    at: dict[str, Any] = {"step": outcome.epochs * steps, "epoch": outcome.epochs, "phase": "end"}
+    rates = {"loop_s": outcome.loop_s, "train_s": outcome.train_s, "images_per_s": outcome.examples / outcome.train_s}
+    trackers.log({**at, **rates, **outcome.metrics})

@@ -20,6 +20,7 @@ from seatrial.train.optim import torch_optimizers
 from seatrial.train.optim.optimizer import Average, Optimizer
 from seatrial.train.optim.schedules import Schedule, by_group, table
 from seatrial.train.precision import Precision, choose_precision
+from seatrial.train.saving.arena import map_tensors
 from seatrial.train.saving.rng import rng_state, set_rng_state
 
 if TYPE_CHECKING:
@@ -82,8 +83,7 @@ class Step:
             accumulation=accumulation, clip_norm=clip_norm, average_decay=average_decay, scheduled_by=scheduled_by
         )
         place(model, ranks.device)
-        torch_optimizers.refuse_closures(optimizer)
-        torch_optimizers.refuse_other_parameters(optimizer, model, some=gradients is not None)
+        torch_optimizers.refuse(optimizer, model, some=gradients is not None)
         torch_optimizers.prepare(optimizer, ranks.device)
         self.model, self.optimizer, self.source, self.epochs = model, optimizer, source, epochs
         self.device, self.ranks, self.precision = ranks.device, ranks, precision
@@ -95,7 +95,8 @@ class Step:
         self._called: nn.Module = nn.DataParallel(model) if data_parallel else model
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._base_rates = [torch.as_tensor(rate).clone() for rate in self._rates]
-        self._kernel_options = torch_optimizers.kernel_options(optimizer)
+        kept = torch_optimizers.KERNEL_OPTIONS
+        self._kernel_options = [{key: each[key] for key in kept if key in each} for each in optimizer.param_groups]
         self._scheduled: list[tuple[Tensor, Tensor]] = []
         #: Options of each group that the schedule changes and the host keeps: name → its values at every step.
         self.host_options: list[dict[str, list[Any]]] = []
@@ -200,23 +201,16 @@ class Step:
             **({"average": self.average.model.state_dict()} if self.average else {}),
         }
 
-    def load_average(self, saved: dict[str, Any]) -> None:
-        """Load a checkpoint's moving average; without one it starts at the model's weights."""
-        if self.average:
-            self.average.model.load_state_dict(saved.get("average", saved["model"]))
-
     def restore(self, state: dict[str, Any], *, forget_optimizer: bool) -> None:
         """Put a snapshot of ``state`` back in place: a captured graph goes on using the same memory.
 
         ``forget_optimizer``: it had no state yet: what it has now becomes as when it is fresh.
         """
         with torch.no_grad():
-            for own, saved in zip(self.model.state_dict().values(), state["model"].values(), strict=True):
-                own.copy_(saved)
+            live: dict[str, Any] = {"model": self.model.state_dict(), "place": [self.position, self.losses]}
             if self.average:
-                followed = self.average.model.state_dict().values()
-                for own, saved in zip(followed, state["average"].values(), strict=True):
-                    own.copy_(saved)
+                live["average"] = self.average.model.state_dict()
+            map_tensors(Tensor.copy_, live, state)
             self._restore_optimizer(None if forget_optimizer else state["optimizer"]["state"])
             for group, saved in zip(self.optimizer.param_groups, state["optimizer"]["param_groups"], strict=True):
                 for name in set(group) - {"params"}:
@@ -226,15 +220,23 @@ class Step:
                         group[name].copy_(saved[name])
                     else:
                         group[name] = saved[name]
-            for own, saved in zip([self.position, self.losses], state["place"], strict=True):
-                own.copy_(saved)
         self.reducer.clear()
         self.reducer.refresh()
-        self._restore_scaler(state["scaler"])
+        if state["scaler"] and self.scaler._scale is not None:  # load_state_dict would replace what a graph holds
+            assert self.scaler._growth_tracker is not None
+            self.scaler._scale.fill_(state["scaler"]["scale"])
+            self.scaler._growth_tracker.fill_(state["scaler"]["_growth_tracker"])
 
-    def load_optimizer(self, saved: dict[str, Any]) -> None:
-        """Load a checkpoint's optimizer state; learning rates stay those of this run."""
-        self.optimizer.load_state_dict(saved)
+    def load(self, saved: dict[str, Any]) -> None:
+        """Load what a checkpoint has besides the weights; learning rates stay those of this run.
+
+        A moving average that it lacks starts at the model's weights.
+        """
+        if self.average:
+            self.average.model.load_state_dict(saved.get("average", saved["model"]))
+        if saved["scaler"]:
+            self.scaler.load_state_dict(saved["scaler"])
+        self.optimizer.load_state_dict(saved["optimizer"])
         groups = zip(self.optimizer.param_groups, self._rates, self._base_rates, self._kernel_options, strict=True)
         for group, rate, base, options in groups:
             if isinstance(rate, Tensor):
@@ -283,13 +285,6 @@ class Step:
             else:
                 other["lr"] = values
         self.host_options = others
-
-    def _restore_scaler(self, saved: dict[str, Any]) -> None:
-        scale = self.scaler._scale if saved else None
-        if scale is not None:  # load_state_dict would replace the tensors that a graph holds
-            scale.fill_(saved["scale"])
-            assert self.scaler._growth_tracker is not None
-            self.scaler._growth_tracker.fill_(saved["_growth_tracker"])
 
     def _gradients(self, shape: Shape, *, overlap: bool) -> Tensor:
         """Compute gradients of the mean loss over all ranks' rows; return this rank's mean loss, [1]."""

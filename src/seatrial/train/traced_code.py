@@ -18,19 +18,24 @@ from seatrial.train.evaluation import modes_kept
 
 
 @contextmanager
-def running_by(pairs: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
-    """Run each module by its function within."""
-    kept = list(pairs)
-    for module, forward in kept:
-        module.__dict__["forward"] = forward
+def running_by(pairs: Iterable[tuple[nn.Module, Callable[..., Any]]], name: str = "forward") -> Iterator[None]:
+    """Run each module by its function within, in the place of the method of this name."""
+    pairs = list(pairs)
+    kept = [(module, module.__dict__.get(name)) for module, _ in pairs]
+    for module, function in pairs:
+        module.__dict__[name] = function
     try:
         yield
     finally:
-        for module, _ in kept:
-            module.__dict__.pop("forward", None)
+        for module, before in kept:
+            if before is None:
+                module.__dict__.pop(name, None)
+            else:
+                module.__dict__[name] = before
 
 
-_PLAIN = (bool, int, float, str, type(None))
+#: Values that Python code may count or switch with.
+PLAIN = (bool, int, float, str, type(None))
 
 
 class NotTraceable(Exception):
@@ -74,4 +79,4 @@ def hooked(module: nn.Module) -> bool:
 
 def settings_of(module: nn.Module) -> dict[str, Any]:
     """Return the settings that a module's code may branch on."""
-    return {name: value for name, value in vars(module).items() if isinstance(value, _PLAIN)}
+    return {name: value for name, value in vars(module).items() if isinstance(value, PLAIN)}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -47,21 +46,13 @@ class TensorBoardTracker:
     """Write scalars for TensorBoard into $TENSORBOARD_LOGGING_DIR, or into a folder next to the models."""
 
     def __init__(self, folder: Path) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # torch's writer would need torch
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
 
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        self._writer = EventFileWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
+        self._writer = SummaryWriter(os.environ.get("TENSORBOARD_LOGGING_DIR") or str(folder), flush_secs=2)
 
     def write(self, values: Values) -> None:
-        plotted = [
-            self._summary.Value(tag=f"{values['phase']}/{name}", simple_value=number)
-            for name, number in _numbers(values).items()
-        ]
-        if not plotted:  # the line that marks the beginning of the training
-            return
-        summary = self._summary(value=plotted)
-        self._writer.add_event(self._event(summary=summary, step=int(values["step"]), wall_time=time.time()))
+        for name, number in _numbers(values).items():
+            self._writer.add_scalar(f"{values['phase']}/{name}", number, int(values["step"]))
 
     def close(self) -> None:
         self._writer.close()

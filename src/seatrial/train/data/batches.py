@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from seatrial.train.data import samples
-from seatrial.train.data.order import Order, Shape, Span, deal, places, seed_host
-from seatrial.train.data.samples import Collate, as_arguments, map_tensors, part_of, tensors_of, to_device
+from seatrial.train.data.order import Order, Shape, Source, Span, deal, places, seed_host
+from seatrial.train.data.samples import Collate, as_arguments, part_of, tensors_of, to_device
 from seatrial.train.distributed import Ranks, here
 from seatrial.train.memory import RESIDENT_SHARE, free_bytes, free_for_data
+from seatrial.train.saving.arena import map_tensors
 
 #: Changes a batch on the device: gets its parts as arguments, returns them all. Augmentation belongs here.
 Transform = Callable[..., Any]
@@ -78,13 +79,11 @@ def batches(
     return StreamedBatches(dataset, sample, spans, batch, ranks, seed, order, transform, None, workers)
 
 
-class ResidentBatches:
+class ResidentBatches(Source):
     """Batches of a set that is on the device, gathered there.
 
     ``load`` consists of device operations only and follows a tensor, so that a CUDA graph can capture it.
     """
-
-    resident = True
 
     def __init__(
         self, data: Any, spans: list[Span], batch: int, ranks: Ranks, order: Order, transform: Transform | None
@@ -97,9 +96,6 @@ class ResidentBatches:
     def start(self, epoch: int, first_step: int) -> None:
         """Put an epoch's examples in order: a function of seed and epoch alone, the same on every rank."""
         self._rows_SB.copy_(self._order.draw(epoch)[self._places_SB])
-
-    def before_step(self) -> None:
-        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
         """Return rows ``first`` to ``first + count`` of step ``position`` ([1] on the device)."""

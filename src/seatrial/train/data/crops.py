@@ -13,15 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from seatrial.train.data.images import ImageSet
-from seatrial.train.data.order import Shape, Span, deal, places, shuffled
+from seatrial.train.data.order import Shape, Source, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
 from seatrial.train.kernels import runtime
-from seatrial.train.kernels.cifar10 import cropped
-from seatrial.train.kernels.ops import FORMATS
+from seatrial.train.kernels.ops import FORMATS, cdiv, channels_last, module
 from seatrial.train.saving.examples import Normalisation
 
 
-class AlternatingCrops:
+class AlternatingCrops(Source):
     """Batches of images that are mirrored and cut out after padding by reflection, as they are read.
 
     Which images are mirrored is drawn once and alternates: every pair of epochs sees each image both ways.
@@ -35,7 +34,6 @@ class AlternatingCrops:
         ValueError: a side that is larger than the images, or no larger than ``pixels``.
     """
 
-    resident = True
     #: Steps in one graph. A step takes milliseconds and a launch microseconds: more would only be captured longer.
     steps_per_replay = 4
 
@@ -89,18 +87,20 @@ class AlternatingCrops:
         order_N = shuffled(len(self._first_N), self._seed, epoch, self._device)
         self._rows_SB.copy_(order_N[self._places_SB])
 
-    def before_step(self) -> None:
-        """Do nothing on the host."""
-
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Tensor, Tensor]:
         """Return rows ``first`` to ``first + count`` of step ``position``: images_BCHW channels last, labels_B."""
-        if runtime.usable(self._device) and self._dtype in FORMATS:
-            moves = (self._mirrored_N, self._tops_N, self._lefts_N)
-            table, data = (self._normalise.scale, self._normalise.shift), self._data
-            tensors = (data.images_NCHW, data.labels_N, self._rows_SB, position, moves, table)
-            return cropped(*tensors, self._dtype, self._pixels, self._size(shape.length), first, count)
-        rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
-        return self.images(rows_B, shape.length), self._data.labels_N[rows_B]
+        if not runtime.usable(self._device) or self._dtype not in FORMATS:
+            rows_B = self._rows_SB.index_select(0, position).view(-1)[first : first + count]
+            return self.images(rows_B, shape.length), self._data.labels_N[rows_B]
+        images_NCHW, size = self._data.images_NCHW, self._size(shape.length)
+        images_BCHW = channels_last((count, images_NCHW.shape[1], *size), images_NCHW, self._dtype)
+        labels_B = torch.empty(count, dtype=torch.long, device=self._device)
+        moves, table = (self._mirrored_N, self._tops_N, self._lefts_N), (self._normalise.scale, self._normalise.shift)
+        tensors = (images_NCHW, self._data.labels_N, self._rows_SB, position, *moves, *table, images_BCHW, labels_B)
+        total = count * size[0] * size[1]
+        sizes = (total, first, self._rows_SB.shape[1], *images_NCHW.shape[1:], *size, self._pixels)
+        module("crops.cu", self._dtype).launch("crops", cdiv(total, runtime.THREADS), *tensors, *sizes)
+        return images_BCHW, labels_B
 
     def images(self, rows_B: Tensor, side: int) -> Tensor:
         """Return some images as this epoch shows them, [B, C, h, w]."""

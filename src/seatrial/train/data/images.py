@@ -50,11 +50,6 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    @property
-    def size_bytes(self) -> int:
-        """Return the memory that the set takes on a device."""
-        return self.images_NCHW.nbytes + self.labels_N.nbytes
-
     def to(self, device: torch.device) -> ImageSet:
         """Copy the set to another device."""
         return ImageSet(self.images_NCHW.to(device), self.labels_N.to(device), self.classes)
@@ -124,10 +119,11 @@ def training_images(
     data: ImageSet, normalise: Normalisation, batch: int, ranks: Ranks, seed: int, augment: Augment | None = None
 ) -> ResidentImages | StreamedBatches:
     """Keep the set on the device if it takes at most half of the free memory, else stream it; print which."""
-    resident = data.size_bytes <= free_bytes(ranks.device) * RESIDENT_SHARE
+    size = data.images_NCHW.nbytes + data.labels_N.nbytes
+    resident = size <= free_bytes(ranks.device) * RESIDENT_SHARE
     if ranks.first:
         how = "kept on" if resident else "streamed to"
-        print(f"data: {len(data)} images {how} {ranks.device} ({data.size_bytes / 2**20:,.0f} MiB)", flush=True)
+        print(f"data: {len(data)} images {how} {ranks.device} ({size / 2**20:,.0f} MiB)", flush=True)
     return (ResidentImages if resident else stream_images)(data, normalise, batch, ranks, seed, augment)
 
 

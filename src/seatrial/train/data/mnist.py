@@ -65,11 +65,21 @@ class IdxFolder:
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
     """Read the array in an IDX file, ``.gz`` or plain. Raises DataError: not IDX, other dimensions, another length."""
-    header_bytes, size = 4 + 4 * dimensions, 0
+    header_bytes, expected_magic, size = 4 + 4 * dimensions, UNSIGNED_BYTE << 8 | dimensions, 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             size = path.stat().st_size
-            shape = _shape(path, file.read(header_bytes), dimensions)
+            header = file.read(header_bytes)
+            if len(header) < header_bytes:
+                raise DataError(f"{path} is truncated: expected at least {header_bytes} bytes, got {len(header)}")
+            magic, *sizes = struct.unpack(f">{1 + dimensions}I", header)
+            shape = tuple(sizes)
+            if magic != expected_magic:
+                raise DataError(
+                    f"{path} is not IDX with {dimensions} dimensions: magic {magic:#010x}, not {expected_magic:#010x}"
+                )
+            if prod(shape) == 0:
+                raise DataError(f"{path} holds no examples: shape {shape}")
             expected_bytes = header_bytes + prod(shape)
             if expected_bytes > max(_MUCH_BYTES, _MOST_PACKED * size):
                 raise DataError(
@@ -85,23 +95,6 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
         state, found = ("truncated", got) if got < expected_bytes else ("too long", "more")
         raise DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {found}")
     return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def _shape(path: Path, content: bytes, dimensions: int) -> tuple[int, ...]:
-    """Read the sizes in the header. Raises DataError."""
-    header_bytes = 4 + 4 * dimensions
-    if len(content) < header_bytes:
-        raise DataError(f"{path} is truncated: expected at least {header_bytes} bytes, got {len(content)}")
-    magic = struct.unpack(">I", content[:4])[0]
-    expected_magic = UNSIGNED_BYTE << 8 | dimensions
-    if magic != expected_magic:
-        raise DataError(
-            f"{path} is not IDX with {dimensions} dimensions: magic {magic:#010x}, not {expected_magic:#010x}"
-        )
-    shape = struct.unpack(f">{dimensions}I", content[4:header_bytes])
-    if prod(shape) == 0:
-        raise DataError(f"{path} holds no examples: shape {shape}")
-    return shape
 
 
 def read_folder(folder: Path) -> IdxFolder:

@@ -56,13 +56,14 @@ class Source(Protocol):
     """
 
     spans: list[Span]
-    resident: bool
+    resident: bool = True
 
     def start(self, epoch: int, first_step: int) -> None:
         """Shuffle for an epoch that begins at ``first_step``."""
 
     def before_step(self) -> None:
-        """Do the host's work before each step."""
+        """Do the host's work before each step; there is none where the set is on the device."""
+        return
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Any, ...]:
         """Return rows of the batch at ``position`` as the loss takes them, by device operations only."""

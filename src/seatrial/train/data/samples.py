@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from seatrial.train.errors import FIX_LABEL, DataError, InputError, first_line
+from seatrial.train.saving.arena import map_items, map_tensors
 
 #: Examples read twice to compare them: a flip of half of them goes unnoticed once in 10^19.
 INSPECTED = 64
@@ -24,28 +25,13 @@ READ_TOGETHER = 256
 Collate = Callable[[list[Any]], Any]
 
 
-def map_tensors(change: Callable[..., Tensor], value: Any, *others: Any) -> Any:
-    """Change every tensor of a nesting, together with those at the same place in ``others``."""
-    if isinstance(value, Tensor):
-        return change(value, *others)
-    if isinstance(value, Mapping):
-        return {key: map_tensors(change, item, *(other[key] for other in others)) for key, item in value.items()}
-    items = [map_tensors(change, item, *rest) for item, *rest in zip(value, *others, strict=True)]
-    return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-
-
 def to_device(value: Any, device: torch.device) -> Any:
     """Move a batch to the device; values of a collate that cannot be moved (lengths, texts) stay as they are."""
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if callable(to := getattr(value, "to", None)):  # a batch of graphs, a packed sequence, an encoding of texts
         return to(device)
-    if isinstance(value, Mapping):
-        return {key: to_device(item, device) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        items = [to_device(item, device) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value
+    return map_items(lambda item: to_device(item, device), value)
 
 
 def part_of(batch: Any, first: int, count: int, rows: int) -> Any:
@@ -153,7 +139,7 @@ def read(dataset: Any, rows: Sequence[int] | None = None, workers: int = 0) -> A
     chosen = range(len(dataset)) if rows is None else rows
     with host_random_numbers_kept(), in_one_sentence():
         loader: DataLoader[Any] = DataLoader(
-            _Chosen(dataset, chosen), batch_size=READ_TOGETHER, num_workers=workers, collate_fn=_collated
+            _Examples(dataset), READ_TOGETHER, sampler=chosen, num_workers=workers, collate_fn=_collated
         )
         parts = list(loader)
     try:
@@ -177,17 +163,14 @@ def host_random_numbers_kept() -> Iterator[None]:
 _PAD = "pad them in the data set, or give batches() a collate that does"
 
 
-class _Chosen(Dataset[Any]):
-    """Examples of anything with a length and places, for DataLoader."""
+class _Examples(Dataset[Any]):
+    """Examples of anything with places, for DataLoader."""
 
-    def __init__(self, items: Any, rows: Sequence[int]) -> None:
-        self._items, self._rows = items, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    def __init__(self, items: Any) -> None:
+        self._items = items
 
     def __getitem__(self, place: int) -> Any:
-        return example(self._items, self._rows[place])
+        return example(self._items, place)
 
 
 def _collated(examples: list[Any], collated: Collate = collate) -> Any:
@@ -201,12 +184,7 @@ def _picture_as_tensor(example: Any) -> Any:
     if hasattr(example, "getbands") and hasattr(example, "size"):  # PIL, which need not be installed
         pixels = torch.from_numpy(np.array(example))
         return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
-    if isinstance(example, Mapping):
-        return {key: _picture_as_tensor(item) for key, item in example.items()}
-    if isinstance(example, (tuple, list)):
-        items = [_picture_as_tensor(item) for item in example]
-        return type(example)(*items) if hasattr(example, "_fields") else type(example)(items)
-    return example
+    return map_items(_picture_as_tensor, example)
 
 
 def _refuse_other_than_tensors(batch: Any, place: str = "an example") -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seatrial.train.data.order import Shape, Span, deal, places, shuffled
+from seatrial.train.data.order import Shape, Source, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import DataError
 
@@ -54,14 +54,12 @@ class TextSet:
         return TextSet(self.tokens_NL[mask_N], self.lengths_N[mask_N], self.labels_N[mask_N])
 
 
-class Texts:
+class Texts(Source):
     """Training batches from a set on the device: each of texts of like length, in random order.
 
     An epoch is shuffled, then sorted by padded length (stable), cut into global batches, and these are shuffled. The
     multiset of shapes is the same every epoch, so all of them can be captured beforehand.
     """
-
-    resident = True
 
     def __init__(self, data: TextSet, batch: int, ranks: Ranks, seed: int) -> None:
         self._seed, self._device = seed, ranks.device
@@ -94,9 +92,6 @@ class Texts:
         steps = shuffled(len(self._sorted_spans), self._seed + 1, epoch, cpu).tolist()
         self.spans = [self._sorted_spans[step] for step in steps]
         self._rows_SB.copy_(order_N[places(self.spans, self._rows_SB.shape[1])])
-
-    def before_step(self) -> None:
-        """Do nothing on the host."""
 
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return rows ``first`` to ``first + count`` of step ``position``: (tokens_BL, real_BL), labels_B."""

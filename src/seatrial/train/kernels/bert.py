@@ -27,12 +27,8 @@ _WORD = 0xFFFFFFFF
 
 def dropout_constants(share: float) -> dict[str, float]:
     """Return the kernels' constants for a share to drop: the halves of a hash that drop, and the others' factor."""
-    bound = _bound(share)
+    bound = round(share * 2**16)
     return {"DROP": bound, "RAISE": 1 / (1 - bound / 2**16)}
-
-
-def _bound(share: float) -> int:
-    return round(share * 2**16)
 
 
 def dropout_keys(places: int, device: torch.device) -> Tensor:
@@ -206,7 +202,7 @@ def norm_back(
     hat_TW, scale_T = normed
     rows, width = dy_TW.shape
     dz = torch.empty_like(dy_TW)
-    dx = None if after or _bound(share) == 0 else torch.empty_like(dy_TW)
+    dx = None if after or not dropout_constants(share)["DROP"] else torch.empty_like(dy_TW)
     blocks = min(MOST_PARTS, cdiv(rows, TILE))
     parts = torch.empty(blocks, 3 * width, device=dy_TW.device)
     name, results = ("embed_backward", (dz,)) if after else ("norm_backward", (dz, dx))

@@ -136,33 +136,3 @@ def takes_head(x: Tensor, layer: nn.Linear) -> bool:
     ready = runtime.usable(x.device) and torch.is_grad_enabled() and x.dtype in FORMATS and layer.bias is None
     known = x.shape[2] * x.shape[3] <= MAX_PLACES and layer.weight.dtype == torch.float32
     return few and ready and known and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def cropped(
-    images_NCHW: Tensor,
-    labels_N: Tensor,
-    rows_SB: Tensor,
-    position: Tensor,
-    moves: tuple[Tensor, Tensor, Tensor],
-    table: tuple[Tensor, Tensor],
-    dtype: torch.dtype,
-    pixels: int,
-    size: tuple[int, int],
-    first: int,
-    count: int,
-) -> tuple[Tensor, Tensor]:
-    """Return rows from ``first`` of step ``position``: images [B, C, h, w], channels last in ``dtype``, and labels.
-
-    Args:
-        moves: of each image of the set: True if it is mirrored, and how far down and right of the place ``pixels``
-            beyond its upper left corner it is cut out. table: each channel is multiplied by the first, then the second
-            is added. size: h, w.
-    """
-    channels, height, width = images_NCHW.shape[1:]
-    out = channels_last((count, channels, *size), images_NCHW, dtype)
-    picked = torch.empty(count, dtype=torch.long, device=labels_N.device)
-    tensors = (images_NCHW, labels_N, rows_SB, position, *moves, *table, out, picked)
-    total = count * size[0] * size[1]
-    sizes = (total, first, rows_SB.shape[1], channels, height, width, *size, pixels)
-    module("crops.cu", dtype).launch("crops", cdiv(total, THREADS), *tensors, *sizes)
-    return out, picked

@@ -34,17 +34,12 @@ class Rule:
     epsilon: float
     decay: float
 
-    def constants(self) -> dict[str, float]:
-        """Return the kernels' constants."""
-        return {
-            "SHARE1": 1 - self.betas[0], "SHARE2": 1 - self.betas[1], "BETA2": self.betas[1], "EPSILON": self.epsilon,
-            "DECAY": self.decay, "LOG1": math.log(self.betas[0]), "LOG2": math.log(self.betas[1]),
-        }  # fmt: skip
-
 
 def kernels(dtype: torch.dtype, rule: Rule) -> KernelModule:
     """Return the kernels for gradients of this type."""
-    return module("adam_flat.cu", dtype, **rule.constants(), EACH=EACH)
+    first, second = rule.betas
+    shares = {"SHARE1": 1 - first, "SHARE2": 1 - second, "BETA2": second, "EPSILON": rule.epsilon, "DECAY": rule.decay}
+    return module("adam_flat.cu", dtype, **shares, LOG1=math.log(first), LOG2=math.log(second), EACH=EACH)
 
 
 def clip_factor(gradients: Tensor, most: float, norm: Tensor, rule: Rule) -> None:

@@ -9,7 +9,6 @@ Shapes: B images [1, H, W]; what follows from them is in cuda/lenet.cuh.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -31,57 +30,34 @@ SHARES = 2
 MAX_ROWS = 256
 
 
-@dataclass(frozen=True)
 class LenetShape:
-    """The pixels of an image, the number of classes, and the sizes that follow from them."""
+    """The pixels of an image, the number of classes, and the sizes that follow from them.
 
-    height: int
-    width: int
-    classes: int
+    Attributes:
+        area: places after the first pool. places: those after the second; 0: the images are too small.
+        features: inputs of the first linear layer. splits: their parts of equal length, by the 32; depth: of a part.
+        shared_bytes: of second_layer, hidden and layers_back.
+    """
 
-    @property
-    def pooled(self) -> tuple[int, int]:
-        """Return height and width after the first pool."""
-        return (self.height - 2) // 2, (self.width - 2) // 2
-
-    @property
-    def area(self) -> int:
-        """Return the number of places after the first pool."""
-        return self.pooled[0] * self.pooled[1]
-
-    @property
-    def places(self) -> int:
-        """Return the number of places after the second pool; 0: the images are too small."""
-        high, wide = ((pixels - 2) // 2 for pixels in self.pooled)
-        return high * wide if min(high, wide) > 0 else 0
-
-    @property
-    def features(self) -> int:
-        """Return the inputs of the first linear layer."""
-        return CHANNELS[1] * self.places
-
-    @property
-    def splits(self) -> int:
-        """Return the number of parts of equal length, by the 32, of the features."""
-        return max(n for n in range(1, MAX_SPLITS + 1) if self.features // 32 % n == 0)
-
-    @property
-    def shared_bytes(self) -> tuple[int, int, int]:
-        """Return the shared memory, in bytes, of second_layer, hidden and layers_back."""
+    def __init__(self, height: int, width: int, classes: int) -> None:
+        self.height, self.width, self.classes = height, width, classes
+        high, wide = (height - 2) // 2, (width - 2) // 2
+        self.area, self.places = high * wide, max(0, (high - 2) // 2) * max(0, (wide - 2) // 2)
+        self.features = CHANNELS[1] * self.places
+        self.splits = max(n for n in range(1, MAX_SPLITS + 1) if self.features // 32 % n == 0)
+        self.depth = self.features // self.splits
         first, second = (channels + 8 for channels in CHANNELS)
-        depth = self.features // self.splits + 8
-        high, wide = self.pooled
         forward = 2 * (self.area * first + 32 * (9 * CHANNELS[0] + 8))
         filters = 2 * (-(-4 * self.places // 16) * 16 * second + (self.area + 2 * wide + 3) * first)
-        inputs = 2 * (9 * CHANNELS[1] * first + (high + 2) * (wide + 2) * second) + 4 * self.height * self.width
-        return forward, 2 * (64 + 16) * depth, max(filters, inputs)
+        inputs = 2 * (9 * CHANNELS[1] * first + (high + 2) * (wide + 2) * second) + 4 * height * width
+        self.shared_bytes = forward, 2 * (64 + 16) * (self.depth + 8), max(filters, inputs)
 
 
 def modules(shape: LenetShape) -> tuple[KernelModule, KernelModule, KernelModule]:
     """Return the kernels of the forward pass, of loss and linear layers, and of the convolutions' gradients."""
     tiles = cdiv(cdiv(cdiv(shape.area, 16), SHARES), 8)
     sizes = {"H": shape.height, "W": shape.width, "N": shape.classes, "SHARES": SHARES}
-    parts = {"SPLITS": shape.splits, "DEPTH": shape.features // shape.splits, "TILES": tiles}
+    parts = {"SPLITS": shape.splits, "DEPTH": shape.depth, "TILES": tiles}
     forward, head, back = (
         module(f"lenet_{name}.cu", torch.bfloat16, **sizes, **parts) for name in ("forward", "head", "back")
     )

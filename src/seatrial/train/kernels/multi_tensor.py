@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +25,8 @@ from seatrial.train.kernels.runtime import THREADS
 MAX_TENSORS = 64
 #: Elements of one thread.
 EACH = 4
+#: Coefficients of the quintic iteration, tuned for speed rather than convergence to exactly 1 (optim/muon.py: source).
+QUINTIC, ITERATIONS = (3.4445, -4.7750, 2.0315), 3
 #: Parameter group and its parameters, gradients, first and second moments.
 Group = tuple[dict[str, Any], tuple[list[Tensor], ...]]
 
@@ -86,27 +87,14 @@ def blocks_of(size: int) -> int:
     return cdiv(size, THREADS * EACH)
 
 
-@dataclass
 class Matrices:
-    """Memory for the updates of one group of filters during a step.
+    """Memory for the updates of filters of these sizes during a step, with zeros beyond each matrix."""
 
-    Attributes:
-        updates_TML: bf16, zeros beyond each matrix.
-        squares: [T, 2, M].
-        diagonal_MM: the identity times the iteration's first coefficient.
-    """
-
-    updates_TML: Tensor
-    squares: Tensor
-    diagonal_MM: Tensor
-
-    @classmethod
-    def from_sizes(cls, sizes: tuple[tuple[int, int], ...], device: torch.device, first: float) -> Matrices:
-        """Allocate matrices of these sizes."""
-        most, longest = max(rows for rows, _ in sizes), max(columns for _, columns in sizes)
-        updates = torch.zeros(len(sizes), most, longest, dtype=torch.bfloat16, device=device)
-        squares = torch.zeros(len(sizes), 2, most, device=device)
-        return cls(updates, squares, torch.eye(most, dtype=torch.bfloat16, device=device) * first)
+    def __init__(self, sizes: tuple[tuple[int, int], ...], device: torch.device) -> None:
+        most, longest = map(max, zip(*sizes, strict=True))
+        self.updates_TML = torch.zeros(len(sizes), most, longest, dtype=torch.bfloat16, device=device)
+        self.squares = torch.zeros(len(sizes), 2, most, device=device)
+        self.first_MM = torch.eye(most, dtype=torch.bfloat16, device=device) * QUINTIC[0]
 
 
 def takes(parameters: Sequence[Tensor]) -> bool:
@@ -132,49 +120,36 @@ def size_of(parameter: Tensor) -> tuple[int, int]:
     return len(parameter), parameter.numel() // len(parameter)
 
 
-def orthogonal(room: Matrices, coefficients: tuple[float, float, float], iterations: int) -> Tensor:
-    """Run the quintic iteration, four products and sums each: [T, M, L]."""
-    x_TML, (_, b, c) = room.updates_TML, coefficients
-    for _ in range(iterations):
-        gram_TMM = torch.bmm(x_TML, x_TML.mT)
-        mixed_TMM = torch.add(room.diagonal_MM, gram_TMM, alpha=b).baddbmm_(gram_TMM, gram_TMM, alpha=c)
-        x_TML = torch.bmm(mixed_TMM, x_TML)
-    return x_TML
-
-
-def muon(
-    tensors: list[tuple[Tensor, Tensor, Tensor]],
-    room: Matrices,
-    rate: Tensor,
-    momentum: float,
-    coefficients: tuple[float, float, float],
-    iterations: int,
-) -> None:
+def muon(tensors: list[tuple[Tensor, Tensor, Tensor]], room: Matrices, rate: Tensor, momentum: float) -> None:
     """Update filters: parameter, gradient and momentum of each, of one layout in memory."""
     sizes = tuple(size_of(parameter) for parameter, _, _ in tensors)
     kernels, blocks = muon_module(sizes), sum(rows for rows, _ in sizes)
     pointers = [tensor for three in tensors for tensor in three]
     kernels.launch("momentum_rows", blocks, *pointers, room.updates_TML, room.squares, float(momentum))
     kernels.launch("unit_rows", blocks, room.updates_TML, room.squares)
-    updates_TML = orthogonal(room, coefficients, iterations)
-    kernels.launch("update_rows", blocks, *pointers, updates_TML, room.squares, rate)
+    x_TML, (_, b, c) = room.updates_TML, QUINTIC
+    for _ in range(ITERATIONS):
+        gram_TMM = torch.bmm(x_TML, x_TML.mT)
+        mixed_TMM = torch.add(room.first_MM, gram_TMM, alpha=b).baddbmm_(gram_TMM, gram_TMM, alpha=c)
+        x_TML = torch.bmm(mixed_TMM, x_TML)
+    kernels.launch("update_rows", blocks, *pointers, x_TML, room.squares, rate)
 
 
 @lru_cache
 def muon_module(sizes: tuple[tuple[int, int], ...]) -> KernelModule:
     """Return the kernels for matrices of these sizes."""
-    most, longest = max(rows for rows, _ in sizes), max(columns for _, columns in sizes)
+    most, longest = map(max, zip(*sizes, strict=True))
     types = {"p": "float*", "g": "const float*", "m": "float*"}
     place = "rows = {}, columns = {}, tensor = {{n}}, row = {{first}}"
     picked = ((rows, place.format(rows, columns)) for rows, columns in sizes)
     return _filled_in(module("muon.cu", torch.bfloat16, M=most, L=longest), types, picked)
 
 
-def nesterov(tensors: list[tuple[Tensor, Tensor, Tensor, Tensor]], decays: list[float], momentum: float) -> None:
-    """Update other parameters: parameter, gradient, momentum and learning rate of each."""
-    sizes = tuple((four[0].numel(), float(decay)) for four, decay in zip(tensors, decays, strict=True))
+def nesterov(given: list[tuple[Any, ...]], momentum: float) -> None:
+    """Update other parameters: parameter, gradient, momentum, learning rate and weight decay of each."""
+    sizes = tuple((parameter.numel(), float(decay)) for parameter, *_, decay in given)
     blocks = sum(blocks_of(size) for size, _ in sizes)
-    pointers = [tensor for four in tensors for tensor in four]
+    pointers = [tensor for *tensors, _ in given for tensor in tensors]
     nesterov_module(sizes).launch("nesterov", blocks, *pointers, float(momentum))
 
 

@@ -67,17 +67,12 @@ def _compile(source: str, device: int) -> dict[str, Kernel]:
     file = cache_name(source, architecture, _driver_version())
     binary = read_cached(file)
     if binary is None:
-        binary = machine_code(source, architecture)
+        if torch.version.cuda is None:
+            raise RuntimeError("this torch is not built for CUDA")
+        binary = compile_text(load_nvrtc(int(torch.version.cuda.split(".")[0])), source, architecture).code
         keep_cached(file, binary)
     _enter_context(device)
     return cast(dict[str, Kernel], _cuda_load_module(binary, KERNEL.findall(source)))
-
-
-def machine_code(source: str, architecture: str) -> bytes:
-    """Compile a source by torch's NVRTC. Raises RuntimeError with the compiler's text; OSError when there is none."""
-    if torch.version.cuda is None:
-        raise RuntimeError("this torch is not built for CUDA")
-    return compile_text(load_nvrtc(int(torch.version.cuda.split(".")[0])), source, architecture).code
 
 
 @cache

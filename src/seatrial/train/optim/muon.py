@@ -13,11 +13,8 @@ import torch
 from torch import Tensor
 
 from seatrial.train.kernels import multi_tensor
+from seatrial.train.kernels.multi_tensor import ITERATIONS, QUINTIC
 from seatrial.train.optim.optimizer import Optimizer, like
-
-#: Coefficients of the quintic iteration, tuned for speed rather than convergence to exactly 1 (same source).
-QUINTIC = (3.4445, -4.7750, 2.0315)
-ITERATIONS = 3
 
 
 class MuonSgd(Optimizer):
@@ -34,42 +31,26 @@ class MuonSgd(Optimizer):
     def step(self) -> None:
         """Update every parameter that has a gradient."""
         scale, overflow = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
-        others: list[dict[str, Any]] = []
+        others: dict[float, list[tuple[Any, ...]]] = {}
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             by_kernels = scale is None and overflow is None and isinstance(group["lr"], Tensor)
             if by_kernels and group["muon"] and not group["weight_decay"] and multi_tensor.takes_matrices(parameters):
                 self._move_matrices(group, parameters)
             elif by_kernels and not group["muon"] and multi_tensor.takes(parameters):
-                others.append(group)
+                given = [(*self._three(each), group["lr"], group["weight_decay"]) for each in parameters]
+                others.setdefault(group["momentum"], []).extend(given)
             elif parameters:
                 self._move(group, parameters, scale, overflow)
-        for momentum in {group["momentum"] for group in others}:
-            self._move_together([group for group in others if group["momentum"] == momentum], momentum)
+        for momentum, given in others.items():
+            multi_tensor.nesterov(given, momentum)
 
     def _move_matrices(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         """Update filters, by kernels of this library."""
         sizes = tuple(map(multi_tensor.size_of, parameters))
         if sizes not in self._matrices:
-            self._matrices[sizes] = multi_tensor.Matrices.from_sizes(sizes, parameters[0].device, QUINTIC[0])
-        multi_tensor.muon(
-            list(map(self._three, parameters)),
-            self._matrices[sizes],
-            group["lr"],
-            group["momentum"],
-            QUINTIC,
-            ITERATIONS,
-        )
-
-    def _move_together(self, groups: list[dict[str, Any]], momentum: float) -> None:
-        """Update all other parameters of one momentum, by one kernel."""
-        tensors, decays = [], []
-        for group in groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    tensors.append((*self._three(parameter), group["lr"]))
-                    decays.append(group["weight_decay"])
-        multi_tensor.nesterov(tensors, decays, momentum)
+            self._matrices[sizes] = multi_tensor.Matrices(sizes, parameters[0].device)
+        multi_tensor.muon(list(map(self._three, parameters)), self._matrices[sizes], group["lr"], group["momentum"])
 
     def _three(self, parameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         assert parameter.grad is not None

@@ -108,20 +108,10 @@ class Adam(Optimizer):
         for group, kinds in groups:
             size = chunk_size(tuple(map(Tensor.numel, kinds[0]))) if self._done.is_cuda else CHUNK
             cut = [[piece for tensor in tensors for piece in pieces(tensor, size)] for tensors in kinds]
-            self._update(
-                *cut,
-                [],
-                [self._done] * len(cut[0]),
-                lr=group["lr"],
-                beta1=group["betas"][0],
-                beta2=group["betas"][1],
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
-                amsgrad=False,
-                maximize=False,
-                grad_scale=scale,
-                found_inf=overflow,
-            )
+            rule = {name: group[name] for name in ("lr", "weight_decay", "eps")}
+            rule |= dict(zip(("beta1", "beta2"), group["betas"], strict=True))
+            scaled = {"grad_scale": scale, "found_inf": overflow}
+            self._update(*cut, [], [self._done] * len(cut[0]), **rule, amsgrad=False, maximize=False, **scaled)
 
     def _tensors(self, group: dict[str, Any]) -> tuple[list[Tensor], ...]:
         """Return a group's parameters that have gradients, their gradients, and both moments."""

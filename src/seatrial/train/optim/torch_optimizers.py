@@ -27,21 +27,19 @@ FIRST_VALUES: dict[str, float | str] = {
     "eta": "lr",
     "step_size": "lr",
 }
-_KERNEL_OPTIONS = ("fused", "capturable", "foreach")
+#: Options of a group that name the kernels it uses: a checkpoint does not change them, they depend on the machine.
+KERNEL_OPTIONS = ("fused", "capturable", "foreach")
 
 
-def refuse_closures(optimizer: Any) -> None:
-    """Raise InputError for an optimizer that calls the loss itself."""
-    parameters = list(inspect.signature(optimizer.step).parameters.values())
-    if any(parameter.name == "closure" and parameter.default is parameter.empty for parameter in parameters):
-        raise InputError(f"{type(optimizer).__name__} evaluates the loss several times a step: Step does it once")
+def refuse(optimizer: Any, model: nn.Module, *, some: bool = False) -> None:
+    """Raise InputError for an optimizer that calls the loss or would change nothing of the model.
 
-
-def refuse_other_parameters(optimizer: Any, model: nn.Module, *, some: bool = False) -> None:
-    """Raise InputError for an optimizer that would change nothing of the model or, unless ``some``, anything besides.
-
-    No step would clear gradients of other parameters (of a loss, for example), and no checkpoint would hold them.
+    Unless ``some``, also for one that would change anything besides: no step would clear gradients of other parameters
+    (of a loss, for example), and no checkpoint would hold them.
     """
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise InputError(f"{type(optimizer).__name__} evaluates the loss several times a step: Step does it once")
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     own = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if own and not any(id(parameter) in held for parameter in own):
@@ -73,11 +71,6 @@ def prepare(optimizer: Any, device: torch.device) -> None:
             group["capturable"] = True
         if (group.get("fused") or group.get("capturable")) and not isinstance(group["lr"], Tensor):
             group["lr"] = torch.tensor(group["lr"], dtype=torch.float32, device=device)
-
-
-def kernel_options(optimizer: Any) -> list[dict[str, Any]]:
-    """Return the kernels that each group uses: a checkpoint does not change them, they depend on the machine."""
-    return [{name: group[name] for name in _KERNEL_OPTIONS if name in group} for group in optimizer.param_groups]
 
 
 def first_value(name: str, group: dict[str, Any]) -> float | None:

@@ -8,7 +8,6 @@ Shapes: T tokens of all texts, B texts, E numbers a token, F in between, H heads
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,20 +28,22 @@ WIDEST = 48 * 32
 MOST_BESIDE = 10
 
 
-@dataclass
 class BertLayer:
-    """A layer's modules, its weights for the products, and where their gradients go."""
+    """The weights of a layer by their names here, and its normalisations."""
 
-    first_norm: nn.LayerNorm
-    second_norm: nn.LayerNorm
-    mixed_bias: nn.Parameter
-    wide_bias: nn.Parameter
-    back_bias: nn.Parameter
-    inputs: tuple[nn.Parameter, ...]
-    input_biases: tuple[nn.Parameter, ...]
-    mixed: nn.Parameter
-    wide: nn.Parameter
-    back: nn.Parameter
+    def __init__(self, layer: Any) -> None:
+        attention = layer.attention.self
+        inputs = (attention.query, attention.key, attention.value)
+        mixed, wide, back = layer.attention.output.dense, layer.intermediate.dense, layer.output.dense
+        first, second = layer.attention.output.LayerNorm, layer.output.LayerNorm
+        self.first_norm, self.second_norm = first, second
+        self.inputs, self.input_biases = [each.weight for each in inputs], [each.bias for each in inputs]
+        self.mixed, self.wide, self.back = mixed.weight, wide.weight, back.weight
+        self.mixed_bias, self.wide_bias, self.back_bias = mixed.bias, wide.bias, back.bias
+        #: Its parameters of one dimension, as they lie.
+        self.vectors = (
+            *self.input_biases, mixed.bias, first.weight, first.bias, wide.bias, back.bias, second.weight, second.bias
+        )  # fmt: skip
 
 
 class PackedBert:
@@ -61,7 +62,7 @@ class PackedBert:
         last = config.classifier_dropout
         self.last_share = self.hidden_share if last is None else last
         self.embeddings, self.pooler, self.classifier = model.bert.embeddings, model.bert.pooler.dense, model.classifier
-        self.layers = [_layer(each) for each in model.bert.encoder.layer]
+        self.layers = [BertLayer(each) for each in model.bert.encoder.layer]
         words, *tables = _tables(self.embeddings)
         rest = [each for each in model.parameters() if all(each is not table for table in (words, *tables))]
         matrices = [each for each in rest if each.ndim > 1]
@@ -180,7 +181,7 @@ class PackedBert:
         self._product(dinputs, x, gradient(*layer.inputs), add=add)
         parts = [input_parts, mixed_parts, wide_parts, back_parts]
         with self.weights.side_stream.running(*parts):
-            bert.sum_parts(parts, gradient(*_vectors(layer)), add=add)
+            bert.sum_parts(parts, gradient(*layer.vectors), add=add)
         return dx
 
     def _product(self, left: Tensor, right: Tensor, to: Tensor, *, add: bool) -> None:
@@ -288,28 +289,3 @@ def _tables(embeddings: Any) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:
     tables = embeddings.word_embeddings, embeddings.position_embeddings, embeddings.token_type_embeddings
     words, positions, kinds = (table.weight for table in tables)
     return words, positions, kinds
-
-
-def _layer(layer: Any) -> BertLayer:
-    attention = layer.attention.self
-    inputs = (attention.query, attention.key, attention.value)
-    return BertLayer(
-        layer.attention.output.LayerNorm,
-        layer.output.LayerNorm,
-        layer.attention.output.dense.bias,
-        layer.intermediate.dense.bias,
-        layer.output.dense.bias,
-        tuple(each.weight for each in inputs),
-        tuple(each.bias for each in inputs),
-        layer.attention.output.dense.weight,
-        layer.intermediate.dense.weight,
-        layer.output.dense.weight,
-    )
-
-
-def _vectors(layer: BertLayer) -> tuple[nn.Parameter, ...]:
-    """Return a layer's parameters of one dimension, as they lie."""
-    return (
-        *layer.input_biases, layer.mixed_bias, layer.first_norm.weight, layer.first_norm.bias, layer.wide_bias,
-        layer.back_bias, layer.second_norm.weight, layer.second_norm.bias,
-    )  # fmt: skip

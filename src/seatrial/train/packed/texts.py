@@ -8,7 +8,6 @@ Shapes: N texts, B rows of a batch, T tokens that a batch has capacity for, S st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.train.data.order import Shape, Span, deal, shuffled
+from seatrial.train.data.order import Shape, Source, Span, deal, shuffled
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
@@ -52,10 +51,9 @@ class Packed:
     longest: int
 
 
-class PackedTexts:
+class PackedTexts(Source):
     """Training batches from a set on the device. Two ranks' batches have the same number of tokens, nearly."""
 
-    resident = True
     #: Steps in one graph: one of BERT-base's shape takes 4 ms, its launch a few µs, its capture 0.1 s.
     steps_per_replay = 1
 
@@ -101,9 +99,6 @@ class PackedTexts:
         rows = [span.shape.rows for span in self._all_spans]
         return self._table(sample_epoch(self._lengths_N, rows, self._capacity, self._seed, epoch) or self._fitting)
 
-    def before_step(self) -> None:
-        """Do nothing on the host."""
-
     def load(self, position: Tensor, shape: Shape, first: int, count: int) -> tuple[Packed, Tensor]:
         """Return texts ``first`` to ``first + count`` of step ``position``, and their labels_B (int64)."""
         row = self._table_SW.index_select(0, position).view(-1)
@@ -148,30 +143,25 @@ class PackedTexts:
             "position order": tokens, "position begins": self.longest + 1,
         }  # fmt: skip
 
-    def _tokens_of(self, batches: list[Tensor]) -> Any:
-        """Return all tokens of some batches, one after the other."""
+    def _tokens_of(self, batches: list[Tensor]) -> tuple[Any, ...]:
+        """Return the texts of some batches, their lengths, and all of their tokens with the places in their text."""
         texts = torch.cat(batches).numpy()
         lengths = self._lengths_N.numpy()[texts]
-        begins = lengths.cumsum() - lengths
-        places = np.arange(lengths.sum()) - np.repeat(begins, lengths)
-        return self._flat[np.repeat(self._offsets[texts], lengths) + places]
+        positions = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+        return texts, lengths, self._flat[np.repeat(self._offsets[texts], lengths) + positions], positions
 
     def _table(self, everyone: list[Tensor]) -> Any:
         """Return an epoch in numbers, [S, W] int32: what ``_parts`` names, of each batch of this rank."""
         parts, batches = self._parts(), everyone[self._mine]
         table = np.zeros((len(batches), sum(parts.values())), dtype=np.int32)
-        texts = torch.cat(batches).numpy()
+        texts, lengths, tokens, positions = self._tokens_of(batches)
         counts = np.array([len(batch) for batch in batches])
         step = np.repeat(np.arange(len(batches)), counts)
-        lengths = self._lengths_N.numpy()[texts]
         ends = lengths.cumsum()
         begins = ends - lengths  # of each text, in the epoch
         first = np.concatenate([[0], np.cumsum(counts)])[:-1]  # text of each batch
-        places = np.arange(ends[-1])
-        positions = places - np.repeat(begins, lengths)
-        tokens = self._flat[np.repeat(self._offsets[texts], lengths) + positions]
         token_step = np.repeat(step, lengths)
-        within = places - begins[first][token_step]
+        within = np.arange(ends[-1]) - begins[first][token_step]
         begin = dict(zip(parts, np.cumsum([0, *parts.values()]), strict=False))
         table[token_step, begin["tokens"] + within] = tokens
         table[token_step, begin["positions"] + within] = positions
@@ -180,7 +170,8 @@ class PackedTexts:
         table[step, begin["labels"] + number] = self._labels_N.numpy()[texts]
         table[step, begin["starts"] + number + 1] = ends - begins[first][step]
         widest = int(max(self._flat.max(), self.longest)) + 1
-        there = [np.unique(self._tokens_of(batches_of)) for batches_of in _by(everyone, self._world)]
+        together = (everyone[first : first + self._world] for first in range(0, len(everyone), self._world))
+        there = [np.unique(self._tokens_of(batches)[2]) for batches in together]
         counts = np.array([len(each) for each in there])
         slot = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
         table[:, begin["there"] :][:, : self.slots] = -1
@@ -199,17 +190,10 @@ class PackedTexts:
         return table
 
 
-class PackedTests:
-    """The batches of a test set, this rank's share."""
-
-    __test__ = False  # pytest would collect it for its name
-
-    def __init__(self, data: TextSet, ranks: Ranks, batch: int = 256) -> None:
-        share = data.lengths_N.cpu().argsort(stable=True, descending=True)[ranks.rank :: ranks.world]
-        self._batches = [_tested(data, texts, ranks.device) for texts in torch.split(share, batch)]
-
-    def __iter__(self) -> Iterator[tuple[Packed, Tensor]]:
-        return iter(self._batches)
+def packed_tests(data: TextSet, ranks: Ranks, batch: int = 256) -> list[tuple[Packed, Tensor]]:
+    """Return the batches of a test set, this rank's share."""
+    share = data.lengths_N.cpu().argsort(stable=True, descending=True)[ranks.rank :: ranks.world]
+    return [_tested(data, texts, ranks.device) for texts in torch.split(share, batch)]
 
 
 def _tested(data: TextSet, texts: Tensor, device: torch.device) -> tuple[Packed, Tensor]:
@@ -247,10 +231,6 @@ def _sums(names_T: Tensor, count: int) -> tuple[Tensor, Tensor]:
     ordered, order = names_T.sort(stable=True)
     wanted = torch.arange(count + 1, device=names_T.device, dtype=ordered.dtype)
     return order.int(), torch.searchsorted(ordered, wanted).int()
-
-
-def _by(batches: list[Tensor], count: int) -> list[list[Tensor]]:
-    return [batches[first : first + count] for first in range(0, len(batches), count)]
 
 
 def layers(lengths_N: Tensor, rows: list[int], order_N: Tensor) -> list[tuple[Tensor, list[int]]]:
@@ -305,7 +285,10 @@ def sample_epoch(
         worst = min(range(len(rows)), key=free.__getitem__)
         if free[worst] >= 0:
             steps = torch.randperm(len(rows), generator=generator).tolist()
-            return _mixed(batches, rows, steps)
+            places: dict[int, list[int]] = {}  # batches of each size come in random order among their places
+            for number in steps:
+                places.setdefault(rows[number], []).append(number)
+            return [torch.tensor(batches[places[count].pop()], dtype=torch.long) for count in rows]
         best = max(range(len(rows)), key=free.__getitem__)
         if not _change(batches, totals, lengths, worst, best, min(-free[worst], free[best])):
             return None
@@ -316,28 +299,12 @@ def _change(
     batches: list[list[int]], totals: list[int], lengths: list[int], full: int, empty: int, wanted: int
 ) -> bool:
     """Exchange two texts so that ``full`` has about ``wanted`` tokens fewer; False where none would help."""
-    pairs = [
-        (abs(lengths[batches[full][a]] - lengths[batches[empty][b]] - wanted), a, b)
-        for a in range(len(batches[full]))
-        for b in range(len(batches[empty]))
-        if lengths[batches[full][a]] > lengths[batches[empty][b]]
-    ]
-    if not pairs:
+    ours, others = batches[full], batches[empty]
+    pairs = ((a, b, lengths[x] - lengths[y]) for a, x in enumerate(ours) for b, y in enumerate(others))
+    fitting = [(abs(fewer - wanted), a, b, fewer) for a, b, fewer in pairs if fewer > 0]
+    if not fitting:
         return False
-    _, a, b = min(pairs)
-    fewer = lengths[batches[full][a]] - lengths[batches[empty][b]]
-    batches[full][a], batches[empty][b] = batches[empty][b], batches[full][a]
+    _, a, b, fewer = min(fitting)
+    ours[a], others[b] = others[b], ours[a]
     totals[full], totals[empty] = totals[full] - fewer, totals[empty] + fewer
     return True
-
-
-def _mixed(batches: list[list[int]], rows: list[int], steps: list[int]) -> list[Tensor]:
-    """Return the batches of each size in random order among their places."""
-    places: dict[int, list[int]] = {}
-    for number in steps:
-        places.setdefault(rows[number], []).append(number)
-    mixed = []
-    for count in rows:
-        batch = batches[places[count].pop()]
-        mixed.append(torch.tensor(batch, dtype=torch.long))
-    return mixed

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from seatrial.train.autocast_weights import SideStream
-from seatrial.train.distributed import BUCKET_BYTES, Ranks
+from seatrial.train.distributed import BUCKET_BYTES, Gradients, Ranks
 from seatrial.train.kernels import flat_adam
 from seatrial.train.kernels.flat_adam import Rule
 from seatrial.train.optim.optimizer import Optimizer
@@ -29,7 +29,7 @@ from seatrial.train.optim.optimizer import Optimizer
 ALIGNED = 8
 
 
-class FlatWeights:
+class FlatWeights(Gradients):
     """Parameters one behind the other, and what is computed from them: a step's ``Gradients``.
 
     The gradients of the words' table are one row for each token that a step has, before all others.
@@ -86,7 +86,6 @@ class FlatWeights:
         self._updated: dict[nn.Parameter, torch.cuda.Event] = {}
         #: True if the next backward pass writes the gradients, not adds to them.
         self.fresh = True
-        self.overlap = False
         self._waiting: list[Any] = []
         self._sent = self.decayed
         with torch.no_grad():
@@ -196,10 +195,6 @@ class FlatWeights:
         if self.overlap and self.ranks.world > 1 and (self._sent - begin) * self.dtype.itemsize >= BUCKET_BYTES:
             self._send(begin, self._sent)
             self._sent = begin
-
-    def agree(self, failed: bool) -> bool:
-        """Return True if the step failed on any rank."""
-        return self.ranks.any(failed)
 
     def reduce(self) -> None:
         """Average over the ranks: send what was not sent, wait for all."""

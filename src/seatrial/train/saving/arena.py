@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,8 +32,8 @@ from seatrial.train.saving.atomic import write_file
 
 #: Bytes that a tensor's beginning is a multiple of.
 ALIGNED_BYTES = 64
-#: Stands for a tensor in what is sent between the processes: where it begins, and what it is.
-Place = tuple[int, str, tuple[int, ...], tuple[int, ...]]
+#: Key of what stands for a tensor between the processes: where it begins, and its type, shape and strides.
+_MARK = "seatrial tensor"
 
 
 class Arena:
@@ -41,18 +41,17 @@ class Arena:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.descriptor = os.memfd_create("seatrial-checkpoint", 0)
+        self.file = os.fdopen(os.memfd_create("seatrial-checkpoint", 0), "r+b")
         try:
-            os.ftruncate(self.descriptor, size_bytes)
-            self.memory = mmap.mmap(self.descriptor, size_bytes)
-        except BaseException:
-            os.close(self.descriptor)
-            raise
+            self.file.truncate(size_bytes)
+        except OSError as error:  # of ulimit -f: the checkpoint's file would be as large
+            raise DiskFullError(f"cannot write a checkpoint: {error.strerror}", fix="ulimit -f unlimited") from error
+        self.memory = mmap.mmap(self.file.fileno(), size_bytes)
         self.bytes = torch.frombuffer(self.memory, dtype=torch.uint8)
 
     def close(self) -> None:
         """Free the memory."""
-        os.close(self.descriptor)
+        self.file.close()
         del self.bytes, self.memory
 
 
@@ -63,7 +62,7 @@ def sizes_of(value: Any) -> dict[torch.device, int]:
     def add(tensor: Tensor) -> None:
         sizes[tensor.device] = sizes.get(tensor.device, 0) + -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
 
-    map_tensors(value, add)
+    map_tensors(add, value)
     return sizes
 
 
@@ -73,60 +72,49 @@ def size_of(value: Any) -> int:
 
 
 def fill(arena: Arena, value: Any, copy: Callable[[Tensor, Tensor], object]) -> Any:
-    """Queue a copy of every tensor; return the nesting with a ``Place`` in place of each, in types that pickle carries.
+    """Queue a copy of every tensor; return the nesting with a dictionary of ``_MARK`` in place of each.
 
     ``copy``: gets (to, from) and does all on the stream that it chooses: a tensor made dense here, on the stream of the
     moment, might be read before it is there.
     """
     begin = 0
 
-    def placed(tensor: Tensor) -> dict[str, Place]:
+    def placed(tensor: Tensor) -> dict[str, Any]:
         nonlocal begin
         stride = tensor.stride() if _is_dense(tensor) else torch.empty(tensor.shape, device="meta").stride()
-        place = (begin, str(tensor.dtype), tuple(tensor.shape), stride)
+        place = {_MARK: (begin, tensor.dtype, tuple(tensor.shape), stride)}
         if tensor.numel():
-            copy(as_tensor(arena.bytes, place), tensor)
+            copy(read(arena.memory, place), tensor)
         begin += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
-        return {_MARK: place}
+        return place
 
-    return map_tensors(value, placed)
+    return map_tensors(placed, value)
 
 
 def read(memory: mmap.mmap, value: Any) -> Any:
     """Return the nesting with tensors over the memory: each a storage of its own, as torch.save writes them."""
-    if isinstance(value, dict):
-        if _MARK in value:
-            begin, kind, shape, stride = value[_MARK]
-            dtype = getattr(torch, kind.removeprefix("torch."))
-            count = math.prod(shape)
-            if not count:
-                return torch.empty(shape, dtype=dtype)
-            return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin).as_strided(shape, stride)
-        return {key: read(memory, item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(read(memory, item) for item in value)
-    return value
+    if isinstance(value, dict) and _MARK in value:
+        begin, dtype, shape, stride = value[_MARK]
+        if not math.prod(shape):
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=begin).as_strided(shape, stride)
+    return map_items(partial(read, memory), value)
 
 
-def as_tensor(memory: Tensor, place: Place) -> Tensor:
-    """Return a tensor over its place."""
-    begin, kind, shape, stride = place
-    dtype = getattr(torch, kind.removeprefix("torch."))
-    piece = memory[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
-    return piece.as_strided(shape, stride, piece.storage_offset())
-
-
-_MARK = "seatrial tensor"
-
-
-def map_tensors(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Change every tensor in a nesting of dictionaries, lists and tuples."""
+def map_tensors(change: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """Change every tensor in a nesting, together with those at the same place in ``others``."""
     if isinstance(value, Tensor):
-        return change(value)
+        return change(value, *others)
+    return map_items(partial(map_tensors, change), value, *others)
+
+
+def map_items(change: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """Change each item of a dictionary, list or tuple, as ``map_tensors`` does; all else stays as it is."""
     if isinstance(value, Mapping):
-        return {key: map_tensors(item, change) for key, item in value.items()}
+        return {key: change(item, *(other[key] for other in others)) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map_tensors(item, change) for item in value)
+        items = [change(item, *rest) for item, *rest in zip(value, *others, strict=True)]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value
 
 
@@ -217,27 +205,15 @@ class HostCopies:
     """Copies a GPU's tensors to the host while it goes on computing.
 
     They come by a stream of their own into page-locked memory, which is kept for the next time: on the default stream,
-    or into ordinary memory, the copy would stand in the way of the kernels that are queued after it. Into an arena they
-    go on from there.
+    or into ordinary memory, the copy would stand in the way of the kernels that are queued after it.
     """
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._kept: dict[int, Tensor] = {}
         self._staging: Staging | None = None
 
-    def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
-        """Copy every tensor to the CPU after the event ``ready``; a GPU's copies hold until the next call."""
-        number = count()
-        copied = map_tensors(
-            value, lambda tensor: self._copy(tensor, next(number), ready) if tensor.is_cuda else tensor
-        )
-        for stream in self._streams.values():
-            stream.synchronize()
-        return copied
-
     def fill(self, held: Arena, value: Any, ready: torch.cuda.Event | None = None) -> Any:
-        """Copy every tensor into an arena; return the result of ``fill``. The copies are done when it returns."""
+        """Copy every tensor into an arena after ``ready``; return the result of ``fill`` when all of it is there."""
 
         def copy(to: Tensor, tensor: Tensor) -> None:
             if tensor.is_cuda:
@@ -261,15 +237,6 @@ class HostCopies:
         if ready is not None:
             self._streams[device].wait_event(ready)
         return self._streams[device]
-
-    def _copy(self, tensor: Tensor, number: int, ready: torch.cuda.Event | None) -> Tensor:
-        stream = self._stream(tensor.device, ready)
-        kept = self._kept.get(number)
-        if kept is None or (kept.shape, kept.dtype, kept.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
-            kept = self._kept[number] = torch.empty_like(tensor, device="cpu", pin_memory=True)
-        with torch.cuda.stream(stream):
-            kept.copy_(tensor, non_blocking=True)
-        return kept
 
 
 # The process that writes checkpoints shares no lock and no core's time with the training's Python. It reads lines of
@@ -308,7 +275,7 @@ class WriterProcess:
         """Write a checkpoint from an arena to the disk. Raises DiskFullError; ProcessLookupError: it is not reached."""
         layout = pickle.dumps(state)
         order = {"path": str(path), "size": held.size_bytes, "bytes": len(layout)}
-        where = f"/proc/{os.getpid()}/fd/{held.descriptor}"
+        where = f"/proc/{os.getpid()}/fd/{held.file.fileno()}"
         try:
             stdin, stdout = self._process.stdin, self._process.stdout
             assert stdin is not None and stdout is not None

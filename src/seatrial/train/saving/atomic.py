@@ -25,7 +25,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        Path(aside).chmod(0o666 & ~_umask())  # mkstemp makes files that only the owner reads
+        os.umask(mask := os.umask(0o022))
+        Path(aside).chmod(0o666 & ~mask)  # mkstemp makes files that only the owner reads
         Path(aside).replace(path)
     except BaseException as error:
         if aside:
@@ -61,12 +62,6 @@ def link_file(path: Path, name: Path) -> bool:
 def write_text(path: Path, text: str) -> None:
     """Write text with ``write_file``, in UTF-8."""
     write_file(path, lambda file: file.write(text.encode()))
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _is_torch_write_failure(error: BaseException) -> bool:

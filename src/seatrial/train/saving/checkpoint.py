@@ -144,18 +144,15 @@ class CheckpointWriter:
     def _to_host(self, state: dict[str, Any], ready: torch.cuda.Event | None) -> Callable[[Path], object]:
         """Copy a state to the host; return the function that writes it to a path."""
         size = arena.size_of(state)
-        if size < self._process_bytes:
-            host = self._host.take(state, ready)
-            return lambda path: write_file(path, lambda file: torch.save(host, file))
         if self._held is None or self._held.size_bytes != size:
             if self._held is not None:
                 self._held.close()
             self._held = arena.Arena(size)
-        return partial(self._write_large, self._held, self._host.fill(self._held, state, ready))
+        return partial(self._write_from, self._held, self._host.fill(self._held, state, ready))
 
-    def _write_large(self, held: arena.Arena, layout: Any, path: Path) -> None:
-        """Write the state in an arena by the process, or here if the process died, of memory perhaps."""
-        if not self._process_died:
+    def _write_from(self, held: arena.Arena, layout: Any, path: Path) -> None:
+        """Write the state in an arena by the process; here if it is small or the process died, of memory perhaps."""
+        if held.size_bytes >= self._process_bytes and not self._process_died:
             try:
                 self._process = self._process or arena.WriterProcess()
                 self._process.write(path, held, layout)
@@ -308,7 +305,7 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
 
 def snapshot(value: Any) -> Any:
     """Copy nested dictionaries, lists and tuples deeply; tensors are cloned on their device."""
-    return arena.map_tensors(value, lambda tensor: tensor.detach().clone())
+    return arena.map_tensors(lambda tensor: tensor.detach().clone(), value)
 
 
 def fits_once_more(state: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.kernels import bert as kernels  # noqa: E402
 from seatrial.train.optim.optimizer import adamw  # noqa: E402
 from seatrial.train.packed.bert import PackedBert, takes  # noqa: E402
-from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
+from seatrial.train.packed.texts import PackedTexts, packed_tests  # noqa: E402
 from seatrial.train.packed.weights import FlatAdamW  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("kernels_on_cpu")]
@@ -274,7 +274,7 @@ def test_logits_are_the_padded_models_without_dropout():
     _, model, bert, _ = made(share=0.3)
     generator = torch.Generator().manual_seed(2)
     tokens = [torch.randint(1, 40, (length,), generator=generator).tolist() for length in lengths]
-    tests = PackedTests(TextSet.of(tokens, torch.arange(len(lengths))), ALONE, 3)
+    tests = packed_tests(TextSet.of(tokens, torch.arange(len(lengths))), ALONE, 3)
     seen = 0
     for batch, labels in tests:
         expected = spam.logits(copy.deepcopy(model).double().eval(), padded(batch))

@@ -14,7 +14,7 @@ from seatrial.train.evaluation import evaluate  # noqa: E402
 from seatrial.train.loop import Settings, fit  # noqa: E402
 from seatrial.train.optim.schedules import triangle  # noqa: E402
 from seatrial.train.packed.bert import PackedBert  # noqa: E402
-from seatrial.train.packed.texts import PackedTests, PackedTexts  # noqa: E402
+from seatrial.train.packed.texts import PackedTexts, packed_tests  # noqa: E402
 from seatrial.train.packed.weights import FlatAdamW  # noqa: E402
 from seatrial.train.precision import Precision  # noqa: E402
 from seatrial.train.saving.rng import seed_all  # noqa: E402
@@ -49,7 +49,7 @@ def trained(folder, resume=None):
     step, bert, data = step_of(CPU, SMALL, "fp32", 4, [2 + number % 7 for number in range(16)], 3)
     settings, tests = (
         Settings(3, checkpoints=folder, every_steps=3, keep=9, resume=resume),
-        PackedTests(data, step.ranks),
+        packed_tests(data, step.ranks),
     )
     with closing(open_trackers([], folder, first=True)) as trackers:
         outcome = fit(
