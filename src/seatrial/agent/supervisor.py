@@ -23,7 +23,7 @@ from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import in_one_line
-from seatrial.probe import nvml
+from seatrial.probe import nvml, processes
 from seatrial.probe.container import Cgroup
 
 #: The code of an engine that refuses to start a run.
@@ -211,16 +211,7 @@ def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
 
 def _words(run_dir: str, name: str) -> List[bytes]:
     """Return the words of a file that the target can write, too; none if it is not a regular file."""
-    try:
-        descriptor = os.open(os.path.join(run_dir, name), os.O_RDONLY | _SAFELY)
-    except OSError:
-        return []
-    try:
-        return os.read(descriptor, _MOST_BYTES).split()
-    except OSError:  # a folder
-        return []
-    finally:
-        os.close(descriptor)
+    return (processes.contents(os.path.join(run_dir, name), _MOST_BYTES, _SAFELY) or b"").split()
 
 
 def _append(plan: AgentPlan, name: str, word: bytes) -> None:

@@ -26,18 +26,25 @@ class GpuProcess(NamedTuple):
     started_ticks: int
 
 
-def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
-    """Return the process, or None once it is gone."""
+def contents(path: str, most_bytes: int, flags: int = 0) -> Optional[bytes]:
+    """Read a small file in a fourth of what ``open`` takes; None where it is gone, or may not or cannot be read."""
     try:
-        descriptor = os.open("%s/%d/stat" % (proc, pid), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except OSError:
         return None
     try:
-        stat = os.read(descriptor, 4096)
-    except OSError:  # it ended between open and read
+        return os.read(descriptor, most_bytes)
+    except OSError:
         return None
     finally:
         os.close(descriptor)
+
+
+def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
+    """Return the process, or None once it is gone."""
+    stat = contents("%s/%d/stat" % (proc, pid), 4096)
+    if stat is None:
+        return None
     # The command name is in parentheses and may hold any character, parentheses included: fields begin after the last.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return GpuProcess(
