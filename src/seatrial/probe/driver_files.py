@@ -10,6 +10,8 @@ import stat
 import struct
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from seatrial.probe.processes import file_bytes
+
 #: Header and entry of the "new" format, which glibc >= 2.2 appends to or writes instead of the old one.
 #: Source: glibc, sysdeps/generic/dl-cache.h, struct cache_file_new and struct file_entry_new.
 MAGIC = b"glibc-ld.so.cache1.1"
@@ -169,11 +171,7 @@ class _Host:
             return []
 
     def read(self, path: str) -> bytes:
-        try:
-            with open(self.here(path), "rb") as file:
-                return file.read()
-        except OSError:
-            return b""
+        return file_bytes(self.here(path))
 
     def resolve(self, path: str) -> str:
         """Return the file behind links; a link that leaves the root is followed inside it, one level."""

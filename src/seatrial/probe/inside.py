@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional
 
 from seatrial.probe import container, cuda, nvml
 from seatrial.probe.container import Cgroup
+from seatrial.probe.processes import file_bytes
 
 #: Variables that steer CUDA and the engines; nothing else of the environment leaves the container.
 VARIABLES = (
@@ -113,10 +114,8 @@ def _distributions() -> Dict[str, str]:
 def _torch_build() -> Optional[Dict[str, Optional[str]]]:
     """Return ``{"version", "cuda"}`` from torch/version.py, read and not imported; None without torch."""
     for root in sys.path:
-        try:
-            with open(os.path.join(root or ".", "torch", "version.py")) as file:
-                text = file.read()
-        except OSError:
+        text = file_bytes(os.path.join(root or ".", "torch", "version.py")).decode()
+        if not text:
             continue
         version = re.search(r"^__version__ = ['\"](.+?)['\"]", text, re.MULTILINE)
         cuda_version = re.search(r"^cuda\b.*= ['\"](.+?)['\"]", text, re.MULTILINE)

@@ -8,6 +8,8 @@ import importlib
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
+from seatrial.probe.processes import file_bytes
+
 #: A file for each GPU instance and compute instance, which names the minor number of its node in /dev/nvidia-caps.
 #: Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Nodes and Capabilities".
 CAPABILITIES = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d"
@@ -34,11 +36,7 @@ def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
 
 
 def _minor(path: str) -> Optional[int]:
-    try:
-        with open(path) as file:
-            match = re.search(r"DeviceFileMinor:\s*(\d+)", file.read())
-    except OSError:
-        return None
+    match = re.search(rb"DeviceFileMinor:\s*(\d+)", file_bytes(path))
     return int(match.group(1)) if match else None
 
 

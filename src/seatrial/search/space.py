@@ -165,10 +165,6 @@ class Space:
         """Return name → some of what it may be: all values of a choice, the ends of a range."""
         return {one.name: one.some() for one in self.dimensions}
 
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """Return the space as Optuna describes it."""
-        return {one.name: one.distribution() for one in self.dimensions}
-
     def combinations(self) -> Iterator[Settings]:
         """Yield every combination, the last setting changing fastest."""
         for values in itertools.product(*(dimension.points() for dimension in self.dimensions)):
@@ -270,7 +266,7 @@ def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, di
         warnings.simplefilter("ignore")  # experimental arguments
         study = optuna.create_study(direction=direction, sampler=sampler)
         study.add_trials(trials)
-        named = study.ask(space.distributions())
+        named = study.ask({one.name: one.distribution() for one in space.dimensions})
     return {one.name: one.text(named.params[one.name]) for one in space.dimensions}
 
 
