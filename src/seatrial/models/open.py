@@ -161,10 +161,14 @@ def load_program(path: Path) -> Program:
     return Program(exported, inputs)
 
 
+#: Dimensions that vary.
+_NAMES = {0: "batch", 1: "length"}
+
+
 def _of_program(path: Path) -> Original:
     program = load_program(path)
     varying = {
-        name: {place: _dimension(place) for place, size in enumerate(value.shape) if not isinstance(size, int)}
+        name: {at: _NAMES.get(at, f"size_{at}") for at, size in enumerate(value.shape) if not isinstance(size, int)}
         for name, value in program.inputs.items()
     }
     examples = examples_of(path)
@@ -181,10 +185,6 @@ def _of_program(path: Path) -> Original:
     exported = program.exported
     original = _of_user(path, exported.module(), inputs, given=False, state=exported.state_dict)
     return replace(original, program=exported, dynamic=varying)
-
-
-def _dimension(place: int) -> str:
-    return ("batch", "length")[place] if place < 2 else f"size_{place}"
 
 
 def _of_user(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +83,18 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
 
 def _open_recipe(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:
     from seatrial.models import recipe_models
-    from seatrial.serve.runners.images import ImageModel, require_normalisation
+    from seatrial.serve.runners.images import ImageModel
     from seatrial.train.saving.examples import examples_path
 
     if recipe == "spam":
         return _open_text(recipe, path, device, max_batch, name)
     saved = recipe_models.read_file(path, recipe)
-    examples = require_normalisation(saved.examples, path.name, examples_path(path).name, recipe)
-    return ImageModel(name, saved.module, examples, examples.labels, device, max_batch=max_batch)
+    if saved.examples.normalise is None:
+        raise ModelFileError(
+            f"{path.name} has no {examples_path(path).name} in its folder, which holds how its images are normalised",
+            fix=f"train it again with this version: seatrial run {recipe}",
+        )
+    return ImageModel(name, saved.module, saved.examples, saved.examples.labels, device, max_batch=max_batch)
 
 
 def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:
@@ -112,9 +117,9 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
             f"train it again, or copy the whole folder: seatrial run {recipe}",
         )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
-    model = TextModel(name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
+    model = partial(TextModel, name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
     if (examples := examples_of(path)) is None:
-        return model
+        return model()
     # Half a second for BERT-base, while the GPU starts.
     digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
     lengths = examples.inputs["attention_mask"].sum(1).tolist()
@@ -129,7 +134,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
                 f"seatrial run {recipe}, or delete {saved}",
             )
 
-    return model.with_examples(texts, examples.outputs["logits"].softmax(1).numpy(), same_weights)
+    return model(examples=(texts, examples.outputs["logits"].softmax(1).numpy()), check=same_weights)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
