@@ -134,19 +134,14 @@ def start(run_id: str) -> int:
         os.closerange(0, read_end)  # the engine's pipes, and our copy of the write end, must not stay open
         os.closerange(read_end + 1, 256)
         os.read(read_end, 1)
-        kill_run(run_id)
+        for _ in range(_ROUNDS):
+            marked = find_run(run_id)
+            if not marked:
+                break
+            target.send_signal(marked, signal.SIGKILL)
+            time.sleep(0.02)
     finally:
         os._exit(0)
-
-
-def kill_run(run_id: str) -> None:
-    """Kill every process that carries the run's mark in its environment, until none is left."""
-    for _ in range(_ROUNDS):
-        marked = find_run(run_id)
-        if not marked:
-            return
-        target.send_signal(marked, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def find_run(run_id: str) -> List[int]:

@@ -271,17 +271,10 @@ class Observer(threading.Thread):
                     break
         # A mapping of a GPU on which NVML sees no process at all is not a context, however much it maps.
         busy = {uuid for uuid, users in listed.items() if users is None or users}
-        self._look_for_mappings(tree, busy)
-
-    def _look_for_mappings(self, tree: "set[int]", busy: "set[str]") -> None:
-        """Search /proc for contexts when NVML lists no process of ours (other PID namespace, old driver)."""
-        for pid in sorted(tree):
-            if not self._unproven:
-                return
-            if processes.has_cuda_context(pid):
-                for uuid in self._mapped(pid):
-                    if uuid in busy:
-                        self._prove(uuid, pid, "uvm-mapping", None)
+        for pid in sorted(tree):  # where NVML lists no process of ours: another PID namespace, an old driver
+            if self._unproven and processes.has_cuda_context(pid):
+                for uuid in busy.intersection(self._mapped(pid)):
+                    self._prove(uuid, pid, "uvm-mapping", None)
 
     def _mapped(self, pid: int) -> List[str]:
         """Return the unproven GPUs that this process has a context on; by elimination if there is but one."""

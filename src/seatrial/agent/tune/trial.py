@@ -14,25 +14,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from seatrial.agent import target
 from seatrial.agent.tune import Spec
 from seatrial.common.signals import STOPPED, why_stopped
+from seatrial.events import read as read_events
 from seatrial.probe import processes
-
-#: Longest line of a trial.
-_MOST_BYTES = 8 << 20
 
 
 def read(path: str) -> List[Dict[str, Any]]:
     """Return the objects in a file of JSON lines, without lines that were cut off; none without such a file."""
-    lines = []
     with suppress(OSError):
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    value = json.loads(line) if len(line) < _MOST_BYTES else None
-                except ValueError:
-                    continue
-                if isinstance(value, dict):
-                    lines.append(value)
-    return lines
+        return read_events(path)[0]
+    return []
 
 
 #: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
@@ -155,7 +145,7 @@ class TuneTrial(NamedTuple):
     @property
     def peak_bytes(self) -> Optional[int]:
         peaks = [int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")]
-        return max(peaks) if peaks else None
+        return max(peaks, default=None)
 
     @property
     def losses(self) -> List[Optional[float]]:
