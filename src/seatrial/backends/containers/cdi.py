@@ -6,6 +6,7 @@ e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -83,7 +84,10 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
     for folder in folders:
         here: dict[str, CdiDevice] = {}
         conflicts: set[str] = set()
-        for path in _spec_files(folder):
+        files: list[Path] = []
+        with contextlib.suppress(OSError):  # as engines do: no folder counts as an empty one
+            files = sorted(folder.iterdir())
+        for path in (path for path in files if path.suffix in {".json", ".yaml"}):
             try:
                 spec_devices = list(_devices(path, _load(path)))
             except (ConfigError, ValueError) as error:
@@ -103,13 +107,6 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
         for name in conflicts:
             del devices[name]
     return CdiSpecs(tuple(devices.values()), tuple(findings))
-
-
-def _spec_files(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.suffix in {".json", ".yaml"})
-    except OSError:  # as engines do: no folder counts as an empty one
-        return []
 
 
 def _load(path: Path) -> dict[str, Any]:
