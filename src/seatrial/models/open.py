@@ -44,8 +44,9 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     if path.suffix == ".onnx":
         raise InputError(f"{path} is an ONNX file already: nothing to export from", fix="export the trained weights")
     if path.suffix == ".safetensors":
-        recipe = _recipe_of(path)
-        if recipe is not None and factory is None:
+        examples = examples_of(path)
+        recipe = examples.recipe if examples else ""
+        if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name and factory is None:
             return read_file(path, recipe)
         return _of_weights(path, {"": read_tensors(path)[0]}, factory, shapes)
     names = _entries(path)
@@ -57,13 +58,6 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
             fix="save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory",
         )
     return _of_weights(path, read_states(path), factory, shapes)
-
-
-def _recipe_of(path: Path) -> str | None:
-    """Return the recipe that saved the file, by its examples."""
-    examples = examples_of(path)
-    recipe = examples.recipe if examples else None
-    return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
 
 
 #: Source: torch/serialization.py.

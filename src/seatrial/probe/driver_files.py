@@ -170,9 +170,6 @@ class _Host:
         except OSError:
             return []
 
-    def read(self, path: str) -> bytes:
-        return file_bytes(self.here(path))
-
     def resolve(self, path: str) -> str:
         """Return the file behind links; a link that leaves the root is followed inside it, one level."""
         real = os.path.realpath(self.here(path))
@@ -182,7 +179,7 @@ class _Host:
 
 
 def _version(host: _Host) -> Optional[str]:
-    line = host.read("/proc/driver/nvidia/version").decode("ascii", "replace").split("\n")[0]
+    line = file_bytes(host.here("/proc/driver/nvidia/version")).decode("ascii", "replace").split("\n")[0]
     match = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", line)
     return match.group(1) if match else None
 
@@ -225,7 +222,7 @@ def _folders(host: _Host, env: Mapping[str, str], wsl: bool, missing: List[str])
     """Return the folders that may hold the libraries, in the dynamic linker's order, each once."""
     folders = [WSL_FOLDER] if wsl else []
     folders += [folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    cache = host.read("/etc/ld.so.cache")
+    cache = file_bytes(host.here("/etc/ld.so.cache"))
     if cache:
         try:
             cached = parse(cache)

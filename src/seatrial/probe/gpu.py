@@ -186,11 +186,16 @@ class Gpu:
     def _read_state(self) -> Dict[str, Any]:
         """Return the keys whose values change slowly."""
         memory = self._value("nvmlDeviceGetMemoryInfo", _MEMORY_INFO_V2)
+        bits = self._value("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # drivers before 535 know it by its old name
+            bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
         return {
             "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
             "sm_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_SM),
             "memory_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_MEMORY),
-            "throttle_reasons": self._throttle_reasons(),
+            "throttle_reasons": None
+            if bits is None
+            else [THROTTLE_REASONS[bit] for bit in THROTTLE_REASONS if bits & bit],
             "memory_reserved_bytes": memory.reserved if memory else None,
         }
 
@@ -255,12 +260,6 @@ class Gpu:
             if entry.timeStamp > since_us:
                 shares.setdefault(entry.pid, []).append(float(entry.smUtil))
         return {pid: sum(values) / len(values) for pid, values in shares.items()}
-
-    def _throttle_reasons(self) -> Optional[List[str]]:
-        bits = self._value("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # drivers before 535 know it by its old name
-            bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
 
     def _value(self, function: str, *arguments: Any) -> Any:
         return nvml.optional(self.nvml, function, self._handle, *arguments)

@@ -9,20 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from seatrial.common.paired import mean
 from seatrial.job.units import format_seconds
 from seatrial.receipt.reported import PHASES
-from seatrial.receipt.values import in_words
+from seatrial.receipt.section import Line, Plot
+from seatrial.receipt.sections.measured import direction
+from seatrial.receipt.values import figure, in_words
 from seatrial.search.request import Objective
 from seatrial.search.search import PLACE_FOLDER, Search
 from seatrial.search.trial import State, Trial
 from seatrial.system import nofollow
 from seatrial.system.names import Names
-
-if TYPE_CHECKING:
-    from seatrial.receipt.section import Plot
 
 PAGE, RESULTS = "index.html", "results.json"
 
@@ -45,8 +44,6 @@ class Column:
 
 def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column]:
     """Return the columns that some trial has a number for: the objective, measurements, metrics of the script."""
-    from seatrial.receipt.sections.measured import direction
-
     percent = {name for trial in trials if trial.ending for name in trial.ending.percent}
     sign = " %" if objective and any(phase + objective.metric in percent for phase in PHASES) else ""
     made = [Column(objective.metric + sign, lambda trial: trial.value, objective.lower_is_better)] if objective else []
@@ -208,8 +205,6 @@ def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
 
 def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[str, ...]] | None:
     """Return the plot of each trial's value and of the best so far, with its lines' classes; None for a single one."""
-    from seatrial.receipt.section import Line, Plot
-
     ended = [trial for trial in trials if trial.value is not None and trial.ending is not None]
     done = [trial for trial in ended if trial.state == "done"]
     if len(ended) < 2:
@@ -253,8 +248,6 @@ def _ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]
 
 def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, str]]:
     """Return the winner's value, settings and time."""
-    from seatrial.receipt.values import figure
-
     if best is None or objective is None or best.value is None:
         return []
     seconds = best.ending.measured.get("seconds") if best.ending else None

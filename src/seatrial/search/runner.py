@@ -122,13 +122,11 @@ def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
 
 def _run_of_lost(search: Search, trial: Trial) -> Run | None:
     """Return the run that this trial has already; None if it never started."""
-    if trial.run_id is None:
+    run = RunStore(search.job.project, search.host).run(trial.run_id) if trial.run_id else None
+    if run is None or not run.folder.is_dir() or handle_of(run, search.host) is None:
         return None
-    run = RunStore(search.job.project, search.host).run(trial.run_id)
-    if run.folder.is_dir() and handle_of(run, search.host) is not None:
-        search.note(f"trial {trial.number}: its searcher has gone; following run {run.id}")
-        return run
-    return None
+    search.note(f"trial {trial.number}: its searcher has gone; following run {run.id}")
+    return run
 
 
 def start_trial(search: Search, trial: Trial) -> Run | None:
@@ -265,7 +263,6 @@ def _belongs(pid: int, run: Run) -> bool:
 
 
 def _on_gpu(uuid: str) -> list[ComputeProcess]:
-    try:
+    with suppress(NvmlError):
         return compute_processes(uuid)
-    except NvmlError:
-        return []
+    return []

@@ -49,16 +49,12 @@ class OneOf:
 
     name: str
     values: tuple[str, ...]
-
-    @property
-    def is_finite(self) -> bool:
-        return True
+    is_finite = True
 
     def points(self) -> Sequence[str]:
         return self.values
 
-    def some(self) -> Sequence[str]:
-        return self.values
+    some = points
 
     @cached_property
     def _order(self) -> list[str] | None:

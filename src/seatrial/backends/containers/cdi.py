@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 from seatrial.errors import ConfigError, GpuContractError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
@@ -22,9 +22,6 @@ from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.nvml import GpuFact
 from seatrial.system.project_files import parse_yaml, read_text
 from seatrial.system.text import as_typed, shown
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
 
 #: CDI kind of NVIDIA's GPUs.
 CDI_KIND = "nvidia.com/gpu"

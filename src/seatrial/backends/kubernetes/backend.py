@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seatrial.backends.base import EngineFacts, Handle, State, Traits, confirm, reported_end
-from seatrial.backends.kubernetes.client import configured, not_configured
+from seatrial.backends.kubernetes.client import Cluster, configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
@@ -25,9 +25,6 @@ from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
 from seatrial.system import agent_archive, command
 from seatrial.system.host import Host
 from seatrial.system.records import Folder
-
-if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.client import Cluster
 
 
 class Kubernetes:
@@ -203,8 +200,6 @@ class Kubernetes:
 @lru_cache(maxsize=8)
 def _connection(variables: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
     """Keep one connection for each cluster and process: signing in costs more than most requests."""
-    from seatrial.backends.kubernetes.client import Cluster
-
     return Cluster(Host(dict(variables)), context, namespace)
 
 
