@@ -466,21 +466,24 @@ class FakeNvml:
     def nvmlGpmSampleFree(self, sample: SimpleNamespace) -> None:
         self.gpm_samples_alive -= 1
 
-    def nvmlGpmSampleGet(self, gpu: FakeGpu, sample: SimpleNamespace) -> None:
+    def nvmlGpmSampleGet(self, gpu: FakeGpu, sample: SimpleNamespace) -> SimpleNamespace:
         sample.values = dict(self._ask(gpu, "nvmlGpmSampleGet").gpm)
+        return sample
 
-    def nvmlGpmMigSampleGet(self, gpu: FakeGpu, instance: int, sample: SimpleNamespace) -> None:
+    def nvmlGpmMigSampleGet(self, gpu: FakeGpu, instance: int, sample: SimpleNamespace) -> SimpleNamespace:
         sample.values = dict(self._ask(gpu, "nvmlGpmMigSampleGet").slices[instance - 1].gpm)
+        return sample
 
     def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
         return SimpleNamespace(metrics=[SimpleNamespace(metricId=0, value=0.0, nvmlReturn=3) for _ in range(16)])
 
-    def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
+    def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> SimpleNamespace:
         for metric in request.metrics[: request.numMetrics]:
             if metric.metricId in request.sample2.values:
                 metric.value, metric.nvmlReturn = request.sample2.values[metric.metricId], 0
             else:
                 metric.nvmlReturn = 3
+        return request
 
     def _ask(self, gpu: FakeGpu, function: str) -> FakeGpu:
         if gpu.lost:

@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 import types
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from seatrial.agent import target
 from seatrial.agent.target import RUN_VARIABLE
@@ -41,8 +41,11 @@ def close() -> Optional[str]:
     _close_keyrings(libc)
     if libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         return "the kernel does not protect the agent's memory"
-    held = _capabilities(processes.status(os.getpid()))
-    if held is None:
+    status = processes.status(os.getpid())
+    can_gain = os.geteuid() == 0 or status.get("NoNewPrivs") != "1"  # what is not dropped for good
+    try:
+        held = int(status["CapBnd" if can_gain else "CapEff"], 16)
+    except (KeyError, ValueError):
         return "the capabilities of the target cannot be read"
     names = [name for bit, name in sorted(_DANGEROUS.items()) if held >> bit & 1]
     if names:
@@ -80,16 +83,6 @@ def own_python(*folders: str) -> List[str]:
         return [sys.executable]
     # An empty folder would be the working directory, which the target can write.
     return [loader, "--library-path", ":".join([os.path.join(place, "lib"), *filter(None, folders)]), sys.executable]
-
-
-def _capabilities(status: Dict[str, str]) -> Optional[int]:
-    """Return the mask of capabilities that the target can have: all that are not dropped for good if it is root or a
-    setuid program can give them. None if unknown."""
-    can_gain = os.geteuid() == 0 or status.get("NoNewPrivs") != "1"
-    try:
-        return int(status["CapBnd"] if can_gain else status["CapEff"], 16)
-    except (KeyError, ValueError):
-        return None
 
 
 def _own_code_is_writable() -> bool:
@@ -134,19 +127,14 @@ def start(run_id: str) -> int:
         os.closerange(0, read_end)  # the engine's pipes, and our copy of the write end, must not stay open
         os.closerange(read_end + 1, 256)
         os.read(read_end, 1)
-        kill_run(run_id)
+        for _ in range(_ROUNDS):
+            marked = find_run(run_id)
+            if not marked:
+                break
+            target.send_signal(marked, signal.SIGKILL)
+            time.sleep(0.02)
     finally:
         os._exit(0)
-
-
-def kill_run(run_id: str) -> None:
-    """Kill every process that carries the run's mark in its environment, until none is left."""
-    for _ in range(_ROUNDS):
-        marked = find_run(run_id)
-        if not marked:
-            return
-        target.send_signal(marked, signal.SIGKILL)
-        time.sleep(0.02)
 
 
 def find_run(run_id: str) -> List[int]:

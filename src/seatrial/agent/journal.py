@@ -315,13 +315,12 @@ class Journal:
                 self.write(events.ReportRefused(claims={claimed: 1}))
             return
         with self._lock:
+            self._seq += 1
             if self._stream is not None:
-                self._seq += 1
                 line = b"%d %.4f %s" % (self._seq, time.time(), self._redacted(line[: events.MAX_REPORT_BYTES + 1]))
                 self._stream.write(frames.encode(frames.REPORT, line), keep=True)
             else:
                 step = step or events.as_dict(events.ReportUnreadable(), "agent", events.now())
-                self._seq += 1
                 step["_seq"] = self._seq
                 if step["t"] is None:
                     step["t"] = events.now()

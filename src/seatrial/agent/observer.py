@@ -226,7 +226,8 @@ class Observer(threading.Thread):
         due_s = started_s + self._interval_s
         while True:
             now_s = time.monotonic()
-            quick_s = self._pause_between_looks(now_s - started_s)
+            looks = (pause_s for until_s, pause_s in _LOOKS if now_s - started_s < until_s)
+            quick_s = next(looks, None) if self._unproven else None
             pause_s = min(due_s - now_s, _REPORTS_S if quick_s is None else quick_s)
             if self._stop_requested.wait(max(0.0, pause_s)):
                 break
@@ -244,12 +245,6 @@ class Observer(threading.Thread):
         if self._sampler.uuids and due_s > started_s + self._interval_s:
             self._sampler.gpm_interval_s = 0.0  # all work of a short script may follow the sample before
             self._journal.write(Sample(**self._sampler.sample()))
-
-    def _pause_between_looks(self, elapsed_s: float) -> Optional[float]:
-        """Return the seconds to the next look, or None if the samples come often enough."""
-        if not self._unproven:
-            return None
-        return next((pause_s for until_s, pause_s in _LOOKS if elapsed_s < until_s), None)
 
     def stop(self) -> bool:
         """Request its end and wait up to 2 s. Return False if it hangs in NVML, which nothing should query then."""
@@ -271,17 +266,10 @@ class Observer(threading.Thread):
                     break
         # A mapping of a GPU on which NVML sees no process at all is not a context, however much it maps.
         busy = {uuid for uuid, users in listed.items() if users is None or users}
-        self._look_for_mappings(tree, busy)
-
-    def _look_for_mappings(self, tree: "set[int]", busy: "set[str]") -> None:
-        """Search /proc for contexts when NVML lists no process of ours (other PID namespace, old driver)."""
-        for pid in sorted(tree):
-            if not self._unproven:
-                return
-            if processes.has_cuda_context(pid):
-                for uuid in self._mapped(pid):
-                    if uuid in busy:
-                        self._prove(uuid, pid, "uvm-mapping", None)
+        for pid in sorted(tree):  # where NVML lists no process of ours: another PID namespace, an old driver
+            if self._unproven and processes.has_cuda_context(pid):
+                for uuid in busy.intersection(self._mapped(pid)):
+                    self._prove(uuid, pid, "uvm-mapping", None)
 
     def _mapped(self, pid: int) -> List[str]:
         """Return the unproven GPUs that this process has a context on; by elimination if there is but one."""

@@ -6,7 +6,7 @@ import re
 import stat
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
 
@@ -82,18 +82,12 @@ _SYSTEM = {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc",
 FOLDER = "container"
 
 
-class _File(NamedTuple):
-    path: str
-    size: int
-    changed: float
-
-
 def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -> Optional[FilesOutside]:
     """Copy the results below ``folders`` that changed since ``started`` (Unix time); None where there are none.
 
     They go into a new folder of ``run_dir``, for ``limit_s`` seconds at most.
     """
-    found = sorted(_results(folders, started), key=lambda file: not file.path.lower().endswith(MODEL_SUFFIXES))
+    found = sorted(_results(folders, started), key=lambda file: not file[0].lower().endswith(MODEL_SUFFIXES))
     if not found:
         return None
     until_s = time.monotonic() + limit_s
@@ -101,11 +95,11 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
     lost: List[Dict[str, Any]] = []
     left_bytes = MOST_BYTES
     place = _new_folder(run_dir)
-    for file in found:
-        entry = {"path": file.path, "bytes": file.size}
-        is_over = len(copied) >= MOST_FILES or file.size > left_bytes or time.monotonic() > until_s
-        if place is not None and not is_over and _copy(file, place + file.path, left_bytes, until_s):
-            left_bytes -= file.size
+    for path, size in found:
+        entry = {"path": path, "bytes": size}
+        is_over = len(copied) >= MOST_FILES or size > left_bytes or time.monotonic() > until_s
+        if place is not None and not is_over and _copy(path, place + path, left_bytes, until_s):
+            left_bytes -= size
             copied.append(entry)
         else:
             lost.append(entry)
@@ -118,7 +112,7 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
     )
 
 
-def _results(folders: Sequence[str], started: float) -> Iterator[_File]:
+def _results(folders: Sequence[str], started: float) -> Iterator[Tuple[str, int]]:
     mounted = _mount_points()
 
     def passes_over(path: str) -> bool:
@@ -128,7 +122,7 @@ def _results(folders: Sequence[str], started: float) -> Iterator[_File]:
         for path, size, _, changed in files(folder, is_result, passes_over):
             scratch = _SCRATCH.search(path) and not path.lower().endswith(MODEL_SUFFIXES)
             if size and changed >= started and not scratch:
-                yield _File(path, size, changed)
+                yield path, size
 
 
 def _mount_points() -> Set[str]:
@@ -151,10 +145,10 @@ def _new_folder(run_dir: str) -> Optional[str]:
     return None
 
 
-def _copy(file: _File, to: str, most_bytes: int, until_s: float) -> bool:
+def _copy(path: str, to: str, most_bytes: int, until_s: float) -> bool:
     """Return whether it was copied, whole; otherwise nothing is left of the copy."""
     try:
-        source = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:

@@ -23,7 +23,7 @@ from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import AgentFinished, AgentStarted, Signal, never_started
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import in_one_line
-from seatrial.probe import nvml
+from seatrial.probe import nvml, processes
 from seatrial.probe.container import Cgroup
 
 #: The code of an engine that refuses to start a run.
@@ -158,12 +158,6 @@ def failures(run_dir: str) -> List[int]:
     return [int(word) for word in _words(run_dir, _FILE) if word.isdigit() and 0 < int(word) < 256]
 
 
-def lost_pods(run_dir: str) -> int:
-    """Count the pods before this one that began and recorded no end: killed for memory, or lost with their node."""
-    words = _words(run_dir, _PODS)
-    return max(0, words.count(_BEGUN) - words.count(_ENDED))
-
-
 def allowed(plan: AgentPlan) -> int:
     """Return the number of failures that end the attempts; 1 on a single node, which has no peer to lose."""
     return 1 + plan.restarts if plan.nodes > 1 else 1
@@ -181,7 +175,8 @@ def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
     if len(before) >= allowed(plan):
         journal.note("the target failed %d times before: it is not restarted" % len(before))
         return before[-1]
-    lost = lost_pods(plan.run_dir)
+    pods = _words(plan.run_dir, _PODS)
+    lost = pods.count(_BEGUN) - pods.count(_ENDED)  # killed for memory, or gone with their node
     if plan.pod_restarts is not None and lost > plan.pod_restarts:
         journal.note(
             "%d pods of this node were killed or lost without a word, and %d may be: the target is not restarted"
@@ -190,37 +185,24 @@ def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
         return EXIT_FAILED
     _append(plan, _PODS, _BEGUN)
     try:
-        return _attempts(plan, journal, once, len(before))
+        for attempt in range(len(before) + 1, allowed(plan) + 1):
+            code, final = once()
+            if code == 0 or final:
+                break
+            _append(plan, _FILE, b"%d" % code)
+            if attempt < allowed(plan):
+                words = "torchrun ended here, a peer was lost or failed: attempt %d of %d"
+                journal.note(words % (attempt + 1, allowed(plan)))
+                target.raise_stopped()  # no process runs yet that could get the signal
+                time.sleep(PAUSE_S)
+        return code
     finally:
         _append(plan, _PODS, _ENDED)
 
 
-def _attempts(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]], failed: int) -> int:
-    while True:
-        code, final = once()
-        if code == 0 or final:
-            return code
-        _append(plan, _FILE, b"%d" % code)
-        failed += 1
-        if failed >= allowed(plan):
-            return code
-        journal.note("torchrun ended here, a peer was lost or failed: attempt %d of %d" % (failed + 1, allowed(plan)))
-        target.raise_stopped()  # no process runs yet that could get the signal
-        time.sleep(PAUSE_S)
-
-
 def _words(run_dir: str, name: str) -> List[bytes]:
     """Return the words of a file that the target can write, too; none if it is not a regular file."""
-    try:
-        descriptor = os.open(os.path.join(run_dir, name), os.O_RDONLY | _SAFELY)
-    except OSError:
-        return []
-    try:
-        return os.read(descriptor, _MOST_BYTES).split()
-    except OSError:  # a folder
-        return []
-    finally:
-        os.close(descriptor)
+    return (processes.contents(os.path.join(run_dir, name), _MOST_BYTES, _SAFELY) or b"").split()
 
 
 def _append(plan: AgentPlan, name: str, word: bytes) -> None:

@@ -52,15 +52,11 @@ def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mappin
     if plan.launcher == "torchrun" or (plan.script is not None and "PET_NODE_RANK" in env):
         for name in OPERATORS_VARIABLES:
             env.pop(name, None)
+    terminal = {"TERM": plan.terminal.term, "COLORTERM": plan.terminal.colors} if plan.terminal else NO_TERMINAL
     # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.
-    env.setdefault("PYTHONUNBUFFERED", "1")
-    if plan.terminal is not None:
-        for name, value in (("TERM", plan.terminal.term), ("COLORTERM", plan.terminal.colors)):
-            if value:
-                env.setdefault(name, value)
-    else:
-        for name, size in NO_TERMINAL.items():
-            env.setdefault(name, size)
+    for name, value in {"PYTHONUNBUFFERED": "1", **terminal}.items():
+        if value:
+            env.setdefault(name, value)
     env.update(variables(plan))
     env.update(plan.env)
     env.update(secrets)

@@ -204,11 +204,10 @@ class Local:
 
 
 def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle:
-    started = str(process.started_ticks)
     return Handle(
         backend="local",
         id=str(process.pid),
-        started=started,
+        started=str(process.started_ticks),
         run_id=run_id,
         run_dir=str(run_dir),
         engine=this_machine(),

@@ -53,7 +53,9 @@ class Sink:
         """Store one line of an agent's log."""
         kind, data = decoder.feed(line)
         if kind == frames.EVIDENCE:
-            self._evidence(node, data)
+            event = events.parse(data)
+            if event is not None:  # of its own lines, the agent alone is the source
+                self._keep(node, {**event, "source": "agent"})
         elif kind == frames.REPORT:
             self._report(node, data)
         else:
@@ -70,12 +72,6 @@ class Sink:
         if self._printed and self._printed[-1][0] == number:
             data = self._printed.pop()[1] + data
         self._printed.append((number, data))
-
-    def _evidence(self, node: int, line: bytes) -> None:
-        """Store an event of the agent's: of its own lines, the agent alone is the source."""
-        event = events.parse(line) if line else None
-        if event is not None:
-            self._keep(node, {**event, "source": "agent"})
 
     def _report(self, node: int, line: bytes) -> None:
         """Store ``<seq> <unix time> <line>``: the target's line, which is a report or nothing."""

@@ -94,10 +94,11 @@ def choose(
     for name in on_this_host():
         candidate = backend(name, host)
         facts = _facts(candidate, host)
-        obstacle = _obstacle(facts, gpus_wanted)
-        if obstacle is None:
+        without_gpu = gpus_wanted and facts.desktop and "microsoft" not in platform.release().lower()
+        if facts.available and not without_gpu:
             reason = "; ".join([f"first available: {facts.reason}", *passed_over])
             return _bound(candidate, facts), facts, Choice(what="backend", value=name, reason=reason)
+        obstacle = "Docker Desktop's virtual machine has no GPU" if facts.available else facts.reason
         passed_over.append(f"not {name}: {obstacle}")
     raise EngineUnavailableError("No backend is available", cause="; ".join(passed_over), run="seatrial doctor")
 
@@ -110,12 +111,3 @@ def _bound(candidate: Backend, facts: EngineFacts) -> Backend:
 def _facts(candidate: Backend, host: Host) -> EngineFacts:
     question = ("facts", candidate.name, tuple(host.client_call(candidate.name)))
     return remembered(question, candidate.facts, lambda facts: facts.available)
-
-
-def _obstacle(facts: EngineFacts, gpus_wanted: bool) -> str | None:
-    """Return why ``auto`` passes this one over, or None."""
-    if not facts.available:
-        return facts.reason
-    if gpus_wanted and facts.desktop and "microsoft" not in platform.release().lower():
-        return "Docker Desktop's virtual machine has no GPU"
-    return None

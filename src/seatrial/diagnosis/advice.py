@@ -226,7 +226,8 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     copied, first = seen.share("copy"), seen.first
     stands = copied >= AT.COPY_SHARE  # the script waits while it copies
     gain = _without(copied, "copying") if stands else _rest(seen)
-    share = copied if stands else _link_share(seen)
+    moved = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
+    share = copied if stands else min(0.99, moved / AT.PCIE_PEAK_BYTES_PER_S)  # of pinned memory, at the link's speed
     bytes_gain = f"at most {_times(0.75 * share)}: a quarter of the bytes of float32" if share else UNKNOWN
     found = [
         Advice("keep the data on the GPU: copy once, not every step", gain),
@@ -242,12 +243,6 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         change = f"one copy in place of {first.copies_per_step:.0f}: stack the batch's fields on the host first"
         found.insert(0, Advice(change, gain))
     return found
-
-
-def _link_share(seen: Signals) -> float:
-    """Return the share of the time that copies of pinned memory would take at the link's full speed."""
-    moved = max(seen.gpu.get("pcie_rx_bytes_per_s", 0.0), seen.gpu.get("pcie_tx_bytes_per_s", 0.0))
-    return float(min(0.99, moved / AT.PCIE_PEAK_BYTES_PER_S))
 
 
 def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:

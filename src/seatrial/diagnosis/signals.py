@@ -90,15 +90,14 @@ def signals(
     steps = [step for step in steps if not is_hooks(step)]
     readings = [gpu for sample in samples for gpu in _entries(sample.get("gpus"))]
     uuids = {str(gpu.get("uuid")) for gpu in readings}
-    gpu = {key: mean for key in _GPU_KEYS if (mean := _mean(_numbers(readings, key))) is not None}
-    host = {key: mean for key in _HOST_KEYS if (mean := _mean(_numbers(samples, key))) is not None}
+    gpu = {key: fmean(values) for key in _GPU_KEYS if (values := _numbers(readings, key))}
+    host = {key: fmean(values) for key in _HOST_KEYS if (values := _numbers(samples, key))}
     seen = [gpu for gpu in readings if isinstance(gpu.get("throttle_reasons"), list)]
     reasons = {str(reason) for gpu in seen for reason in gpu["throttle_reasons"]}
     step_window_s = _span(steps)
-    of_each = [
-        _mean(_numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct"))
-        for uuid in sorted(uuids)
-    ]
+    of_each = (
+        _numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct") for uuid in sorted(uuids)
+    )
     return Signals(
         gpus=len(uuids),
         samples=len([sample for sample in samples if _numbers(_entries(sample.get("gpus")), "utilization_pct")])
@@ -111,7 +110,7 @@ def signals(
         data_wait=_share(steps, "data_s", step_window_s),
         communication_wait=_share(steps, "communication_s", step_window_s),
         flops_per_s=_per_second(steps, "flops", step_window_s),
-        utilization=tuple(mean for mean in of_each if mean is not None),
+        utilization=tuple(fmean(values) for values in of_each if values),
         ranks=ranks,
         gpu_name=gpu_name,
     )
@@ -167,7 +166,3 @@ def _numbers(mappings: Iterable[Mapping[str, Any]], key: str) -> list[float]:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e30:
             found.append(float(value))
     return found
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None

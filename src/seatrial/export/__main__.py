@@ -11,11 +11,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from seatrial.events import EVENTS_VARIABLE, StepLog
 from seatrial.export.formats import (
@@ -139,15 +140,6 @@ def _card(
 ) -> ModelCard:
     opset = {"onnx": OPSET if original.program is None else PROGRAM_OPSET}.get(to, 0)
     digest = hashlib.sha256(written.read_bytes()).hexdigest()
-    inputs = tuple(
-        TensorSpec(name, str(datatype(each.dtype)), _varying(each.shape, [*original.dynamic[name]]))
-        for name, each in original.inputs.items()
-    )
-    free = [] if original.fixed_batch else [0]
-    outputs = tuple(
-        TensorSpec(name, str(datatype(each.dtype)), _varying(each.shape, free))
-        for name, each in examples.outputs.items()
-    )
     normalise = examples.normalise
     return ModelCard(
         format=to,
@@ -155,8 +147,8 @@ def _card(
         sha256=digest,
         kind=examples.kind,
         recipe=examples.recipe,
-        inputs=inputs,
-        outputs=outputs,
+        inputs=_specs(original.inputs, original.dynamic),
+        outputs=_specs(examples.outputs, {} if original.fixed_batch else dict.fromkeys(examples.outputs, (0,))),
         labels=examples.labels,
         scale=tuple(normalise.scale.flatten().tolist()) if normalise else (),
         shift=tuple(normalise.shift.flatten().tolist()) if normalise else (),
@@ -172,8 +164,13 @@ def _card(
     )
 
 
-def _varying(shape: Sequence[int], free: Sequence[int]) -> tuple[int, ...]:
-    return tuple(-1 if place in free else int(size) for place, size in enumerate(shape))
+def _specs(tensors: Mapping[str, Tensor], varying: Mapping[str, Collection[int]]) -> tuple[TensorSpec, ...]:
+    """Describe tensors; ``varying``: name → places whose size varies."""
+    shapes = {
+        name: tuple(-1 if place in varying.get(name, ()) else size for place, size in enumerate(each.shape))
+        for name, each in tensors.items()
+    }
+    return tuple(TensorSpec(name, str(datatype(each.dtype)), shapes[name]) for name, each in tensors.items())
 
 
 def _report(**numbers: float) -> None:

@@ -67,10 +67,8 @@ class Original:
     def dtype(self) -> torch.dtype:
         """Return the coarsest type of its weights, which decides the tolerance."""
         kinds = {tensor.dtype for tensor in self.state.values() if tensor.is_floating_point()}
-        for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
-            if dtype in kinds:
-                return dtype
-        return torch.float32
+        ordered = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+        return next((each for each in ordered if each in kinds), torch.float32)
 
 
 class Flat(nn.Module):

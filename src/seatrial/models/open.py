@@ -44,8 +44,9 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     if path.suffix == ".onnx":
         raise InputError(f"{path} is an ONNX file already: nothing to export from", fix="export the trained weights")
     if path.suffix == ".safetensors":
-        recipe = _recipe_of(path)
-        if recipe is not None and factory is None:
+        examples = examples_of(path)
+        recipe = examples.recipe if examples else ""
+        if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name and factory is None:
             return read_file(path, recipe)
         return _of_weights(path, {"": read_tensors(path)[0]}, factory, shapes)
     names = _entries(path)
@@ -57,13 +58,6 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
             fix="save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory",
         )
     return _of_weights(path, read_states(path), factory, shapes)
-
-
-def _recipe_of(path: Path) -> str | None:
-    """Return the recipe that saved the file, by its examples."""
-    examples = examples_of(path)
-    recipe = examples.recipe if examples else None
-    return recipe if recipe in WEIGHTS and WEIGHTS[recipe].rpartition("/")[2] == path.name else None
 
 
 #: Source: torch/serialization.py.
@@ -161,10 +155,14 @@ def load_program(path: Path) -> Program:
     return Program(exported, inputs)
 
 
+#: Dimensions that vary.
+_NAMES = {0: "batch", 1: "length"}
+
+
 def _of_program(path: Path) -> Original:
     program = load_program(path)
     varying = {
-        name: {place: _dimension(place) for place, size in enumerate(value.shape) if not isinstance(size, int)}
+        name: {at: _NAMES.get(at, f"size_{at}") for at, size in enumerate(value.shape) if not isinstance(size, int)}
         for name, value in program.inputs.items()
     }
     examples = examples_of(path)
@@ -181,10 +179,6 @@ def _of_program(path: Path) -> Original:
     exported = program.exported
     original = _of_user(path, exported.module(), inputs, given=False, state=exported.state_dict)
     return replace(original, program=exported, dynamic=varying)
-
-
-def _dimension(place: int) -> str:
-    return ("batch", "length")[place] if place < 2 else f"size_{place}"
 
 
 def _of_user(

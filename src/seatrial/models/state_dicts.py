@@ -174,19 +174,18 @@ def fitted(tensors: Mapping[str, Tensor], network: nn.Module) -> dict[str, Tenso
     that holds it as ``model``), and a tensor that the network has twice may be saved once.
     """
     own = network.state_dict()
-    for named in (tensors, {_without_wrappers(name): each for name, each in tensors.items()}):
+    shapes = {name: each.shape for name, each in own.items()}
+    bare = {".".join(part for part in name.split(".") if part not in _WRAPPERS): tensors[name] for name in tensors}
+    for named in (tensors, bare):
         parts = {place: {**part, **_shared(part, own)} for place, part in _parts(named, own)}
         named_alike = {place: part for place, part in parts.items() if part.keys() == own.keys()}
-        fits = [place for place in usual_first(named_alike) if _same_shapes(named_alike[place], own)]
+        like = {place for place, part in named_alike.items() if {name: part[name].shape for name in part} == shapes}
+        fits = [place for place in usual_first(named_alike) if place in like]
         if len(fits) > 1 and fits[0]:
             print(f"weights for this network are below {fits[0]}, which are taken, and below {', '.join(fits[1:])}")
         for place in [*fits, *named_alike]:
             return named_alike[place]
     return None
-
-
-def _same_shapes(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> bool:
-    return all(tensors[name].shape == each.shape for name, each in own.items())
 
 
 def _parts(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -208,7 +207,3 @@ def _shared(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[st
 
     there = {memory(own[name]): tensors[name] for name in tensors if name in own and own[name].numel()}
     return {name: there[memory(each)] for name, each in own.items() if name not in tensors and memory(each) in there}
-
-
-def _without_wrappers(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

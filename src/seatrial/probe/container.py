@@ -67,18 +67,15 @@ class Cgroup:
         return _table(self._memory, "memory.events" if self.version == 2 else "memory.oom_control").get("oom_kill")
 
     def cpu_seconds(self) -> Optional[float]:
-        """Return the CPU time used by all processes of the cgroup, ended ones included."""
-        if self.version == 2:
-            return self.cpu()[0]
-        usage_ns = _number(self._cpuacct, "cpuacct.usage")
-        return None if usage_ns is None else usage_ns / 1e9
+        return self.cpu()[0]
 
     def cpu(self) -> Tuple[Optional[float], Optional[Tuple[int, int]]]:
-        """Return (CPU seconds, (periods, those in which the quota stopped somebody) or None without a quota)."""
+        """Return (CPU seconds with ended processes', (periods, those in which the quota stopped some) or None)."""
         table = _table(self._cpu, "cpu.stat")
         periods = (table["nr_periods"], table.get("nr_throttled", 0)) if table.get("nr_periods") else None
         if self.version == 1:
-            return self.cpu_seconds(), periods
+            usage_ns = _number(self._cpuacct, "cpuacct.usage")
+            return None if usage_ns is None else usage_ns / 1e9, periods
         usage_us = table.get("usage_usec")
         return None if usage_us is None else usage_us / 1e6, periods
 
@@ -119,16 +116,8 @@ def _folders(root: str, controller: str, paths: Dict[str, str], version: int) ->
 
 
 def _text(path: str) -> Optional[str]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a fourth of what open() takes
-    except OSError:  # not mounted, not permitted, or this kernel has no such file
-        return None
-    try:
-        return os.read(descriptor, _MOST_BYTES).decode()
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    data = processes.contents(path, _MOST_BYTES)
+    return None if data is None else data.decode()
 
 
 def _number(folders: List[str], name: str) -> Optional[int]:

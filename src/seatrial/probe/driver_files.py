@@ -10,6 +10,8 @@ import stat
 import struct
 from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from seatrial.probe.processes import file_bytes
+
 #: Header and entry of the "new" format, which glibc >= 2.2 appends to or writes instead of the old one.
 #: Source: glibc, sysdeps/generic/dl-cache.h, struct cache_file_new and struct file_entry_new.
 MAGIC = b"glibc-ld.so.cache1.1"
@@ -168,13 +170,6 @@ class _Host:
         except OSError:
             return []
 
-    def read(self, path: str) -> bytes:
-        try:
-            with open(self.here(path), "rb") as file:
-                return file.read()
-        except OSError:
-            return b""
-
     def resolve(self, path: str) -> str:
         """Return the file behind links; a link that leaves the root is followed inside it, one level."""
         real = os.path.realpath(self.here(path))
@@ -184,7 +179,7 @@ class _Host:
 
 
 def _version(host: _Host) -> Optional[str]:
-    line = host.read("/proc/driver/nvidia/version").decode("ascii", "replace").split("\n")[0]
+    line = file_bytes(host.here("/proc/driver/nvidia/version")).decode("ascii", "replace").split("\n")[0]
     match = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", line)
     return match.group(1) if match else None
 
@@ -227,7 +222,7 @@ def _folders(host: _Host, env: Mapping[str, str], wsl: bool, missing: List[str])
     """Return the folders that may hold the libraries, in the dynamic linker's order, each once."""
     folders = [WSL_FOLDER] if wsl else []
     folders += [folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    cache = host.read("/etc/ld.so.cache")
+    cache = file_bytes(host.here("/etc/ld.so.cache"))
     if cache:
         try:
             cached = parse(cache)

@@ -35,8 +35,8 @@ class Gpm:
         support = optional(pynvml, "nvmlGpmQueryDeviceSupport", self._handle)
         self.supported = bool(support and support.isSupportedDevice)
         self._request: Any = None
-        self._before: Any = self._allocate() if self.supported else None
-        self._now: Any = self._allocate() if self.supported else None
+        self._before: Any = optional(pynvml, "nvmlGpmSampleAlloc") if self.supported else None
+        self._now: Any = optional(pynvml, "nvmlGpmSampleAlloc") if self.supported else None
         self._taken_s: Optional[float] = None
         self._last: Dict[str, Optional[float]] = dict.fromkeys(GPM_METRICS)
         self._take()
@@ -58,29 +58,17 @@ class Gpm:
             optional(self._nvml, "nvmlGpmSampleFree", sample)
         self._before = self._now = None
 
-    def _allocate(self) -> Any:
-        return optional(self._nvml, "nvmlGpmSampleAlloc")
-
     def _take(self) -> bool:
         """Keep the newest sample as the one before and take a new one in its place."""
         if self._before is None or self._now is None:
             return False
         self._before, self._now = self._now, self._before
         if self._slice is None:
-            taken = self._succeeds("nvmlGpmSampleGet", self._handle, self._now)
+            taken = optional(self._nvml, "nvmlGpmSampleGet", self._handle, self._now)
         else:
-            taken = self._succeeds("nvmlGpmMigSampleGet", self._handle, self._slice, self._now)
-        self._taken_s = time.monotonic() if taken else None
-        return taken
-
-    def _succeeds(self, function: str, *arguments: Any) -> bool:
-        try:
-            getattr(self._nvml, function)(*arguments)
-        except self._nvml.NVMLError as error:
-            if error.value == self._nvml.NVML_ERROR_GPU_IS_LOST:
-                raise
-            return False
-        return True
+            taken = optional(self._nvml, "nvmlGpmMigSampleGet", self._handle, self._slice, self._now)
+        self._taken_s = None if taken is None else time.monotonic()
+        return taken is not None
 
     def _compare(self) -> Dict[str, Optional[float]]:
         if self._request is None:  # 19 kB to make anew each time otherwise
@@ -91,7 +79,7 @@ class Gpm:
                 self._request.metrics[slot].metricId = number
         request = self._request
         request.sample1, request.sample2 = self._before, self._now
-        if not self._succeeds("nvmlGpmMetricsGet", request):
+        if optional(self._nvml, "nvmlGpmMetricsGet", request) is None:
             return dict.fromkeys(GPM_METRICS)
         return {
             key: round(metric.value * unit, 2) if metric.nvmlReturn == 0 else None
@@ -114,7 +102,7 @@ class XidWatch:
         self.active = False
         for uuid in uuids if self._set is not None else []:
             try:
-                pynvml.nvmlDeviceRegisterEvents(nvml.gpu_handle(pynvml, uuid), _EVENT_XID, self._set)
+                pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByUUID(uuid), _EVENT_XID, self._set)
                 self.active = True
             except pynvml.NVMLError:  # a MIG slice, or a driver without events
                 continue
@@ -125,9 +113,7 @@ class XidWatch:
         for _ in range(_MAX_AT_ONCE if self.active else 0):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._set, 0)
-            except (
-                self._nvml.NVMLError
-            ):  # NVML_ERROR_TIMEOUT: no more; anything else: the GPU's loss is reported elsewhere
+            except self._nvml.NVMLError:  # a timeout: no more; anything else: the GPU's loss is reported elsewhere
                 break
             if event.eventType & _EVENT_XID:
                 uuid = nvml.optional(self._nvml, "nvmlDeviceGetUUID", event.device) or "?"
@@ -169,7 +155,7 @@ class Gpu:
 
     def __init__(self, pynvml: Any, uuid: str) -> None:
         self.nvml = pynvml
-        self._handle = nvml.gpu_handle(pynvml, uuid)
+        self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         self._gpm = Gpm(pynvml, self._handle)
         self._state: Dict[str, Any] = {}
         self._state_read_s = float("-inf")
@@ -200,11 +186,16 @@ class Gpu:
     def _read_state(self) -> Dict[str, Any]:
         """Return the keys whose values change slowly."""
         memory = self._value("nvmlDeviceGetMemoryInfo", _MEMORY_INFO_V2)
+        bits = self._value("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # drivers before 535 know it by its old name
+            bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
         return {
             "temperature_c": self._value("nvmlDeviceGetTemperature", _TEMPERATURE_GPU),
             "sm_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_SM),
             "memory_clock_mhz": self._value("nvmlDeviceGetClockInfo", _CLOCK_MEMORY),
-            "throttle_reasons": self._throttle_reasons(),
+            "throttle_reasons": None
+            if bits is None
+            else [THROTTLE_REASONS[bit] for bit in THROTTLE_REASONS if bits & bit],
             "memory_reserved_bytes": memory.reserved if memory else None,
         }
 
@@ -269,12 +260,6 @@ class Gpu:
             if entry.timeStamp > since_us:
                 shares.setdefault(entry.pid, []).append(float(entry.smUtil))
         return {pid: sum(values) / len(values) for pid, values in shares.items()}
-
-    def _throttle_reasons(self) -> Optional[List[str]]:
-        bits = self._value("nvmlDeviceGetCurrentClocksEventReasons")
-        if bits is None:  # drivers before 535 know it by its old name
-            bits = self._value("nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
 
     def _value(self, function: str, *arguments: Any) -> Any:
         return nvml.optional(self.nvml, function, self._handle, *arguments)

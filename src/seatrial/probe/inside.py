@@ -9,10 +9,12 @@ import os
 import re
 import sys
 from contextlib import suppress
+from itertools import permutations
 from typing import Any, Dict, List, Optional
 
 from seatrial.probe import container, cuda, nvml
 from seatrial.probe.container import Cgroup
+from seatrial.probe.processes import file_bytes
 
 #: Variables that steer CUDA and the engines; nothing else of the environment leaves the container.
 VARIABLES = (
@@ -104,21 +106,16 @@ def _libraries() -> Dict[str, List[str]]:
 def _distributions() -> Dict[str, str]:
     import importlib.metadata  # here: 20 ms that the agent, which shares this package, never pays
 
-    found = {}
-    for distribution in importlib.metadata.distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        if DISTRIBUTIONS.match(name):
-            found[name] = distribution.version
-    return found
+    every = importlib.metadata.distributions()
+    named = (((each.metadata["Name"] or "").lower().replace("_", "-"), each.version) for each in every)
+    return {name: version for name, version in named if DISTRIBUTIONS.match(name)}
 
 
 def _torch_build() -> Optional[Dict[str, Optional[str]]]:
     """Return ``{"version", "cuda"}`` from torch/version.py, read and not imported; None without torch."""
     for root in sys.path:
-        try:
-            with open(os.path.join(root or ".", "torch", "version.py")) as file:
-                text = file.read()
-        except OSError:
+        text = file_bytes(os.path.join(root or ".", "torch", "version.py")).decode()
+        if not text:
             continue
         version = re.search(r"^__version__ = ['\"](.+?)['\"]", text, re.MULTILINE)
         cuda_version = re.search(r"^cuda\b.*= ['\"](.+?)['\"]", text, re.MULTILINE)
@@ -131,15 +128,10 @@ def _torch_build() -> Optional[Dict[str, Optional[str]]]:
 
 def _peers(count: int) -> List[List[int]]:
     """Return the pairs of CUDA devices of which the first cannot reach the second's memory directly."""
-    pairs: List[List[int]] = []
-    if count < 2:
-        return pairs
     with suppress(cuda.CudaError):  # what is broken, the kernels have shown already
         driver = cuda.CudaDriver()
         driver.call("cuInit", 0)
         devices = [driver.number("cuDeviceGet", index) for index in range(count)]
-        for i in range(count):
-            for j in range(count):
-                if i != j and not driver.number("cuDeviceCanAccessPeer", devices[i], devices[j]):
-                    pairs.append([i, j])
-    return pairs
+        pairs = permutations(range(count), 2)
+        return [[i, j] for i, j in pairs if not driver.number("cuDeviceCanAccessPeer", devices[i], devices[j])]
+    return []

@@ -4,8 +4,11 @@ A machine without a driver is a fact, not an error: ``inventory()`` has it in ``
 """
 
 import ctypes
+import importlib
 import re
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+
+from seatrial.probe.processes import file_bytes
 
 #: A file for each GPU instance and compute instance, which names the minor number of its node in /dev/nvidia-caps.
 #: Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Nodes and Capabilities".
@@ -33,11 +36,7 @@ def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
 
 
 def _minor(path: str) -> Optional[int]:
-    try:
-        with open(path) as file:
-            match = re.search(r"DeviceFileMinor:\s*(\d+)", file.read())
-    except OSError:
-        return None
+    match = re.search(rb"DeviceFileMinor:\s*(\d+)", file_bytes(path))
     return int(match.group(1)) if match else None
 
 
@@ -116,17 +115,12 @@ def present() -> bool:
     return True
 
 
-def load() -> Any:
+def load(pynvml: Any = None) -> Any:
     """Return pynvml with NVML initialised; without the library pynvml (0.15 s) is not imported. Raises NvmlError."""
-    if not present():
-        raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])
-    import pynvml
-
-    return initialised(pynvml)
-
-
-def initialised(pynvml: Any) -> Any:
-    """Initialise NVML and return the same module. Raises NvmlError."""
+    if pynvml is None:
+        if not present():
+            raise NvmlError(_INIT_FAILURES[_LIBRARY_NOT_FOUND])
+        pynvml = importlib.import_module("pynvml")
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -137,7 +131,7 @@ def initialised(pynvml: Any) -> Any:
 def inventory(pynvml: Any = None) -> Inventory:
     """Return every GPU and MIG slice. Never raises for a driver that is missing or broken."""
     try:
-        pynvml = initialised(pynvml) if pynvml is not None else load()
+        pynvml = load(pynvml)
     except NvmlError as error:
         return Inventory(None, None, [], error=str(error))
     gpus: List[GpuFact] = []
@@ -156,16 +150,11 @@ def inventory(pynvml: Any = None) -> Inventory:
     return Inventory(driver, "%d.%d" % (cuda // 1000, cuda % 1000 // 10), gpus, faults=faults)
 
 
-def gpu_handle(pynvml: Any, uuid: str) -> Any:
-    """Return the NVML handle of a GPU or MIG slice. Raises pynvml.NVMLError."""
-    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-
 def compute_processes(uuid: str) -> List[ComputeProcess]:
     """Return the processes with a CUDA context on this GPU or slice. Raises NvmlError."""
     pynvml = load()
     try:
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses(gpu_handle(pynvml, uuid))
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(pynvml.nvmlDeviceGetHandleByUUID(uuid))
     except pynvml.NVMLError as error:
         raise NvmlError("NVML cannot list the processes on %s: %s" % (uuid, error)) from None
     return [ComputeProcess(process.pid, process.usedGpuMemory) for process in found]
@@ -186,21 +175,18 @@ def _gpu_and_slices(pynvml: Any, index: int) -> List[GpuFact]:
     mig_mode = optional(pynvml, "nvmlDeviceGetMigMode", handle)
     capability = optional(pynvml, "nvmlDeviceGetCudaComputeCapability", handle)
     pci = optional(pynvml, "nvmlDeviceGetPciInfo", handle)
-    parent = _fact(pynvml, handle, index)._replace(
-        compute_capability="%d.%d" % tuple(capability) if capability else None,
-        minor=optional(pynvml, "nvmlDeviceGetMinorNumber", handle),
-        compute_mode=optional(pynvml, "nvmlDeviceGetComputeMode", handle),
-        pci_bus_id=pci.busId if pci else None,
-        mig_enabled=bool(mig_mode and mig_mode[0]),
-    )
+    common = {
+        "compute_capability": "%d.%d" % tuple(capability) if capability else None,
+        "minor": optional(pynvml, "nvmlDeviceGetMinorNumber", handle),
+        "compute_mode": optional(pynvml, "nvmlDeviceGetComputeMode", handle),
+        "pci_bus_id": pci.busId if pci else None,
+    }
+    parent = _fact(pynvml, handle, index)._replace(mig_enabled=bool(mig_mode and mig_mode[0]), **common)
     slices = [
         _fact(pynvml, part, index)._replace(
-            compute_capability=parent.compute_capability,
-            minor=parent.minor,
             mig="%d:%d" % (index, number),
             parent_uuid=parent.uuid,
-            compute_mode=parent.compute_mode,
-            pci_bus_id=parent.pci_bus_id,
+            **common,
             gpu_instance=optional(pynvml, "nvmlDeviceGetGpuInstanceId", part),
             compute_instance=optional(pynvml, "nvmlDeviceGetComputeInstanceId", part),
         )

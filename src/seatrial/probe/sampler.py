@@ -98,7 +98,7 @@ class Sampler:
     def _open(self, pynvml: Any) -> Dict[str, Gpu]:
         gpus: Dict[str, Gpu] = {}
         try:
-            pynvml = nvml.initialised(pynvml) if pynvml is not None else nvml.load()
+            pynvml = nvml.load(pynvml)
         except nvml.NvmlError as error:
             self.error = str(error)
             return gpus

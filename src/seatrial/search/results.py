@@ -6,22 +6,22 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 from seatrial.common.paired import mean
 from seatrial.job.units import format_seconds
 from seatrial.receipt.reported import PHASES
-from seatrial.receipt.values import in_words
+from seatrial.receipt.section import Line, Plot
+from seatrial.receipt.sections.measured import direction
+from seatrial.receipt.values import figure, in_words
 from seatrial.search.request import Objective
 from seatrial.search.search import PLACE_FOLDER, Search
 from seatrial.search.trial import State, Trial
 from seatrial.system import nofollow
 from seatrial.system.names import Names
-
-if TYPE_CHECKING:
-    from seatrial.receipt.section import Plot
 
 PAGE, RESULTS = "index.html", "results.json"
 
@@ -44,38 +44,34 @@ class Column:
 
 def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column]:
     """Return the columns that some trial has a number for: the objective, measurements, metrics of the script."""
-    from seatrial.receipt.sections.measured import direction
-
     percent = {name for trial in trials if trial.ending for name in trial.ending.percent}
     sign = " %" if objective and any(phase + objective.metric in percent for phase in PHASES) else ""
     made = [Column(objective.metric + sign, lambda trial: trial.value, objective.lower_is_better)] if objective else []
     made += [
-        Column("seconds", _measured("seconds"), True),
-        Column("images/s", _measured("images_per_s"), False),
-        Column("GPU %", _measured("utilization_pct"), False),
-        Column("energy J", _measured("energy_j"), True),
+        Column("seconds", _number("measured", "seconds"), True),
+        Column("images/s", _number("measured", "images_per_s"), False),
+        Column("GPU %", _number("measured", "utilization_pct"), False),
+        Column("energy J", _number("measured", "energy_j"), True),
     ]
     names = list(dict.fromkeys(name for trial in trials if trial.ending for name in trial.ending.metrics))
     left_out = {"images_per_s", "epoch"} | ({objective.metric} if objective else set())
     if objective and len(trials) > 1:  # the objective under the name that was printed
         ended = [trial for trial in trials if trial.ending]
         alike = [name for name in names if objective.metric in name]
-        left_out |= {name for name in alike if all(_metric(name)(each) == each.value for each in ended)}
+        left_out |= {name for name in alike if all(_number("metrics", name)(each) == each.value for each in ended)}
     named = [name for name in names if name not in left_out]
     named.sort(key=lambda name: (not direction(name), not name.startswith(("val", "test", "eval"))))
     for name in named[:MAX_METRICS]:
         title = in_words(name)
         less = direction(name) < 0 or title.endswith("(s)")
-        made.append(Column(title + " %" * (name in percent), _metric(name), less, judged=direction(name) != 0))
+        made.append(
+            Column(title + " %" * (name in percent), _number("metrics", name), less, judged=direction(name) != 0)
+        )
     return [column for column in made if any(column.number(trial) is not None for trial in trials)]
 
 
-def _measured(name: str) -> Callable[[Trial], float | None]:
-    return lambda trial: trial.ending.measured.get(name) if trial.ending else None
-
-
-def _metric(name: str) -> Callable[[Trial], float | None]:
-    return lambda trial: trial.ending.metrics.get(name) if trial.ending else None
+def _number(part: Literal["measured", "metrics"], name: str) -> Callable[[Trial], float | None]:
+    return lambda trial: getattr(trial.ending, part).get(name) if trial.ending else None
 
 
 def best_in(trials: Sequence[Trial], column: Column) -> Trial | None:
@@ -150,15 +146,6 @@ def seconds_left(trials: Sequence[Trial], most: int | None, parallel: int, ends_
     return by_trials_s if budget_s is None else min(by_trials_s, budget_s)
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """A number, and the length of its bar in percent: the best of the column is full, one of half its worth half."""
-
-    text: str
-    percent: str
-    best: bool
-
-
 def refresh(search: Search, names: Names) -> None:
     """Write the page if it is time for that and a trial has ended since."""
     now_s = time.monotonic()
@@ -182,12 +169,11 @@ def write(search: Search, names: Names) -> Path:
 
 def _clean(trial: Trial, names: Names) -> Trial:
     """Return the trial without names of people and machines in what a script or a person wrote."""
-    end = trial.ending
-    clean = {**vars(trial), "settings": {key: names.text(value) for key, value in trial.settings.items()}}
-    if end is not None:
+    if (end := trial.ending) is not None:
         metrics = {names.text(key): value for key, value in end.metrics.items()}
-        clean["ending"] = type(end)(**{**vars(end), "outcome": names.text(end.outcome), "metrics": metrics})
-    return Trial(**clean)
+        end = replace(end, outcome=names.text(end.outcome), metrics=metrics)
+    settings = {key: names.text(value) for key, value in trial.settings.items()}
+    return replace(trial, settings=settings, ending=end)
 
 
 def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
@@ -219,8 +205,6 @@ def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
 
 def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[str, ...]] | None:
     """Return the plot of each trial's value and of the best so far, with its lines' classes; None for a single one."""
-    from seatrial.receipt.section import Line, Plot
-
     ended = [trial for trial in trials if trial.value is not None and trial.ending is not None]
     done = [trial for trial in ended if trial.state == "done"]
     if len(ended) < 2:
@@ -264,8 +248,6 @@ def _ranked(trials: Sequence[Trial], objective: Objective | None) -> list[Trial]
 
 def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, str]]:
     """Return the winner's value, settings and time."""
-    from seatrial.receipt.values import figure
-
     if best is None or objective is None or best.value is None:
         return []
     seconds = best.ending.measured.get("seconds") if best.ending else None
@@ -290,12 +272,14 @@ def _row(
     }
 
 
-def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> _Cell:
+def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> SimpleNamespace:
+    """Return a number and the length of its bar in percent: the best is full, one of half its worth half."""
     value = column.number(trial)
     if value is None:
-        return _Cell("", "0", best=False)
+        return SimpleNamespace(text="")
     done = [number for one in trials if one.state == "done" and (number := column.number(one)) is not None]
     best = (min if column.lower_is_better else max)(done, default=value)
     less, more = (best, value) if column.lower_is_better else (value, best)
     share = less / more if less > 0 < more else float(less == more)  # from zero, so that 5 % are 5 % of a bar
-    return _Cell(f"{value:.4g}", f"{100 * min(1.0, share):.0f}", best=best_in(trials, column) is trial)
+    percent = f"{100 * min(1.0, share):.0f}"
+    return SimpleNamespace(text=f"{value:.4g}", percent=percent, best=best_in(trials, column) is trial)

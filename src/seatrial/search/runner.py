@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
@@ -17,6 +15,7 @@ from seatrial.images.build.progress import BuildReporter
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import ComputeProcess, NvmlError, compute_processes
+from seatrial.probe.processes import file_bytes
 from seatrial.receipt.model import Receipt
 from seatrial.runs import launch
 from seatrial.runs.launch import Prepared
@@ -123,13 +122,11 @@ def _run_one(search: Search, trial: Trial, free: Callable[[], None]) -> None:
 
 def _run_of_lost(search: Search, trial: Trial) -> Run | None:
     """Return the run that this trial has already; None if it never started."""
-    if trial.run_id is None:
+    run = RunStore(search.job.project, search.host).run(trial.run_id) if trial.run_id else None
+    if run is None or not run.folder.is_dir() or handle_of(run, search.host) is None:
         return None
-    run = RunStore(search.job.project, search.host).run(trial.run_id)
-    if run.folder.is_dir() and handle_of(run, search.host) is not None:
-        search.note(f"trial {trial.number}: its searcher has gone; following run {run.id}")
-        return run
-    return None
+    search.note(f"trial {trial.number}: its searcher has gone; following run {run.id}")
+    return run
 
 
 def start_trial(search: Search, trial: Trial) -> Run | None:
@@ -261,18 +258,11 @@ def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) ->
 def _belongs(pid: int, run: Run) -> bool:
     """Find the container's ID in the process's cgroup, or the run's ID in its environment, which children inherit."""
     handle = run.handle()
-    for name in ("cgroup", "environ"):
-        try:
-            text = Path(f"/proc/{pid}/{name}").read_bytes()
-        except OSError:  # gone, or another user's
-            continue
-        if run.id.encode() in text or (handle is not None and len(handle.id) == 64 and os.fsencode(handle.id) in text):
-            return True
-    return False
+    text = b"".join(file_bytes(f"/proc/{pid}/{name}") for name in ("cgroup", "environ"))
+    return run.id.encode() in text or (handle is not None and len(handle.id) == 64 and handle.id.encode() in text)
 
 
 def _on_gpu(uuid: str) -> list[ComputeProcess]:
-    try:
+    with suppress(NvmlError):
         return compute_processes(uuid)
-    except NvmlError:
-        return []
+    return []

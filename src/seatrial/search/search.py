@@ -271,7 +271,13 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
         with (path.parent / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not Study(path).is_made:
-                return _create(store, path, wanted)
+                study = Study.create(path, wanted)
+                with (
+                    nofollow.folder(store.project, *PLACE_FOLDER, wanted.name, make=True) as shown,
+                    contextlib.suppress(FileExistsError),
+                ):
+                    os.symlink(path, FILE, dir_fd=shown)
+                return study
         study = Study(path)
         if named and replace(study.definition, trials=wanted.trials) != wanted:
             raise UsageError(
@@ -285,16 +291,6 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
             note(f"study {wanted.name}: going on with {count} trial{'s' * (count != 1)} so far")
             return study
     raise UsageError(f"The study {name} exists a thousand times", run="seatrial sweep … --study another-name")
-
-
-def _create(store: RunStore, path: Path, definition: Definition) -> Study:
-    study = Study.create(path, definition)
-    with (
-        nofollow.folder(store.project, *PLACE_FOLDER, definition.name, make=True) as place,
-        contextlib.suppress(FileExistsError),
-    ):
-        os.symlink(path, FILE, dir_fd=place)
-    return study
 
 
 def _file(store: RunStore, name: str) -> Path:

@@ -49,16 +49,12 @@ class OneOf:
 
     name: str
     values: tuple[str, ...]
-
-    @property
-    def is_finite(self) -> bool:
-        return True
+    is_finite = True
 
     def points(self) -> Sequence[str]:
         return self.values
 
-    def some(self) -> Sequence[str]:
-        return self.values
+    some = points
 
     @cached_property
     def _order(self) -> list[str] | None:
@@ -165,10 +161,6 @@ class Space:
         """Return name → some of what it may be: all values of a choice, the ends of a range."""
         return {one.name: one.some() for one in self.dimensions}
 
-    def distributions(self) -> dict[str, BaseDistribution]:
-        """Return the space as Optuna describes it."""
-        return {one.name: one.distribution() for one in self.dimensions}
-
     def combinations(self) -> Iterator[Settings]:
         """Yield every combination, the last setting changing fastest."""
         for values in itertools.product(*(dimension.points() for dimension in self.dimensions)):
@@ -270,7 +262,7 @@ def sample(space: Space, trials: Sequence[FrozenTrial], sampler: BaseSampler, di
         warnings.simplefilter("ignore")  # experimental arguments
         study = optuna.create_study(direction=direction, sampler=sampler)
         study.add_trials(trials)
-        named = study.ask(space.distributions())
+        named = study.ask({one.name: one.distribution() for one in space.dimensions})
     return {one.name: one.text(named.params[one.name]) for one in space.dimensions}
 
 

@@ -30,9 +30,6 @@ class HeavyError(BadInputError):
 class ServeError(TrainError):
     """The model cannot be served; ends the program with 1."""
 
-    def __init__(self, message: str, fix: str | None = None) -> None:
-        super().__init__(message, fix=fix)
-
 
 class DeviceLostError(RuntimeError):
     """The GPU no longer computes: readiness goes, requests get 503, and the program ends."""

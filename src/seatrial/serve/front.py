@@ -86,7 +86,7 @@ class Front:
 
     def _poll_signals(self) -> None:
         if self._signals.came():
-            self._link.enter_drain()
+            self._link.enter("draining")
         else:
             asyncio.get_running_loop().call_later(_SIGNALS_S, self._poll_signals)
 

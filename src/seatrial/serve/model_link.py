@@ -104,7 +104,7 @@ class ModelLink(asyncio.Protocol):
             elif kind == wire.HELLO:
                 self.reader, self.max_batch = pickle.loads(payload)
             elif kind == wire.READY:
-                self._enter("ready")
+                self.enter("ready")
             elif kind == wire.LOST:
                 self._lose()
 
@@ -116,10 +116,6 @@ class ModelLink(asyncio.Protocol):
         self._flush()
         if self._transport is not None:
             self._transport.close()
-
-    def enter_drain(self) -> None:
-        """End readiness; rows are still sent to the model."""
-        self._enter("draining")
 
     def _answered(self, numbers: list[int], answers: list[Answer]) -> None:
         done = 0
@@ -171,7 +167,8 @@ class ModelLink(asyncio.Protocol):
             self._give_up(pending, Refusal(504, f"No answer within {self._timeout_s:g} s."))
         self._loop.call_later(_SWEEP_S, self._sweep)
 
-    def _enter(self, phase: str) -> None:
+    def enter(self, phase: str) -> None:
+        """Become ``ready``, or ``draining``: then readiness ends, and rows are still sent to the model."""
         if self.phase != "lost" and not (phase == "ready" and self.phase == "draining"):
             self.phase = phase
             self._on_change()

@@ -187,10 +187,6 @@ class ModelLoop:
                     self._fail(keys)
 
     def _send_answers(self, keys: Sequence[Key], answers: Sequence[Answer]) -> None:
-        if len(self._links) == 1:
-            link = next(iter(self._links.values()))
-            link.send(wire.encode_rows(wire.ANSWERS, [number for _, number in keys], answers))
-            return
         for front, link in self._links.items():
             if ours := [at for at, key in enumerate(keys) if key[0] == front]:
                 link.send(wire.encode_rows(wire.ANSWERS, [keys[at][1] for at in ours], [answers[at] for at in ours]))

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 TOKEN_VARIABLE = "SEATRIAL_SERVE_TOKEN"
 #: Names of the server besides the machine's own, with commas: of a Kubernetes service, for example.
@@ -59,13 +60,7 @@ def parse(argv: Sequence[str], token: str | None, hosts: str = "") -> Options:
     if not 0 < given["timeout_s"] < float("inf"):
         parser.error("--timeout-s must be above 0")
     given["max_body_bytes"] = given.pop("max_body")
-    given["name"] = given["name"] or _name(given["model"])
+    given["name"] = given["name"] or Path(given["model"]).stem
     cores = len(os.sched_getaffinity(0))
     given["fronts"] = given["fronts"] or max(1, min(16, cores - 2))  # HTTP processes; the model has two cores
     return Options(**given, token=token or None, hosts=tuple(filter(None, hosts.split(","))))
-
-
-def _name(model: str) -> str:
-    """Return net for ``models/net.onnx``."""
-    last = model.rpartition("/")[2]
-    return last.rpartition(".")[0] or last

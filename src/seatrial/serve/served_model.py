@@ -95,15 +95,15 @@ def compare(answers: np.ndarray, expected: np.ndarray, tolerance: float = TOLERA
     """Return the largest absolute difference. Raises ServeError: beyond tolerance, not finite, or of other shapes."""
     if answers.shape != expected.shape:
         raise ServeError(
-            f"the model answers {answers.shape[1:]} where {expected.shape[1:]} was saved with it", _TOGETHER
+            f"the model answers {answers.shape[1:]} where {expected.shape[1:]} was saved with it", fix=_TOGETHER
         )
     if not np.isfinite(answers).all():
-        raise ServeError("the model's outputs are not finite numbers", "train it again: its weights are damaged")
+        raise ServeError("the model's outputs are not finite numbers", fix="train it again: its weights are damaged")
     difference = float(np.abs(answers.astype(np.float64) - expected).max())
     if difference > tolerance:
         raise ServeError(
             f"the model's outputs differ by {difference:.3g} from those saved with it (at most {tolerance:g})",
-            _TOGETHER,
+            fix=_TOGETHER,
         )
     return difference
 

@@ -73,7 +73,7 @@ class Supervisor:
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         for number in STOPPING:
-            signal.signal(number, self._stop_loading)
+            signal.signal(number, lambda *_: sys.exit(0))
         for place in range(self._options.fronts):
             self._links[place] = self._start_front(place)
         try:
@@ -149,9 +149,6 @@ class Supervisor:
         link = self._links[place] = self._start_front(place)
         link.sendall(self._ready_frames)
         return link
-
-    def _stop_loading(self, *_: object) -> None:
-        raise SystemExit(0)
 
     def _end_with_fronts(self) -> None:
         """End the program from a thread: drained fronts leave nothing to compute, but a batch that they gave up."""

@@ -73,12 +73,9 @@ class Frames:
 
 def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:
     """Return rows as frames: one for all that have the same dtypes and dimensions."""
-    first = _signature(rows[0])
-    if all(_signature(row) == first for row in rows):
-        return _encode_alike(kind, numbers, rows)
     groups: dict[Any, tuple[list[int], list[Row]]] = {}
     for number, row in zip(numbers, rows, strict=True):
-        group = groups.setdefault(_signature(row), ([], []))
+        group = groups.setdefault(tuple((array.dtype, array.ndim) for array in row), ([], []))
         group[0].append(number)
         group[1].append(row)
     return b"".join(_encode_alike(kind, *group) for group in groups.values())
@@ -90,10 +87,6 @@ def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
     return numbers, list(zip(*(_arrays(*column) for column in columns), strict=True)) if columns else [()] * len(
         numbers
     )
-
-
-def _signature(row: Row) -> tuple[Any, ...]:
-    return tuple((array.dtype, array.ndim) for array in row)
 
 
 def _encode_alike(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:

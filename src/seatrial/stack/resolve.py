@@ -91,7 +91,9 @@ class Conflict:
 def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflict:
     """Return the best stack that breaks no rule, or the conflict."""
     if constraints.framework is None:
-        python = _python_alone(constraints)
+        pythons = (constraints.python,) if constraints.python else pythons_of(constraints.as_of, constraints.named)
+        fitting = (each for each in pythons if constraints.python_specifier.contains(f"{each}.99"))
+        python = next((each for each in fitting if each not in constraints.barred), None)
         if python is not None:
             return Stack(python=python, choices=(_python_choice(python, constraints, None),))
         required = f"the project requires Python {constraints.python_specifier}"
@@ -238,12 +240,6 @@ def _python_choice(python: str, constraints: Constraints, wheel: Wheel | None) -
     else:
         reason = "the closest match"
     return Choice(what="python", value=python, reason=reason)
-
-
-def _python_alone(constraints: Constraints) -> str | None:
-    pythons = (constraints.python,) if constraints.python else pythons_of(constraints.as_of, constraints.named)
-    fitting = (each for each in pythons if constraints.python_specifier.contains(f"{each}.99"))
-    return next((each for each in fitting if each not in constraints.barred), None)
 
 
 def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:

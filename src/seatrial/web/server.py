@@ -13,7 +13,6 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable
-from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -88,13 +87,11 @@ class Server(uvicorn.Server):
             logger = logging.getLogger(name)
             logger.addHandler(logging.NullHandler())
             logger.propagate = False
-        signal.signal(signal.SIGTERM, _interrupt)  # uvicorn raises the signal again when it has shut down
+        signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # uvicorn raises the signal again when it has shut down
         with contextlib.suppress(KeyboardInterrupt):
             self.run(sockets=[sock])
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _protocol(patience_s: float, most: int | None) -> type[H11Protocol]:

@@ -1,5 +1,6 @@
 """Run one trial: the script's whole command line with some changes, to its end, with its files put back."""
 
+import filecmp
 import json
 import math
 import os
@@ -14,25 +15,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from seatrial.agent import target
 from seatrial.agent.tune import Spec
 from seatrial.common.signals import STOPPED, why_stopped
+from seatrial.events import read as read_events
 from seatrial.probe import processes
-
-#: Longest line of a trial.
-_MOST_BYTES = 8 << 20
 
 
 def read(path: str) -> List[Dict[str, Any]]:
     """Return the objects in a file of JSON lines, without lines that were cut off; none without such a file."""
-    lines = []
     with suppress(OSError):
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    value = json.loads(line) if len(line) < _MOST_BYTES else None
-                except ValueError:
-                    continue
-                if isinstance(value, dict):
-                    lines.append(value)
-    return lines
+        return read_events(path)[0]
+    return []
 
 
 #: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
@@ -55,11 +46,11 @@ def restore(events: str) -> Dict[str, Any]:
                 elif os.path.isfile(path):
                     new.append(path)
             elif "copy" in line:
-                if os.path.lexists(line["path"]) and _same(line["path"], line["copy"]):
+                if os.path.lexists(line["path"]) and filecmp.cmp(line["path"], line["copy"], shallow=False):
                     os.remove(line["copy"])
                 else:
                     os.makedirs(os.path.dirname(line["path"]), exist_ok=True)
-                    _put_back(line["copy"], line["path"])
+                    (shutil.copy2 if os.path.isfile(line["path"]) else shutil.move)(line["copy"], line["path"])
                     restored += 1
             elif os.path.getsize(line["path"]) > line["bytes"]:
                 os.truncate(line["path"], line["bytes"])
@@ -68,30 +59,6 @@ def restore(events: str) -> Dict[str, Any]:
             continue
     shutil.rmtree(events + ".files", ignore_errors=True)
     return {"restored": restored, "removed": removed, "new": new[:20]}
-
-
-def _put_back(copy: str, path: str) -> None:
-    """Restore a file in place: it may be mounted, or have other names."""
-    if os.path.isfile(path):
-        shutil.copyfile(copy, path)
-        shutil.copystat(copy, path)
-    else:
-        shutil.move(copy, path)
-
-
-def _same(path: str, copy: str) -> bool:
-    """Return True for one file under two names, or the same bytes."""
-    if os.path.samefile(path, copy):
-        return True
-    if os.path.getsize(path) != os.path.getsize(copy):
-        return False
-    with open(path, "rb") as one, open(copy, "rb") as other:
-        while True:
-            first = one.read(1 << 20)
-            if first != other.read(1 << 20):
-                return False
-            if not first:
-                return True
 
 
 #: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
@@ -155,7 +122,7 @@ class TuneTrial(NamedTuple):
     @property
     def peak_bytes(self) -> Optional[int]:
         peaks = [int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")]
-        return max(peaks) if peaks else None
+        return max(peaks, default=None)
 
     @property
     def losses(self) -> List[Optional[float]]:
@@ -300,12 +267,9 @@ _WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     """Return each rank's report with the most steps: helpers that import torch end without any."""
     best: Dict[int, Dict[str, Any]] = {}
-    for line in lines:
-        value = line.get("trial")
-        if isinstance(value, dict):
-            rank = int(value.get("rank") or 0)
-            if rank not in best or (value.get("all_steps") or 0) > (best[rank].get("all_steps") or 0):
-                best[rank] = value
+    trials = [line["trial"] for line in lines if isinstance(line.get("trial"), dict)]
+    for trial in sorted(trials, key=lambda each: each.get("all_steps") or 0, reverse=True):
+        best.setdefault(int(trial.get("rank") or 0), trial)
     return [best[rank] for rank in sorted(best)]
 
 

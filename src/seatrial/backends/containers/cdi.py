@@ -6,13 +6,14 @@ e.g. ``nvidia.com/gpu=0``. Format: https://github.com/cncf-tags/container-device
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeGuard
 
 from seatrial.errors import ConfigError, GpuContractError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
@@ -21,9 +22,6 @@ from seatrial.probe.driver_files import DriverFiles
 from seatrial.probe.nvml import GpuFact
 from seatrial.system.project_files import parse_yaml, read_text
 from seatrial.system.text import as_typed, shown
-
-if TYPE_CHECKING:
-    from typing import TypeGuard
 
 #: CDI kind of NVIDIA's GPUs.
 CDI_KIND = "nvidia.com/gpu"
@@ -83,7 +81,10 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
     for folder in folders:
         here: dict[str, CdiDevice] = {}
         conflicts: set[str] = set()
-        for path in _spec_files(folder):
+        files: list[Path] = []
+        with contextlib.suppress(OSError):  # as engines do: no folder counts as an empty one
+            files = sorted(folder.iterdir())
+        for path in (path for path in files if path.suffix in {".json", ".yaml"}):
             try:
                 spec_devices = list(_devices(path, _load(path)))
             except (ConfigError, ValueError) as error:
@@ -103,13 +104,6 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
         for name in conflicts:
             del devices[name]
     return CdiSpecs(tuple(devices.values()), tuple(findings))
-
-
-def _spec_files(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.suffix in {".json", ".yaml"})
-    except OSError:  # as engines do: no folder counts as an empty one
-        return []
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -223,20 +223,15 @@ def container_state(inspected: dict[str, Any]) -> State:
     """Read an entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
     state = inspected["State"]
     status = STATUSES.get(state["Status"].lower(), "running")
+    ended = status == "exited" and "FinishedAt" in state
+    times_ns = [time_ns(state[key]) or 0 for key in ("StartedAt", "FinishedAt")] if ended else []
     return State(
         status,
         exit_code=state.get("ExitCode") if status == "exited" else None,
         oom_killed=bool(state.get("OOMKilled")),
         error=state.get("Error") or None,
-        seconds=_seconds(state["StartedAt"], state["FinishedAt"])
-        if "FinishedAt" in state and status == "exited"
-        else None,
+        seconds=max(0.0, (times_ns[1] - times_ns[0]) / 1e9) if times_ns else None,
     )
-
-
-def _seconds(started_at: str, finished_at: str) -> float:
-    begin_ns, end_ns = time_ns(started_at) or 0, time_ns(finished_at) or 0
-    return max(0.0, (end_ns - begin_ns) / 1e9)
 
 
 INFO_TIMEOUT_S = 5.0

@@ -123,8 +123,7 @@ def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheS
             client.ask(*words, timeout_s=_DISK_TIMEOUT_S)
         there = {step.id for step in own_steps(client)} if left else set()
         still = [step for step in left if step.id in there]
-        if not still or len(still) == len(left):
-            left = still
+        if len(still) == len(left):
             break
         left = still
     return [step for step in steps if step not in left]

@@ -161,16 +161,14 @@ def _device_nodes(
     lacks = "no CDI device" if facts.ignores_gpus_flag else "no NVIDIA runtime and no CDI device"
     assert nodes is not None
     if driver.wsl:
-        mounts = [Mount(source=Path(WSL_MOUNT), target=WSL_MOUNT, read_only=True)]
-        folder = f"{WSL_MOUNT}/lib"
+        folder, mounted = f"{WSL_MOUNT}/lib", {WSL_MOUNT: WSL_MOUNT}
     elif driver.folder:
-        mounts = [Mount(source=Path(driver.folder), target=driver.folder, read_only=True)]
-        folder = driver.folder
-    else:
-        mounts = _library_mounts(driver, capabilities)
+        folder, mounted = driver.folder, {driver.folder: driver.folder}
+    else:  # each library under the names that programs load: a whole folder would shadow a libc
+        wanted = [each for each in driver.libraries if each.capability in capabilities or "all" in capabilities]
         folder = DRIVER_FOLDER
-    for name, path in driver.binaries.items():
-        mounts.append(Mount(source=Path(path), target=f"/usr/bin/{name}", read_only=True))
+        mounted = {f"{folder}/{name}": each.path for each in wanted for name in each.names}
+    mounted |= {f"/usr/bin/{name}": path for name, path in driver.binaries.items()}
     available = {library.capability for library in driver.libraries}
     left_out = [capability for capability in capabilities if capability not in {*available, "utility", "all"}]
     return InjectionPlan(
@@ -179,7 +177,7 @@ def _device_nodes(
         f"{folder} is added to LD_LIBRARY_PATH, "
         "as the image's linker cache does not list it and cannot be updated on a read-only root",
         devices=tuple(node.path for node in nodes),
-        mounts=tuple(mounts),
+        mounts=tuple(Mount(source=Path(path), target=target, read_only=True) for target, path in mounted.items()),
         env=env,
         driver_library_folders=(folder,),
         groups=_groups(facts, nodes),
@@ -199,16 +197,6 @@ def _nodes(gpus: Sequence[Gpu], driver: DriverFiles) -> tuple[DeviceNode, ...] |
     if not driver.control or not all(minor in driver.gpus for minor in minors):
         return None
     return (*driver.control, *(driver.gpus[minor] for minor in dict.fromkeys(minors)))
-
-
-def _library_mounts(driver: DriverFiles, capabilities: Sequence[str]) -> list[Mount]:
-    """Mount each library under the names that programs load, in DRIVER_FOLDER: a whole folder would shadow a libc."""
-    return [
-        Mount(source=Path(library.path), target=f"{DRIVER_FOLDER}/{name}", read_only=True)
-        for library in driver.libraries
-        if library.capability in capabilities or "all" in capabilities
-        for name in library.names
-    ]
 
 
 def _refuse_impossible(

@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seatrial.backends.base import EngineFacts, Handle, State, Traits, confirm, reported_end
-from seatrial.backends.kubernetes.client import configured, not_configured
+from seatrial.backends.kubernetes.client import Cluster, configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pod import Manifest, secret
-from seatrial.backends.kubernetes.survey import Pod, newest, state_of, workload_state
+from seatrial.backends.kubernetes.survey import newest, state_of, workload_state
 from seatrial.errors import EngineError, SeatrialError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.in_container import RUN_LABEL
@@ -25,25 +25,6 @@ from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
 from seatrial.system import agent_archive, command
 from seatrial.system.host import Host
 from seatrial.system.records import Folder
-
-if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.client import Cluster
-
-
-def execute(cluster: Cluster, namespace: str, pod: Pod, argv: list[str], *, terminal: bool) -> int:
-    """Run ``argv`` in the run's container; return its exit code. Raises EngineError: a terminal needs kubectl."""
-    if not terminal:
-        out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
-        return cluster.call(cluster.execute(namespace, pod.name, argv, out, err, container=pod.container))
-    if shutil.which("kubectl") is None:
-        raise EngineError(
-            "A terminal in a pod needs kubectl, which is not installed",
-            run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null",
-        )
-    context = ["--context", cluster.context] if cluster.context else []
-    container = ["-c", pod.container] if pod.container else []
-    words = ["kubectl", *context, "-n", namespace, "exec", "-it", pod.name, *container, "--", *argv]
-    return command.call_interactive(words).exit_code
 
 
 class Kubernetes:
@@ -162,7 +143,19 @@ class Kubernetes:
         running = [pod for pod in newest(pods_of(cluster, plan), plan.nodes).values() if pod.phase == "Running"]
         if not running:
             raise EngineError("No pod of the run is running", run="seatrial runs ls")
-        return execute(cluster, plan.namespace, running[0], argv, terminal=interactive and sys.stdin.isatty())
+        pod = running[0]
+        if not (interactive and sys.stdin.isatty()):
+            out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
+            return cluster.call(cluster.execute(plan.namespace, pod.name, argv, out, err, container=pod.container))
+        if shutil.which("kubectl") is None:
+            raise EngineError(
+                "A terminal in a pod needs kubectl, which is not installed",
+                run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null",
+            )
+        context = ["--context", cluster.context] if cluster.context else []
+        container = ["-c", pod.container] if pod.container else []
+        words = ["kubectl", *context, "-n", plan.namespace, "exec", "-it", pod.name, *container, "--", *argv]
+        return command.call_interactive(words).exit_code
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Refuse to open a shell: a pod is submitted, not held by a terminal. Raises EngineError."""
@@ -207,8 +200,6 @@ class Kubernetes:
 @lru_cache(maxsize=8)
 def _connection(variables: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
     """Keep one connection for each cluster and process: signing in costs more than most requests."""
-    from seatrial.backends.kubernetes.client import Cluster
-
     return Cluster(Host(dict(variables)), context, namespace)
 
 

@@ -8,9 +8,9 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from seatrial.backends.kubernetes.client import ApiError
+from seatrial.backends.kubernetes.client import ApiError, Cluster
 from seatrial.backends.kubernetes.manifests import KINDS
 from seatrial.backends.kubernetes.pod import MANAGED_BY, Manifest, pod_spec, selector
 from seatrial.backends.kubernetes.survey import Pod, read_pod
@@ -18,10 +18,6 @@ from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.in_container import CONTAINER_MODELS, RUN_LABEL
 from seatrial.system.text import as_typed
-
-if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.client import Cluster
-
 
 #: API kind → its row, of the workloads: they own the other objects, and deleting them deletes all.
 OWNERS = {row.api_kind: row for row in KINDS.values()}

@@ -42,6 +42,7 @@ LEAST_MEMORY_GIB = 1
 def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
     """Return a pod's spec without restartPolicy; operators prescribe the name of its ``container``."""
     volumes, mounts = _volumes(cluster)
+    claim = {"name": _CLAIM, "resourceClaimTemplateName": object_name(cluster, "gpus")}
     spec: Manifest = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -80,7 +81,7 @@ def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
         "runtimeClassName": cluster.runtime_class,
         "serviceAccountName": cluster.service_account,
         "imagePullSecrets": [{"name": name} for name in cluster.image_pull_secrets],
-        "resourceClaims": pod_claims(cluster),
+        "resourceClaims": [claim] if cluster.claim else [],
     }
     return {**spec, **{key: value for key, value in further.items() if value}}
 
@@ -109,8 +110,7 @@ def _resources(cluster: ClusterPlan) -> Manifest:
     pods_gpus = max(1, cluster.gpus)
     memory_gib = pods_gpus * LEAST_MEMORY_GIB + (cluster.shm_bytes / 2**30 if cluster.shm_requested else 0)
     least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
-    claims = [{"name": claim["name"]} for claim in pod_claims(cluster)]
-    further = {"limits": limits, "claims": claims}
+    further = {"limits": limits, "claims": [{"name": _CLAIM}] if cluster.claim else []}
     return {
         "requests": {**least, **limits, **cluster.requests},
         **{key: value for key, value in further.items() if value},
@@ -178,7 +178,7 @@ def claim_template(cluster: ClusterPlan) -> list[Manifest]:
     if claim.profile is not None:
         expression = f"device.attributes['{_DRA_DRIVER}'].profile == '{claim.profile}'"
         wanted["selectors"] = [{"cel": {"expression": expression}}]
-    request = {"name": pod_claims(cluster)[0]["name"], "exactly": wanted}
+    request = {"name": _CLAIM, "exactly": wanted}
     spec = {"spec": {"devices": {"requests": [request]}}}
     return [described(cluster, "ResourceClaimTemplate", object_name(cluster, "gpus"), "resource.k8s.io/v1", spec=spec)]
 
@@ -186,12 +186,6 @@ def claim_template(cluster: ClusterPlan) -> list[Manifest]:
 def config_key(path: str) -> str:
     """Turn a path into a ConfigMap's key: letters, digits, ``-``, ``_`` and ``.`` only."""
     return "".join(character if character.isalnum() or character in "-_." else "_" for character in path)
-
-
-def pod_claims(cluster: ClusterPlan) -> list[Manifest]:
-    """Return a pod's ``resourceClaims``; [] for GPUs of a device plugin."""
-    named = {"name": _CLAIM, "resourceClaimTemplateName": object_name(cluster, "gpus")}
-    return [named] if cluster.claim else []
 
 
 def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:

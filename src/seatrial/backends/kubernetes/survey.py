@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from seatrial.backends.base import State
-from seatrial.backends.kubernetes.client import ApiError
+from seatrial.backends.kubernetes.client import ApiError, Cluster
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER
 from seatrial.backends.kubernetes.pod import DEFAULT_CONTAINER
 from seatrial.errors import SeatrialError
 from seatrial.job.plan import EngineAddress
-
-if TYPE_CHECKING:
-    from seatrial.backends.kubernetes.client import Cluster
-
 
 #: First version with stable Indexed Jobs. Source: kubernetes.io/blog, release notes of 1.24.
 INDEXED_SINCE = (1, 24)

@@ -34,32 +34,24 @@ def pages(options: Options, link: ModelLink, counters: Counters) -> Starlette:
     """Return the application."""
     name = options.name
 
-    def as_json(value: Any, status: int = 200) -> Response:
-        headers = {"retry-after": "2"} if status == 503 else None
-        return Response(encode(value), status, headers, "application/json")
-
-    def fixed(value: Any) -> Answer:
-        async def answer(_: Request) -> Response:
-            return as_json(value)
-
-        return answer
-
-    def readiness(**more: Any) -> Answer:
+    def json_route(path: str, make: Callable[[], tuple[Any, int]]) -> Route:
         async def answer(request: Request) -> Response:
-            _check(request, name)
-            ready = link.phase == "ready"
-            return as_json({**more, "ready": ready}, 200 if ready else 503)
+            if request.path_params.get("name", name) != name:
+                raise HTTPException(404, f"The server has no such model: it serves {name}.")
+            value, status = make()
+            headers = {"retry-after": "2"} if status == 503 else None
+            return Response(encode(value), status, headers, "application/json")
 
-        return answer
+        return Route(path, answer)
 
-    def of_model(describe: Callable[[Description], Any]) -> Answer:
-        async def answer(request: Request) -> Response:
-            _check(request, name)
-            if link.reader is None:
-                return as_json({"error": link.unready().sentence}, 503)
-            return as_json(describe(link.reader.description))
+    def readiness(**more: Any) -> tuple[Any, int]:
+        ready = link.phase == "ready"
+        return {**more, "ready": ready}, 200 if ready else 503
 
-        return answer
+    def of_model(describe: Callable[[Description], Any]) -> tuple[Any, int]:
+        if link.reader is None:
+            return {"error": link.unready().sentence}, 503
+        return describe(link.reader.description), 200
 
     def about(known: Description) -> Any:
         """Return the data with which the page offers the right inputs."""
@@ -69,20 +61,17 @@ def pages(options: Options, link: ModelLink, counters: Counters) -> Starlette:
     async def numbers(_: Request) -> Response:
         return Response(exposition(name, counters.totals(), ready=link.phase == "ready"), media_type=_EXPOSITION)
 
-    async def describe(_: Request) -> Response:
-        return as_json(document(options, link.reader.description if link.reader else None))
-
     routes = [
-        Route("/v2", fixed({"name": "seatrial", "version": seatrial.__version__, "extensions": []})),
-        Route("/v2/health/live", fixed({"live": True})),
-        Route("/v2/health/ready", readiness(live=True)),
-        Route("/v2/models/{name}", of_model(lambda known: metadata(known, name))),
-        Route("/v2/models/{name}/ready", readiness(name=name)),
+        json_route("/v2", lambda: ({"name": "seatrial", "version": seatrial.__version__, "extensions": []}, 200)),
+        json_route("/v2/health/live", lambda: ({"live": True}, 200)),
+        json_route("/v2/health/ready", lambda: readiness(live=True)),
+        json_route("/v2/models/{name}", lambda: of_model(lambda known: metadata(known, name))),
+        json_route("/v2/models/{name}/ready", lambda: readiness(name=name)),
         Route("/v2/models/{name}/infer", _only_here, methods=["POST"]),
         Route("/predict", _only_here, methods=["POST"]),
         Route("/metrics", numbers),
-        Route("/openapi.json", describe),
-        Route("/static/about.json", of_model(about)),
+        json_route("/openapi.json", lambda: (document(options, link.reader.description if link.reader else None), 200)),
+        json_route("/static/about.json", lambda: of_model(about)),
         Route("/", _file("page.html")),
         *(Route(f"/static/{each}", _file(each)) for each in ("page.css", "page.js")),
     ]
@@ -122,11 +111,6 @@ def _zeros(description: Description | None) -> Any:
     for length in reversed(description.inputs[0].shape if description and description.inputs else ()):
         made = [made] * min(max(length, 1), 64)
     return made
-
-
-def _check(request: Request, name: str) -> None:
-    if request.path_params.get("name", name) != name:
-        raise HTTPException(404, f"The server has no such model: it serves {name}.")
 
 
 async def _only_here(request: Request) -> Response:

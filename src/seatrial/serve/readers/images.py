@@ -127,7 +127,8 @@ class ImageReader:
                 image = image.resize((width, height), Image.Resampling.LANCZOS)
             return np.asarray(image)
         figure = np.asarray(image)
-        if _border(figure) > 127:
+        edges = (figure[0], figure[-1], figure[:, 0], figure[:, -1])
+        if np.median(np.concatenate(edges)) > 127:
             figure = 255 - figure
         return figure if figure.shape == (height, width) else placed(figure, height, width, self.box)
 
@@ -195,11 +196,6 @@ def _flattened(image: Image.Image) -> Image.Image:
         ground = Image.new("RGBA", image.size, (0, 0, 0, 255) if light else (255, 255, 255, 255))
         return Image.alpha_composite(ground, image)
     return image
-
-
-def _border(figure_HW: np.ndarray) -> float:
-    edges = (figure_HW[0], figure_HW[-1], figure_HW[:, 0], figure_HW[:, -1])
-    return float(np.median(np.concatenate(edges)))
 
 
 def _from_base64(text: str) -> bytes:

@@ -214,12 +214,12 @@ def open_tokenizer(text: str, longest: int) -> Any:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise ServeError(
-            "texts are cut by the package tokenizers, which is missing", "pip install tokenizers"
+            "texts are cut by the package tokenizers, which is missing", fix="pip install tokenizers"
         ) from error
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # its errors are bare Exceptions
-        raise ServeError("tokenizer.json cannot be read", "train or export the model again") from error
+        raise ServeError("tokenizer.json cannot be read", fix="train or export the model again") from error
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     return tokenizer

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from seatrial.serve.readers.images import ImageReader
 from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
 from seatrial.serve.served_model import Answer, Reader, Row, WarmUp, classifier, compare_in
-from seatrial.train.errors import ModelFileError
 from seatrial.train.saving.examples import Examples
 from seatrial.train.saving.model_card import TensorSpec
 
@@ -94,13 +93,3 @@ class ImageModel:
         self._batches.prepare()
         parts = [self._images[at : at + self.max_batch] for at in range(0, len(self._images), self.max_batch)]
         return np.concatenate([self._batches([list(part)])[0] for part in parts])
-
-
-def require_normalisation(examples: Examples, file: str, examples_file: str, recipe: str) -> Examples:
-    """Return the examples. Raises ModelFileError if none are saved, or if they lack the normalisation."""
-    if examples.normalise is None:
-        raise ModelFileError(
-            f"{file} has no {examples_file} in its folder, which holds how its images are normalised",
-            fix=f"train it again with this version: seatrial run {recipe}",
-        )
-    return examples

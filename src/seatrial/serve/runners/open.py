@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +53,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
     if not path.is_file():
         raise ServeError(
             f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a model file",
-            "seatrial serve digits, or seatrial serve model.onnx",
+            fix="seatrial serve digits, or seatrial serve model.onnx",
         )
     from seatrial.models.open import refuse_pickle
     from seatrial.models.recipe_models import WEIGHTS
@@ -68,28 +69,32 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
     if path.suffix != ".safetensors":
         raise ServeError(
             f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
-            "seatrial export RUN --to pt2",
+            fix="seatrial export RUN --to pt2",
         )
     examples = examples_of(path)
     recipe = examples.recipe if examples else ""
     if recipe not in WEIGHTS:
         raise ServeError(
             f"{path.name} holds weights without their network",
-            "seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
+            fix="seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
         )
     return _open_recipe(recipe, path, device, max_batch, name)
 
 
 def _open_recipe(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:
     from seatrial.models import recipe_models
-    from seatrial.serve.runners.images import ImageModel, require_normalisation
+    from seatrial.serve.runners.images import ImageModel
     from seatrial.train.saving.examples import examples_path
 
     if recipe == "spam":
         return _open_text(recipe, path, device, max_batch, name)
     saved = recipe_models.read_file(path, recipe)
-    examples = require_normalisation(saved.examples, path.name, examples_path(path).name, recipe)
-    return ImageModel(name, saved.module, examples, examples.labels, device, max_batch=max_batch)
+    if saved.examples.normalise is None:
+        raise ModelFileError(
+            f"{path.name} has no {examples_path(path).name} in its folder, which holds how its images are normalised",
+            fix=f"train it again with this version: seatrial run {recipe}",
+        )
+    return ImageModel(name, saved.module, saved.examples, saved.examples.labels, device, max_batch=max_batch)
 
 
 def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, name: str) -> ServedModel:
@@ -109,12 +114,12 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     if (known := open_tokenizer(tokenizer, LONGEST).get_vocab_size()) > len(words):
         raise ServeError(
             f"the tokenizer of {path.name} knows {known:,} tokens, the model {len(words):,}",
-            f"train it again, or copy the whole folder: seatrial run {recipe}",
+            fix=f"train it again, or copy the whole folder: seatrial run {recipe}",
         )
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
-    model = TextModel(name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
+    model = partial(TextModel, name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
     if (examples := examples_of(path)) is None:
-        return model
+        return model()
     # Half a second for BERT-base, while the GPU starts.
     digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
     lengths = examples.inputs["attention_mask"].sum(1).tolist()
@@ -126,19 +131,19 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
         if digest.result() != examples.weights:
             raise ServeError(
                 f"{saved.name} is of other weights than {path.name}: one of them is from another training",
-                f"seatrial run {recipe}, or delete {saved}",
+                fix=f"seatrial run {recipe}, or delete {saved}",
             )
 
-    return model.with_examples(texts, examples.outputs["logits"].softmax(1).numpy(), same_weights)
+    return model(examples=(texts, examples.outputs["logits"].softmax(1).numpy()), check=same_weights)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(_read_text(path))
     except ValueError as error:
-        raise ServeError(f"{path} is not JSON", _COPY) from error
+        raise ServeError(f"{path} is not JSON", fix=_COPY) from error
     if not isinstance(found, dict):
-        raise ServeError(f"{path} holds no settings of a model", _COPY)
+        raise ServeError(f"{path} holds no settings of a model", fix=_COPY)
     return found
 
 
@@ -146,4 +151,4 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ServeError(f"cannot read {path}", _COPY) from error
+        raise ServeError(f"cannot read {path}", fix=_COPY) from error

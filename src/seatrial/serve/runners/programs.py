@@ -108,7 +108,7 @@ class TensorModel:
                 raise ServeError(
                     f"the model gives an output of shape {output.shape} for a batch of {len(filled)}: "
                     "its first dimension has to be the batch",
-                    "export it with a batch as the first dimension of inputs and outputs",
+                    fix="export it with a batch as the first dimension of inputs and outputs",
                 )
         return outputs
 
@@ -120,7 +120,7 @@ class TensorModel:
             raise
         except Exception as error:
             message = f"the model cannot be run on its own inputs: {first_line(error)}"
-            raise ServeError(message, "export it again") from error
+            raise ServeError(message, fix="export it again") from error
         unknown = [array.dtype for array in arrays if array.dtype not in NAMES]
         if unknown:
             raise ServeError(f"the model gives outputs of type {unknown[0]}, which JSON has no numbers for")
@@ -144,7 +144,7 @@ class SavedWith:
         if self.card.sha256.removeprefix("sha256:") != hashlib.sha256(path.read_bytes()).hexdigest():
             raise ServeError(
                 f"{path.name} is not the file that {card.name} was written for: it was changed or cut short",
-                "export it again, or copy both files anew",
+                fix="export it again, or copy both files anew",
             )
 
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -271,12 +271,12 @@ def _session(path: Path, device: torch.device) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ServeError(f"{path.name} needs onnxruntime, which is missing", "pip install onnxruntime") from error
+        raise ServeError(f"{path.name} needs onnxruntime, which is missing", fix="pip install onnxruntime") from error
     on_gpu = device.type == "cuda"
     if on_gpu and CUDA not in onnxruntime.get_available_providers():
         raise ServeError(
             f"{path.name} would run on the CPU: this onnxruntime has no CUDA",
-            "pip install onnxruntime-gpu in place of onnxruntime, or serve it with --gpus none",
+            fix="pip install onnxruntime-gpu in place of onnxruntime, or serve it with --gpus none",
         )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -288,13 +288,13 @@ def _session(path: Path, device: torch.device) -> Any:
     except Exception as error:  # its own types, made in C++
         raise ServeError(
             f"{path.name} is truncated, damaged or no ONNX model that onnxruntime {onnxruntime.__version__} reads",
-            "export it again: seatrial export RUN --to onnx",
+            fix="export it again: seatrial export RUN --to onnx",
         ) from error
     session.disable_fallback()
     if on_gpu and CUDA not in session.get_providers():
         raise ServeError(
             f"{path.name} would run on the CPU: onnxruntime could not start CUDA and fell back",
-            "install the onnxruntime-gpu of this CUDA version, or serve it with --gpus none",
+            fix="install the onnxruntime-gpu of this CUDA version, or serve it with --gpus none",
         )
     return session
 

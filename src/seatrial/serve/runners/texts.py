@@ -35,7 +35,7 @@ WARM_UP_SEED = 0
 
 
 class TextModel:
-    """A BERT classifier with its tokenizer."""
+    """A BERT classifier with its tokenizer: compared with ``examples`` at warm-up, then ``check`` raises ServeError."""
 
     def __init__(
         self,
@@ -48,21 +48,14 @@ class TextModel:
         *,
         max_batch: int,
         longest: int,
+        examples: tuple[list[np.ndarray], np.ndarray] | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.description = classifier(name, "text", TensorSpec("text", "BYTES", (1,)), labels)
         self.reader: Reader = TextReader(self.description, tokenizer, longest)
         self.max_batch, self._device, self._longest = max_batch, device, longest
-        self._weights = tensors, config
-        self._examples: tuple[list[np.ndarray], np.ndarray] | None = None
-        self._check: Callable[[], None] = lambda: None
+        self._weights, self._examples, self._check = (tensors, config), examples, check
         self._run: Callable[[list[np.ndarray]], np.ndarray] = lambda texts: np.empty(0)
-
-    def with_examples(
-        self, texts: Sequence[np.ndarray], probabilities_NK: np.ndarray, check: Callable[[], None]
-    ) -> TextModel:
-        """Compare with these at warm-up, and call ``check``, which raises ServeError."""
-        self._examples, self._check = (list(texts), probabilities_NK), check
-        return self
 
     def warm_up(self) -> WarmUp:
         """Compare in half precision on a GPU; take fp32 if those answers differ from the saved ones."""

@@ -29,11 +29,8 @@ _MISSING = {
 }
 
 
-def _refusing(name: str, instead: str) -> Callable[..., None]:
-    def refused(*args: Any, **kwargs: Any) -> None:
-        refuse("hvd." + name, instead + ": seatrial run --gpus 2 train.py")
-
-    return refused
+def _refusing(name: str, instead: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: refuse("hvd." + name, instead + ": seatrial run --gpus 2 train.py")
 
 
 for _instead, _names in _MISSING.items():

@@ -128,10 +128,7 @@ def is_initialized() -> bool:
 
 
 def _number_of(name: str) -> Callable[[], int]:
-    def number() -> int:
-        return int(getattr(world(), name))
-
-    return number
+    return lambda: int(getattr(world(), name))
 
 
 rank, size, local_rank, local_size, cross_rank, cross_size = map(_number_of, _NUMBERS)
