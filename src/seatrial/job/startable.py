@@ -6,6 +6,7 @@ import itertools
 import posixpath
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -96,7 +97,8 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
 
 def converted(notebook: str) -> tuple[str, str]:
     """Return the command that makes a script of a notebook, and the script."""
-    return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
+    install = "" if shutil.which("jupyter") else "pip install nbconvert && "
+    return f"{install}jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
 
 
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}

@@ -200,7 +200,7 @@ class RunStore:
             return partial[0]
         if partial:
             raise RunNotFoundError(
-                f'"{reference}" matches {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
+                f'"{reference}" matches {len(partial)} runs: {"…, " * (len(partial) > 3)}{", ".join(run.id for run in partial[-3:])}',
                 run="seatrial runs ls",
             )
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
