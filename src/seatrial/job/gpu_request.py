@@ -173,8 +173,8 @@ def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
 def _unreadable(text: str, why: str) -> GpuRequestError:
     about = f"{text!r} is not a valid GPU request ({why})" if repr(text) not in why else why
     run = "seatrial run --help"
-    if match := _OTHERS.fullmatch(text):
-        devices = map(str, range(int(match[1]), min(int(match[2] or match[1]), int(match[1]) + 16) + 1))
+    if (match := _OTHERS.fullmatch(text)) and (first := int(match[1])) <= (last := int(match[2] or first)) < first + 16:
+        devices = map(str, range(first, last + 1))
         run = f"seatrial run --gpus device={','.join(devices)} …"
     elif _PROFILE.fullmatch(f"mig-{text}"):
         run = f"seatrial run --gpus mig-{text} …"
