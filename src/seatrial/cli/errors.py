@@ -283,7 +283,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     if sentence := OPTIONS.get(f"{command} {option.partition('=')[0]}"):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     own, of_run = options_of(*command.split()), options_of("run")
-    option = next((word for word in argv if f"-{word}" in own), option)  # click reads -on as -o
+    option = next((word for word in argv if word[:1] == "-" and f"-{word}" in own), option)  # click reads -on as -o
     if option in of_run and option[:2] == "--":
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])

@@ -131,7 +131,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
         dockers = {*" ".join(read_table("docker.json")["run"]).split(), "-it"}
-        similar |= {name for name in theirs if f"-{name}" in known or (name in dockers and len(name) > 2)}
+        similar |= {
+            name for name in theirs if (name[:1] == "-" and f"-{name}" in known) or (name in dockers and len(name) > 2)
+        }
     if not name and not script.is_file():  # the missing file is the error to report
         similar.clear()
     texts = [text]
@@ -284,7 +286,7 @@ def of_docker(argv: Sequence[str]) -> tuple[str, str] | None:
             while words and words[0].startswith("-") and words[0] not in known:
                 words = words[1:]
             command = shlex.join(["seatrial", *verb.split(), *words])
-            typed = shlex.join([*(argv[:at] if "docker" in argv[:at] else ["docker", *argv[:at]]), argv[at]])
+            typed = " ".join(["docker", *(["compose"] if "compose" in argv[:at] else []), argv[at]])
             return f"seatrial starts containers itself: {typed} is seatrial {verb}", command
         command = shlex.join([*(argv[:at] or ["docker"]), *argv[at:]])
         return f"seatrial has no counterpart to docker {argv[at]}", command

@@ -6,7 +6,6 @@ import itertools
 import posixpath
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -97,8 +96,8 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
 
 def converted(notebook: str) -> tuple[str, str]:
     """Return the command that makes a script of a notebook, and the script."""
-    install = "" if shutil.which("jupyter") else "pip install nbconvert && "
-    return f"{install}jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
+    convert = f"pip install nbconvert && jupyter nbconvert --to script {shlex.quote(notebook)}"
+    return convert, str(Path(notebook).with_suffix(".py"))
 
 
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}
