@@ -64,7 +64,7 @@ def test_a_planted_run_is_none(local_project: Project, name: str) -> None:
     local_project.cli("run", "--resume", RUN, exit_code=2)
     assert folder.exists() and own in local_project.cli("runs", "verify", "last").stdout
     assert own in local_project.cli("runs", "verify", "mine").stdout
-    local_project.cli("runs", "prune", "--keep", "0")
+    local_project.cli("runs", "prune", "--yes", "--keep", "0")
     assert folder.exists()
 
 
@@ -80,7 +80,7 @@ def test_a_link_in_place_of_our_folder_is_refused(local_project: Project, victim
     refused = local_project.run("train.py", "--gpus", "none", exit_code=5)
     assert "is a symlink, which seatrial does not follow" in refused.stderr
     local_project.cli("runs", "ls")
-    local_project.cli("runs", "prune", "--keep", "0")
+    local_project.cli("runs", "prune", "--yes", "--keep", "0")
     assert victim.digest() == before
 
 

@@ -78,7 +78,7 @@ def test_nothing_it_leaves_is_followed(target: Project, victim: Canaries, name: 
     intact(target)
     target.cli("runs", "ls")
     target.cli("runs", "logs")
-    target.cli("runs", "prune", "--keep", "0")
+    target.cli("runs", "prune", "--yes", "--keep", "0")
     assert victim.digest() == before and not (target.folder / ".seatrial/runs").is_symlink()
     assert list((target.folder / ".seatrial" / "runs").iterdir()) == []
 

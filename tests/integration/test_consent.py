@@ -199,6 +199,8 @@ def test_prune_that_need_not_ask(stranger: Project) -> None:
     (stranger.folder / "seatrial.toml").unlink()
     for words in (("--dry-run",), ("--yes",)):
         stranger.cli(*RUN)
+        refused = stranger.cli("runs", "prune", "--keep", "0", "--all", exit_code=2).stderr  # no terminal, no answer
+        assert "needs a terminal" in refused and "fix: seatrial runs prune --all --yes" in refused and stranger.runs
         assert (
             "Delete this?" not in on_a_terminal(stranger, "runs", "prune", *words, typed="", question="Delete this?")[1]
         )

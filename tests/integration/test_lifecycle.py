@@ -70,7 +70,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     in_use = project.run("train.py", "--name", "worker1", exit_code=2)
     assert f'The name "worker1" belongs to run {run_id}' in in_use.stderr and "fix: seatrial runs stop" in in_use.stderr
     assert "has not ended" in project.cli("runs", "rm", "worker1", exit_code=2).stderr
-    assert project.cli("runs", "prune").stdout.startswith("removed 0 runs, 0 B\n")
+    assert project.cli("runs", "prune", "--yes").stdout.startswith("removed 0 runs, 0 B\n")
 
     following = [
         subprocess.Popen(
@@ -90,7 +90,7 @@ def test_a_detached_run_from_start_to_prune(project: Project) -> None:
     assert "has ended" in project.cli("runs", "stop", "worker1", exit_code=2).stderr
     assert project.containers() == []
 
-    assert re.match(r"removed 1 run, .*B\n", project.cli("runs", "prune").stdout)
+    assert re.match(r"removed 1 run, .*B\n", project.cli("runs", "prune", "--yes").stdout)
     assert project.runs == [] and (project.folder / "model.pth").exists()
     assert list((project.folder / ".seatrial" / "runs").iterdir()) == []
 

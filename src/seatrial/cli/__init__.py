@@ -144,7 +144,7 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
     if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
         own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…
         sentence, fix = (
-            f"The command {word} was removed",
+            f"seatrial has no command {word}",
             re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement,
         )
     elif words := of_docker([word, *rest]):

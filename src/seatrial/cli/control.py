@@ -155,8 +155,10 @@ def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, 
     import dataclasses
 
     folder = store_of(project).project
-    asks = sys.stdin.isatty() and sys.stdout.isatty() and not (yes or dry_run or as_json)
-    if asks:
+    if not (yes or dry_run):
+        if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            run = f"seatrial runs prune{f' --keep {keep}' * (keep > 0)}{' --all' * everything} --yes"
+            raise UsageError("runs prune asks before it deletes, which needs a terminal", run=run)
         if not _print_pruned("would remove", *_prune(folder, keep, everything=everything, dry_run=True)):
             return EXIT_DONE
         if not click.confirm("Delete this? Receipts and checkpoints of these runs are lost", default=False):

@@ -19,7 +19,7 @@ from rich.text import Text
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
 from seatrial.cli.options import command_of, options_of
-from seatrial.cli.words import declared_options, typed_parts, without_docker
+from seatrial.cli.words import declared_options, is_script, typed_parts, without_docker
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,
@@ -283,10 +283,11 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     if sentence := OPTIONS.get(f"{command} {option.partition('=')[0]}"):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     own, of_run = options_of(*command.split()), options_of("run")
+    option = next((word for word in argv if word[:1] == "-" and f"-{word}" in own), option)  # click reads -on as -o
     if option in of_run and option[:2] == "--":
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
-    names = list(own) if option.startswith("--") else []
+    names = list(own) if option.startswith("--") else [f"-{option}"] if f"-{option}" in own else []
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
@@ -296,7 +297,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         words = [part for word in argv for part in (("--set", word[2:]) if word == typed else (word,))]
         return (
             f"No such option: {option}",
-            "A setting of the target stands behind --set",
+            "A setting of the target needs --set before it",
             shlex.join(["seatrial", *words]),
         )
     notes, ours = without_docker(argv) if argv[0] in ("build", "shell", *_TAKE_ARGUMENTS) else ("", [*argv])
@@ -315,7 +316,7 @@ def _behind_dashes(argv: Sequence[str]) -> str:
     theirs: list[str] = []
     has_target = "-m" in argv or "--image" in argv
     end = argv.index("--") if "--" in argv else len(argv)
-    script = next((Path(word) for word in argv[1:end] if _is_script(word)), None)
+    script = next((Path(word) for word in argv[1:end] if is_script(word)), None)
     foreign = any(not name and words[0][:1] == "-" for name, words in typed_parts(argv[1:end], known))
     scripts_own = declared_options(script, known) if script and foreign else set()
     at = 1
@@ -328,8 +329,8 @@ def _behind_dashes(argv: Sequence[str]) -> str:
         elif argv[at].startswith("-"):
             mine = theirs
             behind = "" if sign else "".join(argv[at + 1 : at + 2])
-            is_value = has_target or any(map(_is_script, argv[at + 2 :])) or behind.isdecimal()
-            size = 2 if behind[:1] not in ("", "-") and not _is_script(behind) and is_value else 1
+            is_value = has_target or any(map(is_script, argv[at + 2 :])) or behind.isdecimal()
+            size = 2 if behind[:1] not in ("", "-") and not is_script(behind) and is_value else 1
         else:
             mine = theirs if has_target else ours
             has_target = True
@@ -339,10 +340,6 @@ def _behind_dashes(argv: Sequence[str]) -> str:
     if not theirs:
         return shlex.join(["seatrial", argv[0], *ours])
     return shlex.join(["seatrial", argv[0], *(ours if has_target else [*ours, "TARGET"]), "--", *theirs])
-
-
-def _is_script(word: str) -> bool:
-    return word.endswith(".py") and Path(word).is_file()
 
 
 def _missing(param: click.Parameter, argv: Sequence[str], place: str) -> Sentence:

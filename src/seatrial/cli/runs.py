@@ -235,7 +235,7 @@ def verify(reference: str, project: Path | None) -> int:
 
 
 @runs.command(examples=("seatrial runs compare baseline last --html compare.html",))
-@argument("references", nargs=-1, required=True, metavar="A B...", type=RunReference())
+@argument("references", nargs=-1, metavar="A B...", type=RunReference())
 @AS_JSON
 @option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
 @PROJECT
@@ -246,9 +246,10 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     from seatrial.runs.status import finalise
 
     store, receipts = store_of(project), Receipts()
-    if len(references) < 2:
-        raise UsageError("A comparison needs two runs or more", run="seatrial runs ls")
     found_runs = [find_run(store, reference) for reference in references]
+    if len({run.id for run in found_runs}) < 2:
+        same = f"; {' and '.join(references)} are {found_runs[0].id}" if references[1:] else ""
+        raise UsageError(f"A comparison needs two runs or more{same}", run="seatrial runs ls")
     for run in found_runs:
         finalise(run, this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))

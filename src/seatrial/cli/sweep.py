@@ -119,7 +119,7 @@ def sweep(
         for word in words[1:]:
             if "=" in word and not chosen.get("settings"):
                 run = f"seatrial sweep {words[0]} --set {word}"
-                raise TargetError(f"{word} stands behind --set", run=run, instead=(word, ["--set", word]))
+                raise TargetError(f"{word} needs --set before it", run=run, instead=(word, ["--set", word]))
         settings, typed = (
             chosen.pop("settings"),
             {**chosen, "trials": trials, "budget_s": budget_s, "parallel": parallel},

@@ -38,6 +38,8 @@ _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 def dispatch(typed: list[str]) -> int:
     """Run a verb. Words after the first ``--`` belong to the target, untouched; seatrial's replace a launcher's."""
     _check_words(typed)
+    if typed[0] in ("run", "plan") and typed[1:2] and typed[1] in _PROGRAMS[:4] and (docker := of_docker(typed[1:])):
+        raise UsageError(docker[0], run=docker[1])
     typed[:] = _in_our_words(typed)  # so that errors advise in these words, too
     argv = _with_dashes(typed)
     cut = argv.index("--") if "--" in argv else len(argv)
@@ -127,6 +129,11 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
+        dockers = {*" ".join(read_table("docker.json")["run"]).split(), "-it"}
+        similar |= {
+            name for name in theirs if (name[:1] == "-" and f"-{name}" in known) or (name in dockers and len(name) > 2)
+        }
     if not name and not script.is_file():  # the missing file is the error to report
         similar.clear()
     texts = [text]
@@ -222,15 +229,18 @@ _PROGRAMS = ("sudo", "docker", "podman", "nvidia-docker", "compose", "container"
 def without_docker(argv: Sequence[str]) -> tuple[str, list[str]]:
     """Return what stands for Docker's options of a command line, and its words without them; "" if it has none."""
     cut = argv.index("--") if "--" in argv else len(argv)
+    argv = ["--mount" if word == "-v" and ":" in after else word for word, after in itertools.pairwise([*argv, ""])]
     known, rows, has_value = options_of(argv[0]), dict[str, str](), dict[str, bool]()
     for names, row in read_table("docker.json")["build" if argv[0] == "build" else "run"].items():
         for name in (each for each in names.split() if each[0] == "-"):
             rows[name], has_value[name] = row, not names.split()[-1].startswith("-")
     kept, notes, has_target = [argv[0]], dict[str, None](), "-m" in argv[:cut] or "--image" in argv[:cut]
-    parts = [*typed_parts(argv[1:cut], has_value | known)]
+    parts, behind_script = [*typed_parts(argv[1:cut], has_value | known)], False
     for at, (name, words) in enumerate(parts):
         letters = [f"-{letter}" for letter in words[0][1:]] if not name and words[0][:2] != "--" else []
-        if name in rows and name not in known:
+        if behind_script and words[0][:2] != "--" and words[0] not in ("-it", "-ti"):  # short options are the script's
+            kept += words
+        elif name in rows and name not in known:
             notes[f"{name}: {'seatrial has ' * (rows[name] in known)}{rows[name]}"] = None
             if rows[name] in known:
                 kept += [rows[name], words[-1].removeprefix(f"{name}=")]
@@ -239,10 +249,18 @@ def without_docker(argv: Sequence[str]) -> tuple[str, list[str]]:
             kept += [each for each in letters if each in known]
         elif name or words[0].startswith("-") or has_target:
             kept += words
+        elif is_script(words[0]):
+            kept, has_target, behind_script = [*kept, *words], True, True
+            rows = {each: row for each, row in rows.items() if each not in declared_options(Path(words[0]), rows)}
         else:
             rest = [word for _, each in parts[at + 1 :] for word in each]
             return "\n".join(notes), [*kept, *_target(argv[0], words[0], rest), *argv[cut:]]
     return "\n".join(notes), [*kept, *argv[cut:]]
+
+
+def is_script(word: str) -> bool:
+    """Return whether a word is a Python file that is there."""
+    return word.endswith(".py") and Path(word).is_file()
 
 
 def _target(verb: str, word: str, rest: list[str]) -> list[str]:
@@ -268,7 +286,8 @@ def of_docker(argv: Sequence[str]) -> tuple[str, str] | None:
             while words and words[0].startswith("-") and words[0] not in known:
                 words = words[1:]
             command = shlex.join(["seatrial", *verb.split(), *words])
-            return f"seatrial starts containers itself: docker {argv[at]} is seatrial {verb}", command
+            typed = " ".join(["docker", *(["compose"] if "compose" in argv[:at] else []), argv[at]])
+            return f"seatrial starts containers itself: {typed} is seatrial {verb}", command
         command = shlex.join([*(argv[:at] or ["docker"]), *argv[at:]])
         return f"seatrial has no counterpart to docker {argv[at]}", command
     return None

@@ -132,7 +132,7 @@ def chain_of(group: Group, store: RunStore) -> ServiceChain:
         name=group.name,
         project=store.project.name,
         state=group.state,
-        created_at=time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(group.created_at)),
+        created_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(group.created_at)),
         wall_s=max(0.0, max(ends) - group.created_at) if ends else None,
         gpu_s=sum(link.gpu_seconds for link in links),
         links=links,

@@ -95,6 +95,13 @@ def match_lines(lines: Iterable[bytes], layers: Sequence[str] = IN_RUN) -> List[
     return matches.findings
 
 
+def _cut(line: str) -> str:
+    """Shorten a long line at a word."""
+    line = line.strip()
+    begun = re.sub(r"(?<=\s)\S{1,40}$", "", line[: MAX_CHARACTERS - 2]).rstrip()
+    return line if len(line) <= MAX_CHARACTERS else begun + " …"
+
+
 class Matches:
     """Known failures in lines that come one by one.
 
@@ -132,7 +139,7 @@ class Matches:
             values = dict(_engine_of(line), **match.values)
             finding = self._findings[match.known.id] = match.known.finding(values=values)
         if len(finding.evidence) < MAX_EVIDENCE:
-            finding.evidence.append("line %d: %s" % (number, line.strip()[:MAX_CHARACTERS]))
+            finding.evidence.append("line %d: %s" % (number, _cut(line)))
 
     def _is_failed_write(self, number: int, raw: bytes) -> bool:
         """Record a write that found no folder or no permission: a read raises the same, below another call."""
@@ -144,7 +151,7 @@ class Matches:
             known = by_id("output-folder-missing" if failed.group(1) == b"2" else "output-not-writable")
             folder = posixpath.dirname(failed.group(2).decode("utf-8", "replace")) or "."
             fix = None if folder.startswith("/") else 'os.makedirs("%s", exist_ok=True)   # before the write' % folder
-            line = raw.decode("utf-8", "replace").strip()[:MAX_CHARACTERS]
+            line = _cut(raw.decode("utf-8", "replace"))
             evidence = ["line %d: %s" % (number, line)]
             self._findings.setdefault(known.id, known.finding(evidence, values={"folder": folder}, fix=fix))
             return True

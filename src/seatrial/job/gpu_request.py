@@ -30,6 +30,8 @@ Kind = Literal["auto", "none", "all", "count", "devices"]
 CAPABILITIES = ("all", "compute", "compat32", "display", "graphics", "ngx", "utility", "video")
 
 _EXAMPLES = "auto, none, all, 2, 0.5, device=0,2 or GPU-<uuid>"
+#: ``cuda:0`` and ``0-3``, as other programs write GPUs.
+_OTHERS = re.compile(r"(?:cuda:|gpu:?)?([0-9]{1,4})(?:-([0-9]{1,4}))?", re.IGNORECASE)
 _INTEGER = re.compile(r"[0-9]{1,4}")
 _SHARE = re.compile(r"0?\.[0-9]{1,4}")
 _SLICE = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
@@ -136,7 +138,10 @@ def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:
         if device is None:
             raise _unreadable(text, f"{word!r} does not name a GPU")
         if device in devices:
-            raise GpuRequestError(f"GPU request {text!r} names {device} twice", run="nvidia-smi -L")
+            raise GpuRequestError(
+                f"GPU request {text!r} names {device} twice",
+                run=f"seatrial run --gpus device={','.join(dict.fromkeys(words))} …",
+            )
         devices.append(device)
     return tuple(devices)
 
@@ -167,4 +172,10 @@ def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
 
 def _unreadable(text: str, why: str) -> GpuRequestError:
     about = f"{text!r} is not a valid GPU request ({why})" if repr(text) not in why else why
-    return GpuRequestError(f"{about}; write {_EXAMPLES}", run="seatrial run --help")
+    run = "seatrial run --help"
+    if (match := _OTHERS.fullmatch(text)) and (first := int(match[1])) <= (last := int(match[2] or first)) < first + 16:
+        devices = map(str, range(first, last + 1))
+        run = f"seatrial run --gpus device={','.join(devices)} …"
+    elif _PROFILE.fullmatch(f"mig-{text}"):
+        run = f"seatrial run --gpus mig-{text} …"
+    return GpuRequestError(f"{about}; write {_EXAMPLES}", run=run)

@@ -96,7 +96,8 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
 
 def converted(notebook: str) -> tuple[str, str]:
     """Return the command that makes a script of a notebook, and the script."""
-    return f"jupyter nbconvert --to script {shlex.quote(notebook)}", str(Path(notebook).with_suffix(".py"))
+    convert = f"pip install nbconvert && jupyter nbconvert --to script {shlex.quote(notebook)}"
+    return convert, str(Path(notebook).with_suffix(".py"))
 
 
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}

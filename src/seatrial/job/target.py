@@ -382,7 +382,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     others = [] if similar else likely_scripts(project)[:_MOST_NAMED]
     here = [] if similar else [f"scripts here: {', '.join(others) or 'none'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
-    first = next(iter([*similar, *others]), "")
+    first = next((each for each in [*similar, *others] if similar or "/" not in each), "")
     folder, name = os.path.split(first)
     enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None
     found = name if enter else first

@@ -9,6 +9,7 @@ import ipaddress
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,9 +36,9 @@ FOLDER = "exports"
 def check_format(to: str) -> None:
     """Check the name of an export's format. Raises UsageError."""
     if to not in SUFFIXES:
-        raise UsageError(
-            f"--to {to}: no such format; there are {', '.join(SUFFIXES)}", run="seatrial export last --to onnx"
-        )
+        meant = next(iter(get_close_matches(to, SUFFIXES)), "onnx")
+        message = f"--to {to}: no such format; there are {', '.join(SUFFIXES)}"
+        raise UsageError(message, run=f"seatrial export last --to {meant}", instead=(to, [meant]))
 
 
 def out_path(project: Path, model_name: str, to: str, wanted: str | None = None) -> str:

@@ -199,10 +199,8 @@ class RunStore:
         if len(partial) == 1:
             return partial[0]
         if partial:
-            raise RunNotFoundError(
-                f'"{reference}" matches {len(partial)} runs: {", ".join(run.id for run in partial[-3:])}',
-                run="seatrial runs ls",
-            )
+            listed = ", ".join([*(["…"] * (len(partial) > 3)), *(run.id for run in partial[-3:])])
+            raise RunNotFoundError(f'"{reference}" matches {len(partial)} runs: {listed}', run="seatrial runs ls")
         where = "in this project" if self.project == Path.cwd() else f"of {from_here(self.project)}"
         if reference == "last":
             raise RunNotFoundError(f"No runs {where} yet", run="seatrial run digits")

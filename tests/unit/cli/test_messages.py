@@ -137,7 +137,7 @@ def test_a_defect_of_ours_keeps_its_traceback_for_the_report(
         raise RuntimeError("unheard of")
 
     monkeypatch.setattr("seatrial.runs.run_actions.prune", broken)
-    assert cli._main(["runs", "prune"]) == 5
+    assert cli._main(["runs", "prune", "--yes"]) == 5
     err = capsys.readouterr().err
     assert "Internal error: RuntimeError: unheard of" in err and ".traceback" in err
 
