@@ -66,6 +66,11 @@ LOCK = "seatrial.lock"
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
 #: Every list that is read, in search order.
+#: Names of TensorFlow with which code computes; others read data.
+_COMPUTES = re.compile(
+    r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
+    r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
+)
 _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
 #: Lock files of package managers, in search order.
@@ -194,8 +199,13 @@ def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts, pr
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
-    """Return TensorFlow and JAX if the code imports another framework and not them."""
+    """Return TensorFlow and JAX if the code computes with another framework and not with them.
+
+    Next to JAX, TensorFlow reads data and writes summaries unless the code has a name of its models.
+    """
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
+    if script.framework == "jax" and not any(map(_COMPUTES.match, script.modules)):
+        used -= {"tensorflow"}
     return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
 
 
