@@ -197,7 +197,9 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
-    field = rf"|(?m:^|\()\s*{own.replace(re.escape('-'), '_')}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
+    field = (
+        rf"|(?m:^|[(,])\s*{own.replace(re.escape('-'), '_')}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
+    )
     return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']{field}""", script) is not None
 
 

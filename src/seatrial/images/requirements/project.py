@@ -65,12 +65,12 @@ LOCK = "seatrial.lock"
 #: Lists for pip, in search order; web interfaces for diffusion use the second name.
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
-#: Every list that is read, in search order.
 #: Names of TensorFlow with which code computes; others read data.
 _COMPUTES = re.compile(
     r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
     r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
 )
+#: Every list that is read, in search order.
 _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
 #: Lock files of package managers, in search order.

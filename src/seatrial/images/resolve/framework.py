@@ -220,7 +220,7 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
 
 
 def _refuse_older(constraints: Constraints, machine: TargetMachine, needs: Needs) -> None:
-    """Raise StackError for a limit below all releases in the tables: the index has no such builds, or for old Pythons."""
+    """Raise StackError for a limit below the tables' releases: their builds are for old Pythons, or elsewhere."""
     assert constraints.framework is not None
     first = min((each.version for each in wheels(constraints.framework, pinned=True)), key=Version)
     limits = [each for each in constraints.specifier if each.operator in ("==", "<", "<=", "~=")]

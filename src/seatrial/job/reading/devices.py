@@ -166,7 +166,8 @@ class Devices(Evaluation):
                 change = self._change(sink, "0") or f"remove {sink.place}: the script then sees exactly the run's GPUs"
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
             elif value in ("cpu", "true", "1") or (value == "[]" and imported.isdisjoint(("jax", "torch"))):
-                yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"remove {sink.place}", "visible:", certain)
+                words = f"calls {name}([])" if value == "[]" else f"sets {name} to {value!r}"
+                yield Reason(0, f"{sink.place} {words}", f"remove {sink.place}", "visible:", certain)
 
     def _guarded(self, sink: _Sink) -> bool:
         """Return whether an unknown condition around an expression decides which of its values is used."""

@@ -224,7 +224,7 @@ class Files:
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
-            asks = not (is_typed and found.text == typed[flag]) and not of_a_machine(text)
+            asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
             unclear: object = (
                 found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text) or (asks and found.text in guarded)
             )

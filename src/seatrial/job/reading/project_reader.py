@@ -64,6 +64,8 @@ _NOTED = (
 )
 
 
+#: Decorators whose functions a command line or a cluster starts; methods that training calls of what a class makes.
+_STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
@@ -368,13 +370,24 @@ class ProjectReader:
         for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
             place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
             self.reading.signs.setdefault("lightning-1", place)
+        if not name:
+            for each, function in module.flow.functions.items():
+                decorators = {last_name(getattr(one, "func", one)) for one in function.decorator_list}
+                queue += [(path, each)] * bool(_STARTING & decorators)
         for seen in module.flow.walk(name):
             self._note(module, name, seen, certain)
             if isinstance(seen.node, Import) and not self.roots.exhausted:
                 self._follow(module, seen.node, seen, unit, queue if seen.needed else self.perhaps)
             elif isinstance(seen.node, ast.Call) and seen.certain and queue is not self.perhaps:
-                queue += called_by(module, name, seen.node, self.modules.at)
+                queue += (called := [*called_by(module, name, seen.node, self.modules.at)])
+                queue += (each for made in called for each in self._run_by_libraries(*made))
                 self.either += called_by(module, name, seen.node, self.modules.at, unclear=True)
+
+    def _run_by_libraries(self, path: Path, name: str) -> Iterator[Unit]:
+        """Yield what training calls of an object that a class makes."""
+        owner, _, method = name.rpartition(".")
+        if method == "__init__" and (module := self.modules.at(path)):
+            yield from ((path, f"{owner}.{each}") for each in _RUN if f"{owner}.{each}" in module.flow.functions)
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node
