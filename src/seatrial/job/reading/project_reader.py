@@ -19,7 +19,7 @@ from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
-from seatrial.job.reading.files import Files, Read, Write, composed
+from seatrial.job.reading.files import CONFIGURATION, Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, Tests, fails, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
 from seatrial.job.reading.keras_names import keras_signs
@@ -54,6 +54,8 @@ from seatrial.job.reading.signs import (
     used_paths,
 )
 from seatrial.job.reading.version_checks import version_bounds
+from seatrial.system.project_files import read_sources
+from seatrial.system.source import MAX_BYTES
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
@@ -71,6 +73,7 @@ _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|py
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
 _OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
@@ -270,13 +273,18 @@ class ProjectReader:
             yield f"{self.parsed[own]} parses a list in the code, not the command line: {typed} has no effect"
 
     def _import_by_text(self) -> bool:
-        """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
+        """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``.
+
+        Where a name is anything else, a typed configuration may have it: ``"module": "model.unet"``.
+        """
         texts = [self.files.constants.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
-        for text in filter(None, texts):
-            if not re.fullmatch(r"[A-Za-z_][\w.*]*", text.text):
-                continue
-            wanted = text.text.replace(".", "/")
+        known = [each.text for each in texts if each and each.text != ANY]
+        typed = [word.rpartition("=")[2] for word in self.words_typed if word.endswith(CONFIGURATION)]
+        files = [self.roots.folder / each for each in typed] * (len(known) < len(texts))
+        for text in read_sources(files, self.project, MAX_BYTES):
+            known += islice(dict.fromkeys(_DOTTED.findall(text)), _MOST_MODULES)
+        for wanted in (each.replace(".", "/") for each in known if re.fullmatch(r"[A-Za-z_][\w.*]*", each)):
             parts = re.compile(wanted.replace("*", "([^/]+)"))
             for root in self.roots.absolute if self.words or "*" not in wanted else ():
                 files = [path for path in islice(root.glob(f"{wanted}.py"), _MOST_MODULES) if is_file(path)]
