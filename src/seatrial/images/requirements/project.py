@@ -199,10 +199,7 @@ def _sentences(needs: Needs, packages: ImportedPackages, script: ScriptFacts, pr
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
-    """Return TensorFlow and JAX if the code computes with another framework and not with them.
-
-    Next to JAX, TensorFlow reads data and writes summaries unless the code has a name of its models.
-    """
+    """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
     if script.framework == "jax" and not any(map(_COMPUTES.match, script.modules)):
         used -= {"tensorflow"}

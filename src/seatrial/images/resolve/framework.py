@@ -38,9 +38,6 @@ _OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
 #: Beginnings of JAX extras that bring packages for one kind of accelerator. Source: jax/setup.py, extras_require.
 _ACCELERATORS = ("cuda", "tpu", "rocm")
 
-#: Before every release: with it as the code's day, the oldest release that fits is chosen.
-_FIRST_DAY = "2000-01-01"
-
 #: Rules that the machine's GPUs break, not the project's files.
 _GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
 
@@ -167,7 +164,8 @@ def _resolve_one(
     constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred, cuda=cuda)
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
-    if requirement is None or requirement.url or other or not _known(constraints):
+    known = any(constraints.specifier.contains(each.version) for each in wheels(framework, pinned=constraints.pinned))
+    if requirement is None or requirement.url or other or not known:
         its_index = own_sources and framework == "jax"  # Google's page of JAX has older builds
         if machine is not None and requirement is not None and not (requirement.url or other or its_index):
             _refuse_older(constraints, machine, needs)
@@ -224,12 +222,10 @@ def _refuse_older(constraints: Constraints, machine: TargetMachine, needs: Needs
     assert constraints.framework is not None
     first = min((each.version for each in wheels(constraints.framework, pinned=True)), key=Version)
     limits = [each for each in constraints.specifier if each.operator in ("==", "<", "<=", "~=")]
-    nearest = resolve_once(Constraints(constraints.framework, as_of=_FIRST_DAY), machine)
-    if nearest and any(Version(each.version.rstrip(".*")) <= Version(first) for each in limits):
-        assert nearest.requirement is not None
-        lines = [nearest.requirement.partition("+")[0]]
+    nearest = resolve_once(Constraints(constraints.framework, as_of="2000-01-01"), machine)  # the oldest that fits
+    if nearest and nearest.requirement and any(Version(each.version.rstrip(".*")) <= Version(first) for each in limits):
+        lines, cause = [nearest.requirement.partition("+")[0]], f"what works: {nearest.name} (the next version)"
         known = f"{constraints.framework} {first}, the first whose builds for GPUs seatrial knows"
-        cause = f"what works: {nearest.name} (the next version)"
         message = f"{constraints.source} is older than {known}"
         raise StackError(message, cause=cause, run=written(lines, needs), edits=lambda: lines)
 
@@ -292,13 +288,6 @@ def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
         build = local or build
         parts.append(f"{each.operator}{public}")
     return SpecifierSet(",".join(parts)), build
-
-
-def _known(constraints: Constraints) -> bool:
-    """Return True if the tables have some release that the specifier admits."""
-    assert constraints.framework is not None
-    known = wheels(constraints.framework, pinned=constraints.pinned)
-    return any(constraints.specifier.contains(wheel.version) for wheel in known)
 
 
 def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Needs) -> Stack:

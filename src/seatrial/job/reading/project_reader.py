@@ -273,10 +273,7 @@ class ProjectReader:
             yield f"{self.parsed[own]} parses a list in the code, not the command line: {typed} has no effect"
 
     def _import_by_text(self) -> bool:
-        """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``.
-
-        Where a name is anything else, a typed configuration may have it: ``"module": "model.unet"``.
-        """
+        """Queue modules whose names consist of constants and arguments, ``f"nets.{name}"``, or are in a typed file."""
         texts = [self.files.constants.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
         known = [each.text for each in texts if each and each.text != ANY]
@@ -375,13 +372,11 @@ class ProjectReader:
         self.visited.setdefault(unit)
         if known or module is None:
             return
-        for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
-            place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
-            self.reading.signs.setdefault("lightning-1", place)
-        if not name:
-            for each, function in module.flow.functions.items():
-                decorators = {last_name(getattr(one, "func", one)) for one in function.decorator_list}
-                queue += [(path, each)] * bool(_STARTING & decorators)
+        for method, function in module.flow.functions.items() if not name else ():
+            if method.rpartition(".")[2] in LIGHTNING_1:
+                self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
+            if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
+                queue.append((path, method))
         for seen in module.flow.walk(name):
             self._note(module, name, seen, certain)
             if isinstance(seen.node, Import) and not self.roots.exhausted:
