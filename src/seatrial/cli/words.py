@@ -19,8 +19,11 @@ _MOST_READ, _MOST_BYTES = 200, 20 << 20
 
 #: Words of a program that reads its command line, and modules that it may leave this to.
 _PARSERS = re.compile(
-    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|draccus|fire|hydra|tap|typer|tyro)\b|app\.flags"
+    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|hydra|tap)\b|app\.flags|call_parse|"
+    r"\b(?:dcargs|draccus|fire|simple_parsing|typer|tyro)\b|from_cli"
 )
+#: Those whose options are the fields of a class or the arguments of a function.
+_BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
 #: Options that belong to seatrial even behind a script that declares them.
@@ -194,14 +197,17 @@ def declared_options(script: Path, names: Iterable[str]) -> set[str]:
 
 
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:
-    """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
+    """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl, ``name: str`` of typer.
 
     ``begun``: find any text with the name, or a longer one with this beginning, which argparse accepts.
     """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
-    return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None
+    field = (
+        rf"|(?m:^|[(,])\s*{own.replace(re.escape('-'), '_')}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
+    )
+    return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']{field}""", script) is not None
 
 
 def _check_words(argv: Sequence[str]) -> None:

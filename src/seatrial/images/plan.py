@@ -192,7 +192,8 @@ def _as_the_code_needs(
             held = held.changed(held.requirements.plus(constraints=(bound,)), why=f"{bound}, {why}")
         return _with_what_they_bring(job, script, held, machine, resolver)
 
-    bounds = tuple(bounds_of_code(script, needs))
+    first = dict(reversed([*bounds_of_code(script, needs)]))  # of several places the first shows why
+    bounds = tuple(reversed(first.items()))
     for fitted in transformers_for_torch(needs):
         with suppress(ConfigError, GpuContractError):
             return chosen(bounds, fitted)

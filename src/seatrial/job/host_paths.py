@@ -177,7 +177,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     """Return where missing inputs are, or what creates them. ``path``: the first part of them that is missing."""
     read = reads[0]
     folders, parts = folders_of(job.project), Path(read.path.replace("\\", "/")).parts
-    same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
+    same = [each / parts[-1] for each in folders if (each / parts[-1]).is_file()] if "." in parts[-1] else []
     there = os.path.relpath(same[0], job.folder) if same else None
     given = str(Path(there).parent) if there and len({each.path for each in reads}) > 1 else there
     edit = f"-- {read.option} {given or 'PATH'}" if read.option else f"edit {read.where}"

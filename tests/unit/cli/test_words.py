@@ -128,6 +128,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "agent.py": "parser.add_argument('--env')\n",
         "mounted.py": "parser.add_argument('--data', default='/data')\n",
         "tf1.py": "import tensorflow as tf\nflags = tf.app.flags\nflags.DEFINE_string('csv', '', '')\n",
+        "typed.py": "from fastcore.script import call_parse\n@call_parse\ndef main(model_name: str, data: str): ...\n",
         "flags.py": "from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -154,6 +155,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run agent.py -- --env=a/b",
         "run tf1.py -- --csv a",
         "run train.py -- -f config.yaml",
+        "run typed.py -- --model_name m --data d",
         "run elsewhere.py -- --train_files a.csv",
         "run train.py -- --data d",
         "run --gpus 1 split.py -- --name x",

@@ -44,6 +44,16 @@ def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple
     assert found(tmp_path, source, *(args or ())) == []
 
 
+@pytest.mark.parametrize("reader", ["jax", "torch", ""])
+def test_gpus_are_hidden_from_tensorflow_unless_it_only_reads_data(tmp_path: Path, reader: str) -> None:
+    lines = f"import {reader or 'numpy'}, tensorflow as tf\ntf.config.set_visible_devices([], 'GPU')\n"
+    (tmp_path / "train.py").write_text(lines)
+    facts = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    hidden = [each.words for each in verdicts(facts.devices, 1) if "hides every GPU" in each.words]
+    wanted = "train.py:2 calls set_visible_devices([]), which hides every GPU: the run has 1 GPU, numbered from 0"
+    assert hidden == ([] if reader else [wanted])
+
+
 def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
     source = 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"\ntorch.zeros(1).to("cuda:1")\n'
     assert found(tmp_path, source, gpus=2) == []
@@ -69,6 +79,7 @@ def test_a_missing_input_is_named_with_its_place(
 ) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x.csv").touch()
+    (tmp_path / "sub" / "z.csv").mkdir()
     (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
@@ -117,3 +128,18 @@ def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words
     target = target_of(tmp_path, source)
     found = [*missing_folders(Job(project=tmp_path, target=target), script_facts(target, tmp_path).unmade)]
     assert [words in each for each in found] == [True] * bool(words)
+
+
+def test_a_typed_folder_may_lack_what_the_code_looks_for_and_not_its_model(tmp_path: Path) -> None:
+    source = """p.add_argument("--model")
+a = p.parse_args()
+if os.path.isfile(os.path.join(a.model, "optimizer.pt")):
+    torch.load(os.path.join(a.model, "optimizer.pt"))
+AutoModel.from_pretrained(a.model)
+"""
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / ".gitkeep").touch()
+    target = target_of(tmp_path, source, "--model", "bert")
+    assert [each.path for each in script_facts(target, tmp_path).reads] == ["bert/config.json"]
+    (tmp_path / "bert" / "config.json").touch()
+    assert script_facts(target, tmp_path).reads == ()

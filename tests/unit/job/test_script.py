@@ -149,6 +149,7 @@ def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> 
         ("__import__('nets.big.unet')", (), ("scipy",)),
         ("import_module(f'nets.big.{args.name}')", ("--name", "resnet"), ()),
         ("import_module(args.anything)", ("unet",), ()),
+        ("import_module(table['module'])", ("-C", "nets/c.json"), ("scipy",)),
         ("import_module('os')", (), ()),
     ],
 )
@@ -156,6 +157,7 @@ def test_a_module_that_the_arguments_name_is_read(
     tmp_path: Path, line: str, arguments: tuple[str, ...], imports: tuple[str, ...]
 ) -> None:
     texts = {"nets/__init__.py": "", "nets/big/__init__.py": "import pandas", "nets/big/unet.py": "import scipy"}
+    texts |= {"nets/c.json": '{"lr": 0.1, "module": "nets.big.unet", "url": "nets.gone.x"}'}
     for name, text in {**texts, "nets/other.py": "import einops", "train.py": f"import importlib\n{line}\n"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)

@@ -92,6 +92,11 @@ def test_a_name_that_another_module_sets(tmp_path: Path, sets: str) -> None:
         ("try:\n    x = 1\nexcept OSError as y:\n    print(y)\nfinally:\n    print(x)\nx = 2\ny = x\n", False, False),
         ("import x.y\nwith open(x.y) as f, open(f) as y:\n    print(f)\nf = x\ndel f\n", False, False),
         ("match i:\n    case [x, *y] if x:\n        print(x, y)\nprint(x)\nx = y = 1\n", False, False),
+        (
+            "for n in range(i):\n    if n == 0:\n        print(n)\n    else:\n        print(x)\n    x = n\n",
+            False,
+            False,
+        ),
         ("if 'x' not in dir():\n    x = 1\nelse:\n    x = x\nx = x\n", False, False),
         ("while True:\n    try:\n        print(i)\n    except OSError:\n        print(x)\n    x = 1\n", False, False),
         ("def f(x, *y, **z):\n    x = x; y = y; z = z\n    input = 1\ninput = input\nf(1)\n", False, False),

@@ -103,9 +103,21 @@ def test_a_script_without_trackers_gets_no_variable(tmp_path: Path) -> None:
         "m = transformers.AutoModel.from_pretrained('x', use_auth_token=True)",
         "from huggingface_hub import login",
         "token = os.environ.get('HF_TOKEN')",
+        "m = transformers.AutoModel.from_pretrained('meta-llama/Llama-2-7b-hf')",
     ],
 )
 def test_what_takes_a_token_is_found_in_the_code(tmp_path: Path, line: str) -> None:
     (tmp_path / "train.py").write_text(f"import os, transformers\n{line}\n")
     found = script_facts(Target(kind="script", value="train.py"), tmp_path)
     assert found.hub_evidence is not None and found.hub_evidence.startswith("train.py:2 ")
+
+
+def test_a_typed_model_that_needs_a_login_is_named(tmp_path: Path) -> None:
+    typed = job(tmp_path).changed(
+        target=Target(kind="script", value="train.py", args=("--model=google/gemma-3-4b-it",))
+    )
+    open_to_all = job(tmp_path).changed(target=Target(kind="script", value="train.py", args=("--model", "gpt2")))
+    hub = ScriptFacts(where={"transformers": "train.py:1"})
+    [[choice], none] = [without_login(each, hub, {}, Host({}))[1] for each in (typed, open_to_all)]
+    assert choice.reason.startswith("google/gemma-3-4b-it takes one, and the run has none: export HF_TOKEN")
+    assert none == []

@@ -388,7 +388,7 @@ class Needs:
     Attributes:
         source: the file they are from, as it is called in sentences.
         imports: top-level names that the target imports, by which frameworks are chosen. unused: frameworks that
-            the code does not import, because it uses another framework.
+            the code does not compute with, because it uses another one.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical name → package known by an import's name alone, listed or not.

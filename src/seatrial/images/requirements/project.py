@@ -65,6 +65,11 @@ LOCK = "seatrial.lock"
 #: Lists for pip, in search order; web interfaces for diffusion use the second name.
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
+#: Names of TensorFlow with which code computes; others read data.
+_COMPUTES = re.compile(
+    r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
+    r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
+)
 #: Every list that is read, in search order.
 _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
@@ -196,8 +201,10 @@ def _sentences(
 
 
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
-    """Return TensorFlow and JAX if the code imports another framework and not them."""
+    """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
+    if script.framework == "jax" and not any(map(_COMPUTES.match, script.modules)):
+        used -= {"tensorflow"}
     return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
 
 

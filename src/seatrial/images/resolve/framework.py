@@ -16,7 +16,7 @@ from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, released, wheels
 from seatrial.stack.machine import TargetMachine
-from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve
+from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve, resolve_once
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
@@ -91,11 +91,11 @@ def resolve_frameworks(
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
-    feeder: Framework | None = "tensorflow" if computes else None
+    feeder: Framework | None = "tensorflow" if computes or "tensorflow" in {*needed} & {*needs.unused} else None
     on_gpu = [each for each in needed if each != feeder and each not in needs.unused]
     for framework in (*(each for each in needed if each != feeder), *([feeder] if feeder else [])):
-        why = "the target does not import it" if framework in needs.unused else None
-        why = f"the list names the CPU build, and the code uses {computes}" if framework == feeder else why
+        why = "the target does not compute with it" if framework in needs.unused else None
+        why = why or (f"the list names the CPU build, and the code uses {computes}" if framework == feeder else None)
         fixed = python or resolved.stack.python or None
         cpu = framework == "jax" and len(needed) > 1 and any("cpu" in each.extras for each in found.of("jax"))
         on = None if why or cpu else machine  # jax[cpu] next to another framework stays on the CPU
@@ -164,7 +164,11 @@ def _resolve_one(
     constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred, cuda=cuda)
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
-    if requirement is None or requirement.url or other or not _known(constraints):
+    known = any(constraints.specifier.contains(each.version) for each in wheels(framework, pinned=constraints.pinned))
+    if requirement is None or requirement.url or other or not known:
+        its_index = own_sources and framework == "jax"  # Google's page of JAX has older builds
+        if machine is not None and requirement is not None and not (requirement.url or other or its_index):
+            _refuse_older(constraints, machine, needs)
         return _left_to_pip(resolved, found, line, framework)
     stack = _or_raise(constraints, machine, needs)
     assert stack.requirement is not None
@@ -211,6 +215,19 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
     return replace(
         resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
     )
+
+
+def _refuse_older(constraints: Constraints, machine: TargetMachine, needs: Needs) -> None:
+    """Raise StackError for a limit below the tables' releases: their builds are for old Pythons, or elsewhere."""
+    assert constraints.framework is not None
+    first = min((each.version for each in wheels(constraints.framework, pinned=True)), key=Version)
+    limits = [each for each in constraints.specifier if each.operator in ("==", "<", "<=", "~=")]
+    nearest = resolve_once(Constraints(constraints.framework, as_of="2000-01-01"), machine)  # the oldest that fits
+    if nearest and nearest.requirement and any(Version(each.version.rstrip(".*")) <= Version(first) for each in limits):
+        lines, cause = [nearest.requirement.partition("+")[0]], f"what works: {nearest.name} (the next version)"
+        known = f"{constraints.framework} {first}, the first whose builds for GPUs seatrial knows"
+        message = f"{constraints.source} is older than {known}"
+        raise StackError(message, cause=cause, run=written(lines, needs), edits=lambda: lines)
 
 
 def _constraints(
@@ -271,13 +288,6 @@ def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:
         build = local or build
         parts.append(f"{each.operator}{public}")
     return SpecifierSet(",".join(parts)), build
-
-
-def _known(constraints: Constraints) -> bool:
-    """Return True if the tables have some release that the specifier admits."""
-    assert constraints.framework is not None
-    known = wheels(constraints.framework, pinned=constraints.pinned)
-    return any(constraints.specifier.contains(wheel.version) for wheel in known)
 
 
 def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Needs) -> Stack:

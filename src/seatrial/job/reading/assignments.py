@@ -40,7 +40,7 @@ def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Itera
             yield from _block(getattr(node, "body", ()), first, looped | own if loops else looped)
             for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
                 yield from _block(part.body, given | {*_stored(part)} | looped, looped)
-            more = set() if isinstance(node, ast.If) else own
+            more = looped if isinstance(node, ast.If) else own
             yield from _block([*getattr(node, "orelse", ()), *getattr(node, "finalbody", ())], given | more, looped)
         given |= own
 

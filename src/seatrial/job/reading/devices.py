@@ -148,7 +148,7 @@ class Devices(Evaluation):
             sinks = list(self._sinks())
         except RecursionError:  # hundreds of elif
             return ()
-        found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
+        found = [*self._hidden(sinks, imported), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
             *self._fallbacks(handlers),
             *self._boosters(units, imported),
@@ -156,7 +156,7 @@ class Devices(Evaluation):
         ]
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
-    def _hidden(self, sinks: list[_Sink]) -> Iterator[Reason]:
+    def _hidden(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
         visible = [sink for sink in sinks if sink.kind.startswith("visible") and not self._guarded(sink)]
         for sink in visible:
             [shown, *others] = sorted(sink.devices or {ANY})
@@ -165,8 +165,9 @@ class Devices(Evaluation):
             if name == _VISIBLE and ANY not in value:
                 change = self._change(sink, "0") or f"remove {sink.place}: the script then sees exactly the run's GPUs"
                 yield Reason(0, f'{sink.place} sets {_VISIBLE} to "{value}"', change, f"visible:{value}", certain)
-            elif value in ("cpu", "true", "1"):
-                yield Reason(0, f"{sink.place} sets {name} to {value!r}", f"remove {sink.place}", "visible:", certain)
+            elif value in ("cpu", "true", "1") or (value == "[]" and imported.isdisjoint(("jax", "torch"))):
+                words = f"calls {name}([])" if value == "[]" else f"sets {name} to {value!r}"
+                yield Reason(0, f"{sink.place} {words}", f"remove {sink.place}", "visible:", certain)
 
     def _guarded(self, sink: _Sink) -> bool:
         """Return whether an unknown condition around an expression decides which of its values is used."""
@@ -394,7 +395,7 @@ def _chosen(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
             pairs = [pair for each in tables for pair in zip(each.keys, each.values, strict=True)]
             pairs += [(ast.Constant(each.arg), each.value) for each in node.keywords]
         elif last == "set_visible_devices" and node.args and ast.unparse(node.args[0]) == "[]":
-            yield ast.Constant(""), f"visible:{_VISIBLE}"
+            yield ast.Constant("[]"), f"visible:{last}"
     for name, value in pairs:
         known = (literal(name) or "").upper()
         if known == _VISIBLE or known in _PLATFORMS:

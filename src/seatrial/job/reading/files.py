@@ -224,7 +224,7 @@ class Files:
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
-            asks = not is_typed and not of_a_machine(text)
+            asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
             unclear: object = (
                 found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text) or (asks and found.text in guarded)
             )
@@ -233,6 +233,9 @@ class Files:
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
+            model = self._folder / begin
+            if named and is_typed and is_folder(model) and not any(model.glob("[!.]*")):  # waits for a download
+                named, text = False, f"{text}/config.json"
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
             unclear = unclear or (makes_any and not of_a_machine(text))

@@ -19,7 +19,7 @@ from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
-from seatrial.job.reading.files import Files, Read, Write, composed
+from seatrial.job.reading.files import CONFIGURATION, Files, Read, Write, composed
 from seatrial.job.reading.flow import RunNode, Tests, fails, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
 from seatrial.job.reading.keras_names import keras_signs
@@ -54,6 +54,8 @@ from seatrial.job.reading.signs import (
     used_paths,
 )
 from seatrial.job.reading.version_checks import version_bounds
+from seatrial.system.project_files import read_sources
+from seatrial.system.source import MAX_BYTES
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
@@ -64,11 +66,14 @@ _NOTED = (
 )
 
 
+#: Decorators whose functions a command line or a cluster starts; methods that training calls of what a class makes.
+_STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
 _OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
@@ -268,13 +273,15 @@ class ProjectReader:
             yield f"{self.parsed[own]} parses a list in the code, not the command line: {typed} has no effect"
 
     def _import_by_text(self) -> bool:
-        """Queue modules whose names consist of constants and arguments: ``import_module(f"nets.{name}")``."""
+        """Queue modules whose names consist of constants and arguments, ``f"nets.{name}"``, or are in a typed file."""
         texts = [self.files.constants.text(call.args[0], unit) for unit, call in self.imported_by_text]
         self.imported_by_text.clear()
-        for text in filter(None, texts):
-            if not re.fullmatch(r"[A-Za-z_][\w.*]*", text.text):
-                continue
-            wanted = text.text.replace(".", "/")
+        known = [each.text for each in texts if each and each.text != ANY]
+        typed = [word.rpartition("=")[2] for word in self.words_typed if word.endswith(CONFIGURATION)]
+        files = [self.roots.folder / each for each in typed] * (len(known) < len(texts))
+        for text in read_sources(files, self.project, MAX_BYTES):
+            known += islice(dict.fromkeys(_DOTTED.findall(text)), _MOST_MODULES)
+        for wanted in (each.replace(".", "/") for each in known if re.fullmatch(r"[A-Za-z_][\w.*]*", each)):
             parts = re.compile(wanted.replace("*", "([^/]+)"))
             for root in self.roots.absolute if self.words or "*" not in wanted else ():
                 files = [path for path in islice(root.glob(f"{wanted}.py"), _MOST_MODULES) if is_file(path)]
@@ -365,16 +372,25 @@ class ProjectReader:
         self.visited.setdefault(unit)
         if known or module is None:
             return
-        for method in (each for each in module.flow.functions if not name and each.rpartition(".")[2] in LIGHTNING_1):
-            place = f"{module.shown}:{module.flow.functions[method].lineno} {method}"
-            self.reading.signs.setdefault("lightning-1", place)
+        for method, function in module.flow.functions.items() if not name else ():
+            if method.rpartition(".")[2] in LIGHTNING_1:
+                self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
+            if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
+                queue.append((path, method))
         for seen in module.flow.walk(name):
             self._note(module, name, seen, certain)
             if isinstance(seen.node, Import) and not self.roots.exhausted:
                 self._follow(module, seen.node, seen, unit, queue if seen.needed else self.perhaps)
             elif isinstance(seen.node, ast.Call) and seen.certain and queue is not self.perhaps:
-                queue += called_by(module, name, seen.node, self.modules.at)
+                queue += (called := [*called_by(module, name, seen.node, self.modules.at)])
+                queue += (each for made in called for each in self._run_by_libraries(*made))
                 self.either += called_by(module, name, seen.node, self.modules.at, unclear=True)
+
+    def _run_by_libraries(self, path: Path, name: str) -> Iterator[Unit]:
+        """Yield what training calls of an object that a class makes."""
+        owner, _, method = name.rpartition(".")
+        if method == "__init__" and (module := self.modules.at(path)):
+            yield from ((path, f"{owner}.{each}") for each in _RUN if f"{owner}.{each}" in module.flow.functions)
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node

@@ -72,6 +72,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if text := literal(node):
         if sign := {"LOCAL_RANK": "local-rank", "HF_TOKEN": "hub-token"}.get(text):
             yield sign, text
+        elif "/" in text and GATED.fullmatch(text):
+            yield "hub-token", text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
@@ -166,6 +168,13 @@ _OF_MACHINES = re.compile(
 #: What a user must replace: ``<your project id>``, ``/path/to/data``, ``YOUR_API_KEY``; not ``<pad>``.
 PLACEHOLDER = re.compile(
     r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]"
+)
+
+
+#: Names on the Hugging Face Hub whose files need a login, by their owners and families.
+GATED = re.compile(
+    r"(meta-llama|pyannote|mozilla-foundation/common_voice|bigcode/star|google/(code|data|med|pali|recurrent|t5)?gemma|"
+    r"black-forest-labs/FLUX\.1-dev|stabilityai/stable-diffusion-3|CohereForAI|facebook/(sam3|dinov3))[\w./-]*"
 )
 
 

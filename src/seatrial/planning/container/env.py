@@ -12,6 +12,7 @@ from seatrial.backends.containers.run_options import proxy_env, read_env_file
 from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
+from seatrial.job.reading.signs import GATED
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
 from seatrial.system.host import HUB_TOKEN, WANDB_KEY, Host, login
@@ -70,12 +71,13 @@ def without_login(
     Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
     """
     variables, choices, given = dict[str, str](), [], {*env, *job.secrets}
-    where, hub = script.where.get("wandb"), script.hub_evidence if _OF_THE_HUB & script.where.keys() else None
+    named = next(filter(GATED.fullmatch, (word.partition("=")[2] or word for word in job.target.args)), None)
+    where, hub = script.where.get("wandb"), _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
     if where is not None and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
         variables["WANDB_MODE"] = "offline"
         reason = f"{where} imports wandb, and the run has no key: {_way(WANDB_KEY, host)}; later: wandb sync"
         choices.append(Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason))
-    if hub is not None and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
+    if hub and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
         reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
         choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
     for store, (clients, names, folder) in _STORES.items() if job.backend != "k8s" else ():

@@ -315,3 +315,18 @@ def test_a_call_brings_the_package_that_it_loads(tmp_path: Path, source: str, pa
     assert package in planned(tmp_path, {"train.py": source}).image.context_texts["packages/requirements.txt"].split()
     without = source.partition("\n")[0]
     assert package not in planned(tmp_path, {"train.py": without}).image.context_texts["packages/requirements.txt"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("tf.data.Dataset.range(3)", ["jax[cuda13]==0.11.2", "tensorflow-cpu==2.21.0"]),
+        ("tf.keras.Sequential()", ["tensorflow[and-cuda]==2.21.0", "jax[cuda12]==0.10.2"]),
+    ],
+)
+def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
+    tmp_path: Path, line: str, found: list[str]
+) -> None:
+    files = {"train.py": f"import jax\nimport tensorflow as tf\n{line}\n"}
+    stack = planned(tmp_path, files, cpu_only=False, machine=parse_target("h100"))
+    assert [each.value for each in stack.choices if each.what in ("jax", "tensorflow")] == found
