@@ -108,6 +108,7 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
     if any(error in line for line in printed for error in _LAUNCHER_ERRORS):
         own = (line for line in reversed(printed) if line.startswith("error: "))
         last_line = next(own, _failed_rank(tail) or last_line)
+    silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
     exception, raised_in = _last_exception(tail)
     return Output(
         findings=tuple(findings.values()),
@@ -116,7 +117,7 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
         after_stderr=_after_stderr(run_dir, chunks),
-        chunk_times=_chunk_times(run_dir, chunks),
+        chunk_times=tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None,
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(_text(line) for end in ends for line in end.first),
@@ -216,11 +217,6 @@ def _went_on(run_dir: Path) -> bool:
         return stdout.lstat().st_mtime - stderr.lstat().st_mtime > _SOON_S
     except OSError:
         return False
-
-
-def _chunk_times(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[float, ...] | None:
-    silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
-    return tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None
 
 
 def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]:

@@ -55,8 +55,7 @@ def _print(lines: Iterable[Text], console: Console) -> None:
     for line in lines:
         line.plain = line.plain.replace("\n", " ")  # a name cannot begin a line of the receipt
         if not unicode:
-            plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
-            line = Text(plain, style=line.style)
+            line = Text(line.plain.translate(_ASCII).encode("ascii", "replace").decode(), style=line.style)
         console.print(line, soft_wrap=True, highlight=False)
 
 

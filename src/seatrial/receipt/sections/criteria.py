@@ -78,8 +78,8 @@ class CriteriaSection(Section):
         ]
         if run.plan.job.target.kind == "recipe" and run.plan.job.target.value == "export":
             judges.append(("export-agrees", "Exported model agrees", _exported_model))
-        for name, condition in run.plan.job.criteria.metrics.items():
-            judges.append((f"metric-{name}", f"Metric {name}", _metric(name, condition)))
+        metrics = run.plan.job.criteria.metrics.items()
+        judges += [(f"metric-{name}", f"Metric {name}", _metric(name, condition)) for name, condition in metrics]
         return [as_criterion(run, *each) for each in judges]
 
     def blocks(self, receipt: Receipt) -> list[Block]:

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Bars, Block, Record, Row, Rows, Section
+from seatrial.receipt.sections.measured import total
 from seatrial.receipt.values import count, energy, energy_short, figure, mapping, number, percent, rate
 
 if TYPE_CHECKING:
@@ -217,9 +218,7 @@ def _energy_j(run: RunEvidence, served: Moment) -> float | None:
     if run.evidence.target_started is None or not run.expected:
         return None
     begin_s = ready_s(run.evidence, served)
-    each = [_of_gpu(run.evidence, gpu.uuid, begin_s, served.at_s) for gpu in run.expected]
-    known = [joules for joules in each if joules is not None]
-    return sum(known) if len(known) == len(each) else None
+    return total(_of_gpu(run.evidence, gpu.uuid, begin_s, served.at_s) for gpu in run.expected)
 
 
 def _of_gpu(evidence: Evidence, uuid: str, begin_s: float, end_s: float) -> float | None:
