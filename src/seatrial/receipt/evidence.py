@@ -258,11 +258,6 @@ class Evidence:
         return Window(begin.at_s, max(begin.at_s, end_s), begins)
 
     @property
-    def window_samples(self) -> list[SampleFacts]:
-        window = self.window
-        return [s for s in self.samples if window and window.start_s <= s.at_s <= window.end_s]
-
-    @property
     def wall_s(self) -> float | None:
         """Return the seconds the target ran: as the agent measured, else from its first start to its last line."""
         if self.target_started is None:

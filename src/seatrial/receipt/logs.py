@@ -15,6 +15,7 @@ from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.outcome import LogEnd
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.values import clean, clean_line, signal_name
+from seatrial.system.files import status_of
 from seatrial.system.nofollow import open_regular
 
 #: The agent's names for the two streams, in the run folder.
@@ -212,11 +213,8 @@ def _ends_with_exception(lines: list[str]) -> bool:
 
 def _went_on(run_dir: Path) -> bool:
     """Return whether stdout was written to long after stderr."""
-    stderr, stdout = (run_dir / name for name in STREAMS)
-    try:
-        return stdout.lstat().st_mtime - stderr.lstat().st_mtime > _SOON_S
-    except OSError:
-        return False
+    stderr, stdout = (status_of(run_dir / name) for name in STREAMS)
+    return bool(stderr and stdout and stdout.st_mtime - stderr.st_mtime > _SOON_S)
 
 
 def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]:

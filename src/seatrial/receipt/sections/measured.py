@@ -243,7 +243,8 @@ def measure(
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
     printed = printed or Printed()
     own_words, work = printed.complement(evidence.steps, own=bool(evidence.written)), printed.progress
-    started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
+    started, window = evidence.target_started, evidence.window
+    samples = [s for s in evidence.samples if window and window.start_s <= s.at_s <= window.end_s]
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
     rss_bytes = evidence.exited.number("max_rss_bytes") if evidence.exited else None

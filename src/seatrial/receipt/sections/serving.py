@@ -38,14 +38,10 @@ def _up_to(value: Any, most: float = _MOST_S) -> float | None:
     return result if result is not None and 0 <= result <= most else None
 
 
-def _table(value: Any, key: re.Pattern[str]) -> dict[str, int]:
-    """Return counts above zero under possible names."""
-    counted = {name: _count(each) for name, each in mapping(value).items() if key.fullmatch(name)}
-    return {name: each for name, each in counted.items() if each}
-
-
-def _statuses(value: Any) -> dict[str, int]:
-    return dict(sorted(_table(value, _STATUS).items())[:MAX_STATUSES])
+def _table(value: Any, key: re.Pattern[str], most: int | None = None) -> dict[str, int]:
+    """Return counts above zero under possible names, the first ``most`` in order."""
+    counted = sorted((name, _count(each)) for name, each in mapping(value).items() if key.fullmatch(name))
+    return dict([(name, each) for name, each in counted if each][:most])
 
 
 def _sizes(value: Any) -> Any:
@@ -61,6 +57,7 @@ def _sizes(value: Any) -> Any:
 Count = Annotated[int | None, BeforeValidator(_count)]
 Seconds = Annotated[float | None, BeforeValidator(_up_to)]
 Milliseconds = Annotated[float | None, BeforeValidator(lambda value: _up_to(value, 1000 * _MOST_S))]
+Statuses = Annotated[dict[str, int], BeforeValidator(lambda value: _table(value, _STATUS, MAX_STATUSES))]
 
 
 class ServedWeights(Record):
@@ -96,7 +93,7 @@ class ServingRecord(Record):
     url: str = Field(pattern=r"^http://[^\s\"'<>]+$")
     reported: bool = False
     requests: int = 0
-    errors: Annotated[dict[str, int], BeforeValidator(_statuses)] = Field(default_factory=dict)
+    errors: Statuses = Field(default_factory=dict)
     seconds: float = 0.0
     p50_ms: Milliseconds = None
     p95_ms: Milliseconds = None
