@@ -41,18 +41,18 @@ def _main(argv: list[str]) -> int:
     try:
         code = _answer(_without_colour(argv))
         terminal.finish()
-    except KeyboardInterrupt:
-        return _interrupted()
     except (BrokenPipeError, SystemExit) as error:
         if not _reader_has_gone(error):
             raise
         terminal.abandon()
         return EXIT_NO_READER
-    except Exception as error:  # noqa: BLE001  the one place that turns every error into a sentence
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001  the one place that turns every error into a sentence
         # pydantic wraps Ctrl-C that comes while it makes a model, and keeps only its name; click makes an Abort of it.
         name = type(error).__name__
-        if name == "Abort" or (name == "SchemaError" and "KeyboardInterrupt" in str(error)):
-            return _interrupted()
+        wrapped = name == "SchemaError" and "KeyboardInterrupt" in str(error)
+        if isinstance(error, KeyboardInterrupt) or name == "Abort" or wrapped:
+            print("stopped", file=sys.stderr)
+            return EXIT_INTERRUPTED
         if os.environ.get("SEATRIAL_TRACEBACK") and not isinstance(error, (SeatrialError, OSError)):
             import traceback
 
@@ -60,11 +60,6 @@ def _main(argv: list[str]) -> int:
             return 1
         return _report(error, argv)
     return code
-
-
-def _interrupted() -> int:
-    print("stopped", file=sys.stderr)
-    return EXIT_INTERRUPTED
 
 
 def _without_colour(argv: list[str]) -> list[str]:
@@ -143,10 +138,8 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
     run = shlex.join(["seatrial", "run", word, *rest])
     if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
         own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…
-        sentence, fix = (
-            f"seatrial has no command {word}",
-            re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement,
-        )
+        sentence = f"seatrial has no command {word}"
+        fix = re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement
     elif words := of_docker([word, *rest]):
         sentence, fix = words
     elif word.startswith("-") and rest:

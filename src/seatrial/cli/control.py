@@ -68,7 +68,7 @@ def stop(
     reference: str | None, kill: bool, everything: bool, as_json: bool, verbose: bool, project: Path | None
 ) -> int:
     """End a run or a group: SIGTERM, its grace period, SIGKILL. Volumes of a group stay."""
-    from seatrial.cli.screen import Screen
+    from seatrial.cli.screen import Screen, front
     from seatrial.runs import run_actions
 
     if (reference is None) is not everything:
@@ -77,7 +77,6 @@ def stop(
     store = store_of(project)
     group = None if reference is None else group_of(store, reference)
     if reference is None or group is not None:
-        from seatrial.cli.screen import front
         from seatrial.compose.commands import down
 
         down(store, None if group is None else group.id, front(), this_host())

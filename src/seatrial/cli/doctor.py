@@ -142,9 +142,8 @@ def _layers(on: str, only: tuple[str, ...], *, host_only: bool) -> list[Layer]:
     from seatrial.doctor.examine import CHAIN, HOST, with_third_party
 
     known = [layer.name for layer in CHAIN]
-    for name in only:
-        if name not in known:
-            raise UsageError(f"Unknown layer {name!r}; available: {', '.join(known)}", run="seatrial doctor")
+    if unknown := [name for name in only if name not in known]:
+        raise UsageError(f"Unknown layer {unknown[0]!r}; available: {', '.join(known)}", run="seatrial doctor")
     names = ("kubernetes",) if on == "k8s" else HOST if host_only else only
     chosen = [layer for layer in CHAIN if not names or layer.name in names]
     return chosen if only or on == "k8s" else list(with_third_party(chosen))

@@ -86,8 +86,7 @@ def exit_code(error: Exception) -> int:
     """Return the exit code that an error ends the command with."""
     if isinstance(error, SeatrialError):
         return error.exit_code
-    is_usage = isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
-    return EXIT_USAGE if is_usage else EXIT_ENGINE
+    return EXIT_USAGE if isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT else EXIT_ENGINE
 
 
 def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
@@ -271,8 +270,7 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return _missing(error.param, argv, place)
     if isinstance(error, click.BadOptionUsage):
-        problem = "takes no value" if "does not take a value" in message else "needs a value"
-        message = f"{error.option_name} {problem}"
+        message = f"{error.option_name} {'takes no' if 'does not take a value' in message else 'needs a'} value"
     elif isinstance(error, click.BadParameter) and error.param is not None:
         message = f"{_name(error.param)}: {error.message.removesuffix('.')}"
     return message, None, f"{place} --help"
@@ -288,25 +286,22 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
     names = list(own) if option.startswith("--") else [f"-{option}"] if f"-{option}" in own else []
+    unknown = f"No such option: {option}"
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
-        return f"No such option: {option}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])
+        return f"{unknown}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])
     if argv[0] == "sweep" and (typed := next((word for word in argv if word.startswith(f"{option}=")), None)):
         words = [part for word in argv for part in (("--set", word[2:]) if word == typed else (word,))]
-        return (
-            f"No such option: {option}",
-            "A setting of the target needs --set before it",
-            shlex.join(["seatrial", *words]),
-        )
+        return unknown, "A setting of the target needs --set before it", shlex.join(["seatrial", *words])
     notes, ours = without_docker(argv) if argv[0] in ("build", "shell", *_TAKE_ARGUMENTS) else ("", [*argv])
     if notes:
         docker = "docker build" if argv[0] == "build" else "docker run"
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
-        return f"No such option: {option}", "The target's own arguments go after --", _behind_dashes(argv)
-    return f"No such option: {option}", None, f"{place} --help"
+        return unknown, "The target's own arguments go after --", _behind_dashes(argv)
+    return unknown, None, f"{place} --help"
 
 
 def _behind_dashes(argv: Sequence[str]) -> str:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from seatrial.cli.screen import Screen
     from seatrial.job.model import Job
     from seatrial.runs.models import TrainedModel, Verb
-    from seatrial.runs.store import RunStore
 
 
 @command(examples=("seatrial export last --to onnx",))
@@ -54,43 +53,42 @@ def export(
     writes nothing. A card (.json) and examples are written next to it.
     """
     with importing():
-        from seatrial.cli.job import project_of_runs, read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.runs.jobs import check_format, export_job
         from seatrial.runs.models import EXPORT
-        from seatrial.runs.store import RunStore
 
     check_format(to)
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise UsageError(f"--tolerance {tolerance}: must be above 0", run="seatrial export … --tolerance 1e-4")
     if target_arguments():
         raise UsageError("export takes nothing after --", run="seatrial export --help")
-    host, screen = this_host(), Screen(whole=verbose)
-    flags["project"] = project_of_runs(flags.get("project"))
-    job = read_allowed_job(["digits"], flags, screen, arguments=[])
-    model = _model(reference, job, RunStore(job.project, host), EXPORT, screen, with_network=factory is not None)
+    screen = Screen(whole=verbose)
+    job, model = _job_and_model(reference, "digits", flags, EXPORT, screen, with_network=factory is not None)
     shapes = [word for shape in input_shape for word in ("--input-shape", shape)]
     program = [*_given({"--model-factory": factory, "--tolerance": repr(tolerance) if tolerance else None}), *shapes]
     named = {"--to": to, "--out": out, "--model": factory, "--tolerance": tolerance and f"{tolerance:g}"}
     named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
     source = model.of_run or reference if reference == "last" else reference
     typed = shlex.join(["export", source, *_given(named), *shapes])
-    return run_to_receipt(export_job(job, model, to, out, options=program, typed=typed), host, screen)
+    return run_to_receipt(export_job(job, model, to, out, options=program, typed=typed), this_host(), screen)
 
 
-def _model(
-    word: str, job: Job, store: RunStore, verb: Verb, screen: Screen, *, with_network: bool = False
-) -> TrainedModel:
-    """Find the model that a word names, check its file, and print the notes about it."""
+def _job_and_model(
+    word: str, recipe: str, flags: dict[str, Any], verb: Verb, screen: Screen, *, with_network: bool = False
+) -> tuple[Job, TrainedModel]:
+    """Return the job, of any recipe yet, and the model that a word names; check its file, and print notes about it."""
+    from seatrial.cli.job import read_allowed_job
     from seatrial.runs.models import check_model_file, find_model
+    from seatrial.runs.store import store_of
 
-    models = job.models.source if job.models else job.project / "models"
-    model = find_model(word, models, store, verb)
+    store = store_of(flags.get("project"))
+    job = read_allowed_job([recipe], {**flags, "project": flags.get("project") or store.project}, screen, arguments=[])
+    model = find_model(word, job.models.source if job.models else job.project / "models", store, verb)
     check_model_file(model, verb, with_network=with_network)
     for warning in model.warnings:
         screen.note(f"warning: {warning}")
-    return model
+    return job, model
 
 
 def _given(options: Mapping[str, object]) -> list[str]:
@@ -142,24 +140,18 @@ def serve(
     Listens on this machine alone unless --host is set. Ctrl-C ends it: what was accepted is answered first.
     """
     with importing():
-        from seatrial.cli.job import project_of_runs, read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
         from seatrial.job.units import parse_bytes
         from seatrial.runs.jobs import serving_job
         from seatrial.runs.models import SERVE
-        from seatrial.runs.store import store_of
 
     if arguments := target_arguments():
         run = "seatrial serve --help"
         raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
-    given, store = frozenset(flags), store_of(flags.get("project"))
-    flags["project"] = project_of_runs(flags.get("project"))
-    screen = Screen(json=as_json, whole=verbose)
-    job = read_allowed_job(["matmul"], flags, screen, arguments=[])
-    found = _model(model, job, store, SERVE, screen)
-    this = this_host()
+    this, screen = this_host(), Screen(json=as_json, whole=verbose)
+    job, found = _job_and_model(model, "matmul", flags, SERVE, screen)
     if token is not None:
         this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})
     program["max_body"] = None if max_body is None else parse_bytes(max_body)
@@ -176,7 +168,7 @@ def serve(
         token=token is not None,
         options=_given(words),
         typed=shlex.join(typed),
-        given=given,
+        given=frozenset(flags),
     )
     if token == "" and TOKEN not in this.env:
         screen.note(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')

@@ -186,8 +186,7 @@ def _new_project(folder: Path, screen: Any) -> int:
     from seatrial.system.text import as_typed
 
     folder = Path(os.path.normpath(folder))
-    written = new_project(folder)
-    screen.note(f"made {folder} with {', '.join(written)}")
+    screen.note(f"made {folder} with {', '.join(new_project(folder))}")
     screen.note(
         f"now: cd {as_typed(folder)} && seatrial run --gpus none   # or without --gpus none, where there is a GPU"
     )

@@ -144,11 +144,7 @@ def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
     from seatrial.search.search import find_study, looked_at
 
     search = looked_at(find_study(store, name), this_host())
-    trials = search.study.trials()
-    if as_json:
-        print(json.dumps([trial.as_dict() for trial in trials], indent=1))
-    else:
-        print_trials(trials, search.objective)
+    print_trials(search.study.trials(), search.objective, as_json=as_json)
     return EXIT_DONE
 
 
@@ -244,6 +240,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     from seatrial.monitor import compare as comparison
     from seatrial.monitor.run_view import Receipts
     from seatrial.runs.status import finalise
+    from seatrial.system.files import write_atomically
 
     store, receipts = store_of(project), Receipts()
     found_runs = [find_run(store, reference) for reference in references]
@@ -254,7 +251,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
         finalise(run, this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
-        comparison.write_page(html, found)
+        write_atomically(html, comparison.to_html(found).encode())
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:

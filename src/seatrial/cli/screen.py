@@ -285,8 +285,8 @@ _LOOK_EVERY_S = 0.5
 class SearchScreen(Screen):
     """Prints for one search, on standard error. Each trial has a thread and prints, too."""
 
-    def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
-        super().__init__(json=json, whole=whole, quiet=quiet)
+    def __init__(self, **settings: bool) -> None:
+        super().__init__(**settings)
         self._standing = self._live = LiveLine()
         self._looked_s, self._began_s = 0.0, time.monotonic()
 

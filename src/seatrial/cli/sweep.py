@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -120,10 +119,8 @@ def sweep(
             if "=" in word and not chosen.get("settings"):
                 run = f"seatrial sweep {words[0]} --set {word}"
                 raise TargetError(f"{word} needs --set before it", run=run, instead=(word, ["--set", word]))
-        settings, typed = (
-            chosen.pop("settings"),
-            {**chosen, "trials": trials, "budget_s": budget_s, "parallel": parallel},
-        )
+        settings = chosen.pop("settings")
+        typed = {**chosen, "trials": trials, "budget_s": budget_s, "parallel": parallel}
         table = read_sweep(project).changed(**{key: value for key, value in typed.items() if value is not None})
         definition, at_once = define(table, settings, study), parse_parallel(table.parallel)
         job = read_job(words, flags).without_notify
@@ -182,10 +179,7 @@ def _run_search(search: Search, engine: str, screen: SearchScreen, *, as_json: b
         raise
     screen.close()
     trials = search.finish()
-    if as_json:
-        print(json.dumps([trial.as_dict() for trial in trials], indent=1))
-    else:
-        print_trials(trials, search.objective)
+    print_trials(trials, search.objective, as_json=as_json)
     code = _summarise(search, trials, screen)
     screen.note(f"page: {as_typed(results.write(search, names))}")
     if search.problem is not None:

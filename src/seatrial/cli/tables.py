@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,10 +101,9 @@ def matches(listed: Listed, statuses: Sequence[str], since_s: float | None, now:
 
 def age(seconds: float) -> str:
     """Format an age in its largest unit: ``12s``, ``5m``, ``3h``, ``2d``."""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
+    units = (("d", 86400), ("h", 3600), ("m", 60))
+    unit, size = next((each for each in units if seconds >= each[1]), ("s", 1))
+    return f"{max(0.0, seconds) / size:.0f}{unit}"
 
 
 def _row(listed: Listed, now: float, *, engine: bool) -> tuple[str, ...]:
@@ -168,9 +168,13 @@ class _Column:
         return max(len(self.title), *(len(cell) for cell in self.cells))
 
 
-def print_trials(trials: Sequence[Trial], objective: Objective | None, console: Console | None = None) -> None:
+def print_trials(
+    trials: Sequence[Trial], objective: Objective | None, console: Console | None = None, *, as_json: bool = False
+) -> None:
     """Print settings, numbers (the best bold) and each trial's end. Without a terminal nothing is left out."""
-    if not trials:
+    if as_json:
+        print(json.dumps([trial.as_dict() for trial in trials], indent=1))
+    if as_json or not trials:
         return
     from rich.table import Table
     from rich.text import Text

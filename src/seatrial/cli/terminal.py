@@ -212,12 +212,13 @@ class LiveLine:
     """Shows one line on standard error, and steps aside for what else is printed there.
 
     The caller announces other output (``before_output``) and calls ``show`` several times a second.
+    ``changes``: a line can be drawn over: on a terminal that nobody else prints on.
     """
 
     def __init__(self) -> None:
         # A background job draws nothing: its output is a log.
         self._terminal = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(2) and _in_foreground()
-        self._possible = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
+        self.changes = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
         if os.isatty(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
@@ -227,11 +228,6 @@ class LiveLine:
         self._drew_s = float("-inf")
         self._output_s = time.monotonic()
         self._log_due_s, self._log_every_s = self._output_s + FIRST_LOG_S, FIRST_LOG_S
-
-    @property
-    def changes(self) -> bool:
-        """Return whether a line can be drawn over: on a terminal that nobody else prints on."""
-        return self._possible
 
     def before_output(self, stream: Stream, data: bytes) -> None:
         """Take the line away before the target's output is printed, and remember where that ends."""
@@ -251,12 +247,19 @@ class LiveLine:
         """Show ``text`` ("": nothing) if there is space. Without a terminal, return now and then a line for the log."""
         now_s = time.monotonic()
         if not self._terminal:
-            return self._for_a_log(text, now_s)
-        free = self._possible and self._at_line_start and not self._taken and now_s - self._output_s >= QUIET_S
+            if not text or now_s < self._log_due_s or not self._at_line_start:
+                return None
+            self._log_every_s = min(2 * self._log_every_s, SELDOM_LOG_S)
+            self._log_due_s = now_s + self._log_every_s
+            return text
+        free = self.changes and self._at_line_start and not self._taken and now_s - self._output_s >= QUIET_S
         if not text or not free or now_s - self._drew_s < OWN_DRAWING_S or not _in_foreground():
             self.clear()
         elif text != self._shown:
-            self._draw(text)
+            self._shown = text
+            with contextlib.suppress(OSError):  # as _print
+                width = os.get_terminal_size(2).columns or 80
+                _print(f"\r\x1b[K\x1b[2m{_fitted(one_line(text), max(1, width - 1))}\x1b[0m")
         return None
 
     def clear(self) -> None:
@@ -264,19 +267,6 @@ class LiveLine:
         if self._shown:
             self._shown = ""
             _print("\r\x1b[K")
-
-    def _draw(self, text: str) -> None:
-        self._shown = text
-        with contextlib.suppress(OSError):  # as _print
-            width = os.get_terminal_size(2).columns or 80
-            _print(f"\r\x1b[K\x1b[2m{_fitted(one_line(text), max(1, width - 1))}\x1b[0m")
-
-    def _for_a_log(self, text: str, now_s: float) -> str | None:
-        if not text or now_s < self._log_due_s or not self._at_line_start:
-            return None
-        self._log_every_s = min(2 * self._log_every_s, SELDOM_LOG_S)
-        self._log_due_s = now_s + self._log_every_s
-        return text
 
 
 @contextmanager

@@ -131,18 +131,17 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     odd = any(not _VARIABLE.match(value) for value in values)  # --env Ant-v2 names no variable
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
-    similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    absent, texts = not name and not script.is_file(), [text]  # the missing file is the error to report
+    long = [] if absent else [word for word in theirs if word[:2] == "--"]
+    similar = {word for word in long if difflib.get_close_matches(word, known, n=1, cutoff=0.8)}
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
         dockers = {*" ".join(read_table("docker.json")["run"]).split(), "-it"}
-        similar |= {
-            name for name in theirs if (name[:1] == "-" and f"-{name}" in known) or (name in dockers and len(name) > 2)
-        }
-    if not name and not script.is_file():  # the missing file is the error to report
-        similar.clear()
-    texts = [text]
+        similar |= {each for each in theirs if each[:1] == "-" and f"-{each}" in known} | {
+            *long,
+            "-it",
+        } & theirs & dockers
     if ours or similar:
         texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
-    absent = not name and not script.is_file()
     if similar or absent:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]

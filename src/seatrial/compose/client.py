@@ -67,8 +67,7 @@ class Compose:
     def bring_up(self, log: Path, *words: str) -> Process:
         """Start ``docker compose up --detach``, with output to ``log``; it goes on when this process is killed."""
         argv = self.argv("--ansi", "never", "up", "--detach", "--no-build", *words)
-        pid = command.spawn_detached(argv, output=log, env=self.host.env, cwd=self.files[0].parent)
-        process = Process.of(pid)
+        process = Process.of(command.spawn_detached(argv, output=log, env=self.host.env, cwd=self.files[0].parent))
         assert process is not None, "a child that nobody has waited for is in /proc"
         return process
 
@@ -110,8 +109,7 @@ def containers(backend: ContainerEngine, project: str) -> dict[str, Container]:
     """Return service → its container, the last that was made. Raises EngineUnavailableError."""
     labels = "\t".join(backend.dialect.label_form % label for label in (_SERVICE_LABEL, _ONE_OFF_LABEL))
     form = labels + "\t{{.State}}\t{{.Status}}"
-    words = ("--all", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)
-    ended = backend.client.ask("ps", *words)
+    ended = backend.client.ask("ps", "--all", "--filter", f"label={COMPOSE_LABEL}={project}", "--format", form)
     if ended.exit_code != 0:
         raise backend.client.unavailable(ended.stderr)
     found: dict[str, Container] = {}

@@ -9,23 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from seatrial.backends import table
-from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose import up as starting
-from seatrial.compose.client import Compose, compose_of, containers
+from seatrial.compose.client import compose_of, containers
 from seatrial.compose.console import Console, UpRequest
 from seatrial.compose.group import ENDED, Group, GroupStore, ended, identity
 from seatrial.compose.plan import ComposeContext, checked_gpus, with_images
 from seatrial.compose.read import COMPOSE_FILES, ComposeFile, find_files, read_compose, with_profiles
 from seatrial.compose.receipt import show_receipt
 from seatrial.compose.review import ComposeWarning, check_compose, compose_asks, short_form
-from seatrial.compose.watch import Watch, exit_code
+from seatrial.compose.watch import Watch, engine_of, exit_code
 from seatrial.errors import EXIT_DONE, SeatrialError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.asks import Ask
 from seatrial.job.loading import load_job, read_file
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import EngineAddress
 from seatrial.planning.host import read_host
 from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore
@@ -61,8 +59,7 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
         console.note(f"{group.name} is up already ({group.id}): going on with it")
     if request.detach:
         return _detach(request, store, group, console)
-    backend = _engine_of(group, host)
-    watch = Watch(store, group, _compose(store, group, host), backend, console, host, again=again)
+    watch = Watch(store, group, console, host, again=again)
     with console.working(f"{group.name} is up"):
         group = store.change_group(watch.to_the_end(), launcher=None)
     code = exit_code(group)
@@ -104,8 +101,7 @@ def down(runs: RunStore, reference: str | None, console: Console, host: Host) ->
         now = refresh(store, group, host)
         if all(member.state in ENDED for member in now.members) and reference is None:
             continue
-        watch = Watch(store, now, _compose(store, now, host), _engine_of(now, host), quiet, host)
-        watch.stop_now()
+        watch = Watch(store, now, quiet, host, stops=True)
         with console.working(f"stopping {now.name or now.id}"):
             watch.to_the_end()
         console.note(f"{now.name or now.id} is down")
@@ -123,7 +119,7 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
                 finalise(run, host)
                 if (summary := run.summary()) is not None:
                     group = store.change(group, member.name, **ended(summary))
-    backend = _engine_of(group, host)
+    backend = engine_of(group, host)
     try:
         found = containers(backend, str(group.details.get("project")))
         if not found:
@@ -145,7 +141,10 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     files = request.files or next(filter(None, (find_files(folder, host) for folder in folders[:ends])), ())
     if not files:
         raise _no_file(request)
-    backend, facts = _available(request.backend or "auto", host)
+    if request.backend and request.backend not in ("auto", "docker"):
+        raise UsageError(f"A Compose file runs on docker, not on {request.backend}", run="seatrial up --on docker")
+    backend, facts, _ = table.choose("docker", host)
+    assert isinstance(backend, ContainerEngine)
     gpus = checked_gpus(request.gpus)
     job = _job(request.project, request.target)
     file = read_compose(files, compose_of(backend, host), request.names)
@@ -154,8 +153,7 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
     finally:
         if file.compose.copies is not None:
             file.compose.copies.cleanup()
-    file = with_images(file, backend)
-    return ComposeContext(file, job, backend, facts, read_host(host), gpus)
+    return ComposeContext(with_images(file, backend), job, backend, facts, read_host(host), gpus)
 
 
 def _no_file(request: UpRequest) -> UsageError:
@@ -179,22 +177,6 @@ def _no_file(request: UpRequest) -> UsageError:
         cause="Its seatrial.toml describes one run" if one_run else None,
         run="seatrial run" if one_run else f"seatrial up -f {as_typed(below)}" if below else "find . -name '*.y*ml'",
     )
-
-
-def _available(name: str, host: Host) -> tuple[ContainerEngine, EngineFacts]:
-    """Return Docker, bound to the answering address, and its facts. Raises EngineUnavailableError, UsageError."""
-    if name not in ("auto", "docker"):
-        raise UsageError(f"A Compose file runs on docker, not on {name}", run="seatrial up --on docker")
-    backend, facts, _ = table.choose("docker", host)
-    assert isinstance(backend, ContainerEngine)
-    return backend, facts
-
-
-def _engine_of(group: Group, host: Host) -> ContainerEngine:
-    """Return the engine on which a group was brought up."""
-    engine = table.engine("docker", host)
-    at = group.details.get("engine")
-    return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
 
 
 def _job(project: Path, target: str | None = None) -> Job:
@@ -229,16 +211,6 @@ def _living(store: GroupStore, file: ComposeFile) -> Group | None:
         if not group.followed:  # its command line was killed before Compose had it
             store.remove(group)
     return None
-
-
-def _compose(store: GroupStore, group: Group, host: Host) -> Compose:
-    backend = _engine_of(group, host)
-    files = tuple(Path(file) for file in group.details["files"])
-    override, rendered = (store.folder(group.id) / name for name in (starting.OVERRIDE, starting.RENDERED))
-    profiles = tuple(group.details.get("profiles") or ())
-    return replace(
-        compose_of(backend, with_profiles(host, profiles)), files=files, override=override, rendered=rendered
-    )
 
 
 def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:

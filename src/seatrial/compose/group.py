@@ -216,8 +216,7 @@ class GroupStore:
     def _changed(self, group: Group, change: Callable[[Group], Group]) -> Group:
         """Change the group as it is now, while no other process does; return it."""
         with Folder(self.folder(group.id)).lock(".lock"):
-            now = change(self.read(group.id) or group)
-            self._write(now)
+            self._write(now := change(self.read(group.id) or group))
         return now
 
     def remove(self, group: Group) -> None:

@@ -83,22 +83,17 @@ def read_lines(files: Sequence[Path]) -> SourceLines:
 
 def _roots(text: str, path: Path) -> list[yaml.Node]:
     """Return the top node of each document; none where it is not YAML. Raises UsageError."""
+    levels = 0
+    event: Any
     try:
-        _refuse_depth(text, path)
+        for event in yaml.parse(text, Loader=_LOADER):  # before nodes are made of the levels, which takes a stack
+            levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if levels > _MOST_LEVELS:
+                place = Place(path, event.start_mark.line + 1)
+                raise UsageError(f"{place}: nested too deep for a Compose file", run=place.show)
         return list(yaml.compose_all(text, Loader=_LOADER))
     except (yaml.YAMLError, ValueError):
         return []
-
-
-def _refuse_depth(text: str, path: Path) -> None:
-    """Count levels before nodes are made of them, which takes a stack. Raises YAMLError, UsageError."""
-    levels = 0
-    event: Any
-    for event in yaml.parse(text, Loader=_LOADER):
-        levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if levels > _MOST_LEVELS:
-            place = Place(path, event.start_mark.line + 1)
-            raise UsageError(f"{place}: nested too deep for a Compose file", run=place.show)
 
 
 def _deepest(node: yaml.Node | None, path: Sequence[str]) -> tuple[int, int]:

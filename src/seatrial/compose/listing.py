@@ -80,14 +80,11 @@ def _group(groups: GroupStore, group: Group, ids: Collection[str], host: Host) -
         from seatrial.compose.commands import refresh  # a group that lives; most have ended
 
         group = refresh(groups, group, host)
-    lines = []
+    found = [Listed(_head(group), group.id)]
     for member in group.members:
-        if member.run is not None and member.run in ids:
-            line = line_of(groups.runs.run(member.run), host)
-        else:
-            line = _without_run(member)
-        lines.append(Listed(line, group.id, member.name))
-    return [Listed(_head(group), group.id), *lines]
+        run = groups.runs.run(member.run) if member.run is not None and member.run in ids else None
+        found.append(Listed(line_of(run, host) if run else _without_run(member), group.id, member.name))
+    return found
 
 
 def _sweeps(store: RunStore, ids: Collection[str]) -> dict[str, dict[int, str]]:
@@ -132,10 +129,6 @@ def _head(group: Group) -> MemberLine:
 
 
 def _without_run(member: Member) -> MemberLine:
-    seconds = None
-    if member.started_at is not None:
-        seconds = (member.ended_at or time.time()) - member.started_at
-    run_id = member.run or ""
-    return MemberLine(
-        run_id, member.name, member.target, member.role, member.gpus, member.state, member.why, seconds=seconds
-    )
+    seconds = None if member.started_at is None else (member.ended_at or time.time()) - member.started_at
+    shared = member.name, member.target, member.role, member.gpus, member.state, member.why
+    return MemberLine(member.run or "", *shared, seconds=seconds)

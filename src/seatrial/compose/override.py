@@ -109,11 +109,12 @@ def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
 
 def _gpus(service: Service, container: ContainerPlan) -> Entry:
     """Return the GPUs by this host's way in, in place of every way in which the file requests them."""
-    entry: Entry = {}
-    config = service.config
+    entry, config = Entry(), service.config
     reserved = value_at(config, RESERVED)
     requests = [each for each in reserved if not is_nvidias(each)]
-    requests += _requests(container)
+    requests += [gpu_reservation(container.gpus_flag)] if container.gpus_flag else []
+    if names := [name for name in container.devices if not name.startswith("/")]:
+        requests.append({"driver": "cdi", "device_ids": names, "capabilities": ["gpu"]})
     if reserved or requests:
         devices = _Marked("!override", requests) if requests else _GONE
         entry["deploy"] = {"resources": {"reservations": {"devices": devices}}}
@@ -129,14 +130,6 @@ def _gpus(service: Service, container: ContainerPlan) -> Entry:
         kept = [f"{each['source']}:{each['target']}:{each.get('permissions', 'rwm')}" for each in own]
         entry["devices"] = _Marked("!override", [*kept, *nodes]) if kept or nodes else _GONE
     return entry
-
-
-def _requests(container: ContainerPlan) -> list[dict[str, Any]]:
-    """Return ``--gpus`` and CDI names as device requests."""
-    requests = [gpu_reservation(container.gpus_flag)] if container.gpus_flag else []
-    if names := [name for name in container.devices if not name.startswith("/")]:
-        requests.append({"driver": "cdi", "device_ids": names, "capabilities": ["gpu"]})
-    return requests
 
 
 def _mount(mount: Mount) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 from pathlib import Path
 
 from seatrial.backends.base import EngineFacts
@@ -135,11 +136,10 @@ def plan_service(
     assert site.service is not None
     python = service.facts.python if service.facts else None
     watch, argv = context.job.watch, site.service.argv
+    args = argv if argv and argv[0][:1] != "(" else ()
     job = context.job.changed(
         name=service.name,
-        target=Target(
-            kind="image", value="", args=argv if argv and argv[0][:1] != "(" else (), command=one_command(argv)
-        ),
+        target=Target(kind="image", value="", args=args, command=one_command(argv)),
         gpus=ask.request if ask else GpuRequest("none"),
         grace_s=grace_s,
         image=context.job.image.changed(ready=service.image, python=python),
@@ -194,10 +194,8 @@ def _facts(service: Service, argv: tuple[str, ...]) -> ScriptFacts:
     """Find the framework of the service's script in the folder that it is built from; it decides the check."""
     if service.context is None:
         return ScriptFacts()
-    words = list(argv)
-    while words and not _PYTHON.fullmatch(words[0]):
-        words.pop(0)
-    script = next((word for word in words[1:] if not word.startswith("-")), None)
+    words = [*dropwhile(lambda word: not _PYTHON.fullmatch(word), argv)][1:]
+    script = next((word for word in words if not word.startswith("-")), None)
     candidates = [] if script is None else [service.context / script.lstrip("/"), service.context / Path(script).name]
     found = next((path for path in candidates if path.suffix == ".py" and path.is_file()), None)
     if found is None:

@@ -182,8 +182,7 @@ def show_receipt(group: Group, store: RunStore, console: Console, host: Host, *,
     chain, names = chain_of(group, store), names_of(host)
     clean = chain.without_names(names)
     console.show(json.dumps(clean.as_dict(), indent=1) if as_json else "\n".join(terminal(chain)))
-    page = write(clean, store.project)
-    console.note(f"receipt: {as_typed(page)}")
+    console.note(f"receipt: {as_typed(write(clean, store.project))}")
 
 
 def write(chain: ServiceChain, project: Path) -> Path:

@@ -176,8 +176,7 @@ class ComposeWarning:
 
 def warning(place: Place, key: str, /, **values: object) -> ComposeWarning:
     """Make the warning that warnings.toml has under ``key``: its ID, and more words where a rule words several."""
-    texts = filled_in(_WARNINGS, key, values)
-    return ComposeWarning(place, key.partition(" ")[0], **texts)
+    return ComposeWarning(place, key.partition(" ")[0], **filled_in(_WARNINGS, key, values))
 
 
 def check_compose(file: ComposeFile) -> list[ComposeWarning]:

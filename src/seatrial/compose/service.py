@@ -107,8 +107,7 @@ class Service:
     @property
     def user(self) -> str:
         """Return the user's name or number, without the group; "root" if neither file nor image has one."""
-        user = self.config.get("user") or (self.facts or _UNKNOWN).user
-        return str(user).partition(":")[0] or "root"
+        return str(self.config.get("user") or (self.facts or _UNKNOWN).user).partition(":")[0] or "root"
 
     @property
     def ports(self) -> tuple[Mapping[str, Any], ...]:
@@ -116,8 +115,7 @@ class Service:
 
     @property
     def replicas(self) -> int:
-        deploy = as_table(self.config, "deploy")
-        count = self.config.get("scale", deploy.get("replicas", 1))
+        count = self.config.get("scale", as_table(self.config, "deploy").get("replicas", 1))
         return 1 if count is None else int(count)
 
     @property

@@ -92,8 +92,11 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
             selections = _selected(context)
 
             def make(name: str) -> Run:
-                run = _new_run(store.runs, name, context.host)
-                made[name] = run
+                if (earlier := store.runs.unfinalised(name)) is not None:  # it has the name, and has ended unwatched
+                    from seatrial.runs.status import finalise  # rare, and it loads all judges
+
+                    finalise(earlier, context.host)
+                run = made[name] = store.runs.create(new_run_id(), name)
                 uuids = [gpu.uuid for gpu in selections[name].gpus] if name in selections else []
                 leases(context.host).take(uuids, run.id, context.backend.name, run.folder, context.engine.address)
                 return run
@@ -101,11 +104,11 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
             planned = _planned(context, selections, make=make, folder=store.folder(group.id))
         _save(planned, made, store.runs, context)
         _print_runs(planned, console)
-        path = store.folder(group.id) / OVERRIDE
-        write_atomically(path, planned.text.encode(), mode=0o600)
-        _check_override(context, path, planned)
+        folder = store.folder(group.id)
+        write_atomically(folder / OVERRIDE, planned.text.encode(), mode=0o600)
+        compose = replace(context.file.compose, override=folder / OVERRIDE)
+        _check_override(compose, planned)
         group = _with_runs(store, group, planned, made)
-        compose, folder = replace(context.file.compose, override=path), store.folder(group.id)
         with contextlib.ExitStack() as held:  # the service's user may be any; the folders above let nobody else in
             for container in planned.containers:
                 held.enter_context(held_sources(container, mode=0o644))
@@ -146,11 +149,10 @@ def _planned(
     """Plan the services; ``folder`` is the group's, where a service that becomes no run has its orders."""
     file, asks, plans = context.file, context.asks(), dict[str, Plan]()
     others: dict[str, tuple[ContainerPlan, dict[str, str]]] = {}
-    none = Selection((), ())
     for name, service in file.services.items():
         ask, python = asks.get(name), service.facts.python if service.facts else "python3"
         if becomes_run(service, ask, python):
-            selection = selections.get(name, none)
+            selection = selections.get(name, Selection((), ()))
             plans[name] = plan_service(context, service, make(name), selection=selection, ask=ask)
         elif found := compare_service(context, service, Run(place := folder / f"service-{name}", place)):
             others[name] = found
@@ -176,15 +178,6 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
     return store.create(members, name=request.name or file.name, details=details)
 
 
-def _new_run(store: RunStore, name: str, host: Host) -> Run:
-    """Create a run named as its service, after finalising one that has the name and has ended unwatched."""
-    if (earlier := store.unfinalised(name)) is not None:
-        from seatrial.runs.status import finalise  # rare, and it loads all judges
-
-        finalise(earlier, host)
-    return store.create(new_run_id(), name)
-
-
 def _make_images(context: ComposeContext, folder: Path, console: Console) -> None:
     """Build what is built, as it may have changed, and pull what is not here and must be looked into."""
     file, compose = context.file, context.file.compose
@@ -194,8 +187,7 @@ def _make_images(context: ComposeContext, folder: Path, console: Console) -> Non
         (folder / COPIES).mkdir(mode=0o700)
         try:
             builds = {name: _copied(context, name, folder / COPIES / str(at)) for at, name in enumerate(built)}
-            secrets = _copied_secrets(context, folder / COPIES)
-            text = override(file.services, {}, (), builds=builds, secrets=secrets)
+            text = override(file.services, {}, (), builds=builds, secrets=_copied_secrets(context, folder / COPIES))
             write_atomically(path, text.encode(), mode=0o600)
             _build(replace(compose, override=path), file, built, console)
         finally:
@@ -235,8 +227,7 @@ def _copied_dockerfile(context: ComposeContext, dockerfile: Path, folder: Path) 
     """Copy a Dockerfile that is elsewhere than at the top of what is built."""
     (into := folder / "dockerfile").mkdir(parents=True)
     for place in filter(is_there, (dockerfile, Path(f"{dockerfile}.dockerignore"))):
-        data = read_bytes(_source(context, place), inside=None, refusal=UsageError)
-        write_atomically(into / place.name, data)
+        write_atomically(into / place.name, read_bytes(_source(context, place), inside=None, refusal=UsageError))
     return {"dockerfile": str(into / dockerfile.name)} if is_there(dockerfile) else {}
 
 
@@ -247,8 +238,7 @@ def _copied_secrets(context: ComposeContext, folder: Path) -> dict[str, Any]:
     for name in {each["source"]: None for build in builds for each in build.get("secrets") or ()}:
         if file := known.get(name, {}).get("file"):
             copies[name] = {"file": str(copy := folder / f"secret-{len(copies)}")}
-            data = read_bytes(_source(context, file), inside=None, refusal=UsageError)
-            write_atomically(copy, data, mode=0o600)
+            write_atomically(copy, read_bytes(_source(context, file), inside=None, refusal=UsageError), mode=0o600)
     return copies
 
 
@@ -322,13 +312,12 @@ def _print_runs(planned: Planned, console: Console) -> None:
         console.note(str(short))
 
 
-def _check_override(context: ComposeContext, path: Path, planned: Planned) -> None:
+def _check_override(compose: Compose, planned: Planned) -> None:
     """Check that Compose can read both files together before anything starts. Raises EngineError."""
-    compose = replace(context.file.compose, override=path)
     ended = compose.ask("config", "--quiet", *planned.file.services)
     if ended.exit_code != 0:
         raise EngineError(
-            f"Compose does not take what seatrial adds to {from_here(context.file.path)}: {ended.last_line()}",
+            f"Compose does not take what seatrial adds to {from_here(planned.file.path)}: {ended.last_line()}",
             cause="!reset and !override in an override file need Docker Compose 2.24",
             run="docker compose version",
         )

@@ -8,17 +8,21 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.compose.client import Compose, Container, containers
+from seatrial.compose.client import Compose, Container, compose_of, containers
 from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, identity, is_alive
-from seatrial.compose.up import LOG, hand_over
+from seatrial.compose.read import with_profiles
+from seatrial.compose.up import LOG, OVERRIDE, RENDERED, hand_over
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
+from seatrial.job.plan import EngineAddress
 from seatrial.runs.leases import record_start
 from seatrial.runs.run import Run
 from seatrial.runs.status import finalise
@@ -35,30 +39,31 @@ _DOWN_TIMEOUT_S = 120.0
 
 
 class Watch:
-    """Follows one group; ``compose``: with the override.
+    """Follows one group.
 
     ``again``: another command line began it: what was killed with it, or with the engine, is started once more.
+    ``stops``: stop everything at the first look, as Ctrl-C does.
     """
 
     def __init__(
         self,
         store: GroupStore,
         group: Group,
-        compose: Compose,
-        backend: ContainerEngine,
         console: Console,
         host: Host,
         *,
         again: bool = False,
+        stops: bool = False,
     ) -> None:
-        self._again = again
+        self._again, self._requested = again, stops
         self._cut_off: dict[str, bool] = {}
         self._store, self._group = store, store.change_group(group, launcher=identity(Process.this()))
-        self._compose, self._backend, self._console, self._host = compose, backend, console, host
+        self._backend, self._console, self._host = engine_of(group, host), console, host
+        self._compose = _compose(store, group, self._backend, host)
         self._project = str(group.details["project"])
         self._lines = MemberOutput(console, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
-        self._presses, self._requested = 0, False
+        self._presses = 0
         self._end_task: Callable[..., None] = request_stop
         self._stopping = False
         self._services_announced = False
@@ -74,10 +79,6 @@ class Watch:
             with contextlib.suppress(SeatrialError):  # volumes hold what the tasks have made, and stay
                 self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
         return self._group
-
-    def stop_now(self) -> None:
-        """Stop everything at the next look, as Ctrl-C does."""
-        self._requested = True
 
     # ------------------------------------------------------------------ looking
 
@@ -151,8 +152,7 @@ class Watch:
 
     def _follow(self, name: str, run: Run) -> None:
         try:
-            note = self._console.note
-            follow(run, self._lines.writer(name), self._host, echo=lambda line: note(f"{name}: {line}"))
+            follow(run, self._lines.writer(name), self._host, echo=lambda line: self._console.note(f"{name}: {line}"))
             self._lines.end(name)
             finalise(run, self._host)
             if (summary := run.summary()) is None:
@@ -170,11 +170,9 @@ class Watch:
         """Print the output of a service without a run, until it ends."""
         argv = self._compose.argv("--ansi", "never", "logs", "--follow", "--no-color", "--no-log-prefix", name)
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
-
-        def pass_on(line: str) -> None:
-            write("stdout", line.encode() + b"\n")
-
-        _in_thread(command.stream, argv, pass_on, env=self._host.env, cwd=cwd)
+        _in_thread(
+            command.stream, argv, lambda line: write("stdout", line.encode() + b"\n"), env=self._host.env, cwd=cwd
+        )
 
     def _announce_services(self) -> None:
         """Stop services at the next look when no task is left and one failed; else name those that still serve."""
@@ -196,9 +194,8 @@ class Watch:
         doomed = [member for member in waiting if self._failed_needs(member)]
         if self._again and not self._stopping and len(doomed) < len(waiting):
             others = [member for member in self._group.members if not member.ended and member not in waiting]
-            if all(
-                found[member.name].status == "running" for member in others
-            ):  # else the ended ones are recorded first
+            # else the ended ones are recorded first
+            if all(found[member.name].status == "running" for member in others):
                 self._launch_again([member for member in (*others, *waiting) if member not in doomed])
             return
         names = {member.name for member in waiting}
@@ -209,8 +206,7 @@ class Watch:
     def _launch_again(self, members: list[Member]) -> None:
         """Start Compose again; what runs stays, and what has ended well is not waited for, nor done again."""
         self._again = False
-        cut_off = [member.name for member in members if self._cut_off.get(member.name)]
-        if cut_off:
+        if cut_off := [member.name for member in members if self._cut_off.get(member.name)]:
             self._console.note(f"{', '.join(cut_off)} ended from outside, as when the engine is killed: starting again")
         if missing := ", ".join(each.name for each in members if each.state == "waiting" and each.name not in cut_off):
             self._console.note(f"Compose was killed too: starting {missing}")
@@ -240,8 +236,7 @@ class Watch:
             run = self._store.runs.run(member.run)
             run.give_up()
             kind = "stopped" if self._stopping else "engine-refused"
-            finding = Finding(kind, "error", why, cause=printed, fix="seatrial up")
-            run.record(finding.event())
+            run.record(Finding(kind, "error", why, cause=printed, fix="seatrial up").event())
             finalise(run, self._host)
         code = None if self._stopping else EXIT_TARGET_FAILED
         self._change(member.name, state=state, why=why, exit_code=code, ended_at=time.time())
@@ -257,10 +252,8 @@ class Watch:
 
     def _stop(self) -> None:
         """Stop all members, with time to save: services by SIGTERM, tasks as by Ctrl-C; return at once."""
-        details = {**self._group.details, "stopping": True}
-        self._group = self._store.change_group(self._group, details=details)
-        live = [member.name for member in self._group.members if member.state == "running"]
-        if live:
+        self._group = self._store.change_group(self._group, details={**self._group.details, "stopping": True})
+        if live := [member.name for member in self._group.members if member.state == "running"]:
             again = " Press Ctrl-C again to kill." if self._presses else ""
             self._console.note(f"Stopping {', '.join(live)}.{again}")
         if self.is_starting():
@@ -272,9 +265,22 @@ class Watch:
             if run is not None and handle is not None:
                 act = self._end_task if member.role == "task" else request_stop
                 _in_thread(act, run, self._backend, handle, run.plan().job.grace_s)
-        plain = [member.name for member in self._group.members if member.run is None and member.state == "running"]
-        if plain:
+        if plain := [member.name for member in self._group.members if member.run is None and member.state == "running"]:
             _in_thread(self._compose.ask, "stop", *plain, timeout_s=_DOWN_TIMEOUT_S)
+
+
+def engine_of(group: Group, host: Host) -> ContainerEngine:
+    """Return the engine on which a group was brought up."""
+    engine = table.engine("docker", host)
+    at = group.details.get("engine")
+    return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
+
+
+def _compose(store: GroupStore, group: Group, backend: ContainerEngine, host: Host) -> Compose:
+    files = tuple(Path(file) for file in group.details["files"])
+    override, rendered = (store.folder(group.id) / name for name in (OVERRIDE, RENDERED))
+    compose = compose_of(backend, with_profiles(host, tuple(group.details.get("profiles") or ())))
+    return replace(compose, files=files, override=override, rendered=rendered)
 
 
 def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
@@ -324,11 +330,9 @@ def last_compose_line(folder: Path) -> str | None:
 
 def exit_code(group: Group) -> int:
     """Return 3 if a GPU contract broke; else that of the first member that failed; 130 for a task that was stopped."""
-    failed = sorted((m for m in group.members if m.state == "failed"), key=lambda m: m.ended_at or 0.0)
-    codes = [member.exit_code or EXIT_TARGET_FAILED for member in failed]
-    if codes:
-        runs = [member.run is not None for member in failed]
-        return codes[0] if runs[0] else EXIT_TARGET_FAILED
+    if failed := [member for member in group.members if member.state == "failed"]:
+        first = min(failed, key=lambda member: member.ended_at or 0.0)
+        return (first.exit_code if first.run is not None else None) or EXIT_TARGET_FAILED
     if any(member.state == "stopped" and member.role == "task" for member in group.members):
         return EXIT_INTERRUPTED
     return EXIT_DONE

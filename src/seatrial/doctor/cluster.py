@@ -219,8 +219,7 @@ async def _log(door: client.Cluster, path: str) -> bytes:
 def _server(path: Path) -> str:
     """Return the address in the kubeconfig, for the report; the file's path if it has none."""
     try:
-        config = read_kubeconfig(path)
-        server = config["clusters"][0]["cluster"]["server"]
+        server = read_kubeconfig(path)["clusters"][0]["cluster"]["server"]
         return printable(server) if isinstance(server, str) and server.strip() else str(path)
     except (SeatrialError, LookupError, TypeError):
         return str(path)

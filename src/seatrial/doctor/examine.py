@@ -80,10 +80,9 @@ def second_opinion(host: Host, *, in_container: bool = True) -> str:
 
 def first_broken(host: Host, names: Sequence[str] = HOST) -> Finding | None:
     """Return the first problem of the host, in under 1.5 s; None if the host is healthy."""
-    layers = [layer for layer in CHAIN if layer.name in names]
-    broken = (result for result in examine(Machine(host), layers) if result.verdict.status == "broken")
-    result = next(broken, None)
-    return result.verdict.findings[0] if result is not None and result.verdict.findings else None
+    results = examine(Machine(host), [layer for layer in CHAIN if layer.name in names])
+    broken = next((result.verdict.findings for result in results if result.verdict.status == "broken"), ())
+    return next(iter(broken), None)
 
 
 def _warm(machine: Machine) -> None:
@@ -112,13 +111,10 @@ def _batches(checks: Sequence[Check]) -> list[list[Check]]:
 def _blocker(check: Check, results: dict[str, Result]) -> str | None:
     """Return the first broken link that this check needs, directly or through blocked ones."""
     for id in check.needs:
-        result = results.get(id)
-        if result is None:
-            continue
-        if result.verdict.status == "broken":
-            return id
-        if result.blocked_by is not None:
-            return result.blocked_by
+        if result := results.get(id):
+            blocker = id if result.verdict.status == "broken" else result.blocked_by
+            if blocker is not None:
+                return blocker
     return None
 
 
@@ -147,28 +143,21 @@ def _look(machine: Machine, check: Check) -> Result:
     try:
         verdict = check.look(machine)
     except Exception as error:  # noqa: BLE001  a check that crashes must not take the others with it
-        verdict = _crashed(check, error)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        evidence = [f"{check.id}: {type(error).__name__}: {error}", f"{where.filename}:{where.lineno}"]
+        crashed = found("check-crashed", evidence, message=f"{check.title}: the check itself failed")
+        verdict = replace(crashed, status="unknown")
     if machine.unseen and verdict.status in ("ok", "skipped"):  # never a false green
         paths = ", ".join(dict.fromkeys(machine.unseen))
         verdict = unknown(f"{paths} cannot be read by this user; cannot verify: {check.title}")
     return Result(check, verdict, time.monotonic() - start)
 
 
-def _crashed(check: Check, error: Exception) -> Verdict:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    evidence = [f"{check.id}: {type(error).__name__}: {error}", f"{where.filename}:{where.lineno}"]
-    verdict = found("check-crashed", evidence, message=f"{check.title}: the check itself failed")
-    return replace(verdict, status="unknown")
-
-
 def with_third_party(chain: Sequence[Layer] = CHAIN) -> tuple[Layer, ...]:
     """Return the chain, then the checks of other packages. One that cannot be loaded is a finding of its own."""
     ours = {check.id for layer in chain for check in layer.checks}
-    added: list[Check] = []
-    for entry in entry_points(group=ENTRY_POINTS):
-        added.extend(_load(entry, ours))
-    extra = (Layer("other", "Other checks", added),) if added else ()
-    return (*chain, *extra)
+    added = [check for entry in entry_points(group=ENTRY_POINTS) for check in _load(entry, ours)]
+    return (*chain, Layer("other", "Other checks", added)) if added else tuple(chain)
 
 
 def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:

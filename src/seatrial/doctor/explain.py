@@ -57,17 +57,10 @@ def explain_text(text: str) -> list[Finding]:
     """Return known failures in a copied text, the entry of an ID, or the meaning of a receipt's "bound by"."""
     with suppress(KeyError):
         return [by_id(text.strip()).finding()]
-    for cause, meaning in MEANING.items():
-        if cause == text.strip():  # not a failure, so it has no entry
-            return [
-                Finding(
-                    cause,
-                    "warning",
-                    f"{cause}: {meaning}",
-                    "A receipt lists the measurements and what would help, with the largest possible gain",
-                    "seatrial runs show last   # under Diagnosis; seatrial tune measures the gain of a change",
-                )
-            ]
+    if (meaning := {**MEANING}.get(cause := text.strip())) is not None:  # not a failure, so it has no entry
+        why = "A receipt lists the measurements and what would help, with the largest possible gain"
+        fix = "seatrial runs show last   # under Diagnosis; seatrial tune measures the gain of a change"
+        return [Finding(cause, "warning", f"{cause}: {meaning}", why, fix)]
     return explain_stream(io.BytesIO(text.encode("utf-8", "replace")))
 
 

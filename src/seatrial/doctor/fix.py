@@ -75,10 +75,14 @@ class Change:
         make_folder(self.path.parent)
         if current(self.path) != self.before:
             raise DiskError(f"{self.path} changed in the meantime; nothing was written", run="seatrial doctor --fix")
-        if self.link:
-            _link(self.path, self.after)
-        else:
+        if not self.link:
             write_atomically(self.path, self.after.encode(), _mode(self.path))
+            return
+        try:
+            self.path.symlink_to(self.after)
+        except OSError as error:
+            message = f"Cannot create the link {self.path}: {error.strerror}"
+            raise DiskError(message, run="sudo seatrial doctor --fix") from error
 
     def take_back(self) -> None:
         """Undo the change. Raises DiskError if the file was edited since: that edit must not be lost."""
@@ -108,13 +112,6 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode & 0o777
     except OSError:
         return 0o644
-
-
-def _link(path: Path, target: str) -> None:
-    try:
-        path.symlink_to(target)
-    except OSError as error:
-        raise DiskError(f"Cannot create the link {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
 
 
 class ChangeJournal:
@@ -199,24 +196,11 @@ def _char_links(machine: Machine, found: set[str]) -> Iterator[Change]:
     if "device-access-lost" not in found:
         return
     for node in (*machine.driver.control, *machine.driver.gpus.values()):
-        numbers = _numbers(machine.here(node.path))
-        if numbers is None:
-            continue
-        path = machine.here(f"/dev/char/{numbers[0]}:{numbers[1]}")
-        if current(path) is None:
-            yield Change(
-                path,
-                "systemd uses this link to find the GPU's device rule",
-                None,
-                f"..{node.path.removeprefix('/dev')}",
-                link=True,
-            )
-
-
-def _numbers(path: Path) -> tuple[int, int] | None:
-    """Return major and minor number; None if it is not a device node."""
-    status = path.stat()
-    return (os.major(status.st_rdev), os.minor(status.st_rdev)) if stat.S_ISCHR(status.st_mode) else None
+        status = machine.here(node.path).stat()
+        path = machine.here(f"/dev/char/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
+        if stat.S_ISCHR(status.st_mode) and current(path) is None:
+            why, target = "systemd uses this link to find the GPU's device rule", f"..{node.path.removeprefix('/dev')}"
+            yield Change(path, why, None, target, link=True)
 
 
 def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, ask: Ask) -> int:
@@ -229,7 +213,9 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
         if ask(f"Write {change.path}?"):
             agreed.append(change)
     if not agreed:
-        console.print("\nNothing was changed." + _by_hand(results))
+        fixes = any(finding.fix for result in results for finding in result.verdict.findings)
+        by_hand = " Fix the rest manually with the commands above." if fixes else ""
+        console.print(f"\nNothing was changed.{by_hand}")
         return 0
     journal = ChangeJournal(machine.host)
     path = journal.write(agreed)
@@ -247,11 +233,6 @@ def apply_fixes(results: Sequence[Result], machine: Machine, console: Console, a
     if any(change.path.name == "daemon.json" for change in made):
         _restart(machine, console, ask)
     return len(made)
-
-
-def _by_hand(results: Sequence[Result]) -> str:
-    fixes = any(finding.fix for result in results for finding in result.verdict.findings)
-    return " Fix the rest manually with the commands above." if fixes else ""
 
 
 def _restart(machine: Machine, console: Console, ask: Ask) -> None:

@@ -117,23 +117,18 @@ class Inspection:
         if self.is_process:
             return self._host.python
         if self.inspected is not None:
-            return self._python_of_container()
+            look = ["-c", FIND_PYTHON]
+            return next((at for at in PYTHON_CANDIDATES if not self._exec([at, *look], None, 10.0).exit_code), None)
         if self._host.engine is None or self.reference is None:
             return None
         return self._backend.images.find_python(self.reference)
-
-    def _python_of_container(self) -> str | None:
-        found = (each for each in PYTHON_CANDIDATES if self._exec([each, "-c", FIND_PYTHON], None, 10.0).exit_code == 0)
-        return next(found, None)
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the GPUs that it should see: all of the machine, or those that the running container was given."""
         whole_or_slices = (gpu for gpu in self._host.inventory.gpus if not gpu.mig_enabled)
         every = tuple(Gpu.model_validate(gpu, from_attributes=True) for gpu in whole_or_slices)
-        if self.inspected is None:
-            return every
-        return _given(self.inspected, every)
+        return every if self.inspected is None else _given(self.inspected, every)
 
     @cached_property
     def injection(self) -> InjectionPlan:

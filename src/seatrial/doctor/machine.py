@@ -159,11 +159,6 @@ class Machine:
         nodes = (name.startswith("nvidia-nvswitch") for name in self.names("/dev"))
         return bool(self._pci_devices(PCI_BRIDGE)) or any(nodes)
 
-    @cached_property
-    def shows_bus(self) -> bool:
-        """Return True if this system shows a PCI bus at all; sandboxes and WSL do not."""
-        return bool(self.names(PCI_FOLDER))
-
     def _pci_devices(self, kind: str) -> tuple[PciDevice, ...]:
         found = []
         for address in self.names(PCI_FOLDER):
@@ -256,8 +251,7 @@ class Machine:
     def docker(self) -> EngineFacts | None:
         if not isinstance(self.docker_info, dict):
             return None
-        client = self.docker_client or Path("docker")
-        return docker_facts(self.docker_info, hook=self.hook is not None, client=client)
+        return docker_facts(self.docker_info, hook=self.hook is not None, client=self.docker_client or Path("docker"))
 
     @cached_property
     def podman(self) -> EngineFacts | None:

@@ -192,8 +192,7 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
 
 def print_finding(finding: Finding, console: Console, sources: Sequence[str] = ()) -> None:
     """Print one finding by itself, for ``explain``."""
-    marks = {"error": _MARKS["broken"], "warning": _MARKS["warning"], "info": _NOTE}
-    mark, style = marks[finding.severity]
+    mark, style = {"error": _MARKS["broken"], "warning": _MARKS["warning"], "info": _NOTE}[finding.severity]
     _print(console, Text(f"{mark} {finding.message}", style=style))
     _print_finding_lines(finding, console, shown=finding.message, indent="    ")
     if sources:

@@ -155,8 +155,7 @@ def _visible_devices_variable(expected: List[Facts], visible: List[Facts], conte
         return None
     if all(uuid in value for uuid in missing):  # it names them: something else hides them
         return None
-    evidence = ["CUDA_VISIBLE_DEVICES=%r" % value, _seen(visible)]
-    return _finding("cuda-visible-devices", evidence)
+    return _finding("cuda-visible-devices", ["CUDA_VISIBLE_DEVICES=%r" % value, _seen(visible)])
 
 
 def _mig(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:

@@ -136,7 +136,8 @@ class Matches:
             return
         finding = self._findings.get(match.known.id)
         if finding is None:
-            values = dict(_engine_of(line), **match.values)
+            is_podman = "podman" in line.lower() or line.startswith("Error: ")  # as its own errors begin
+            values = dict({"engine": "podman", "Engine": "Podman"} if is_podman else {}, **match.values)
             finding = self._findings[match.known.id] = match.known.finding(values=values)
         if len(finding.evidence) < MAX_EVIDENCE:
             finding.evidence.append("line %d: %s" % (number, _cut(line)))
@@ -151,17 +152,10 @@ class Matches:
             known = by_id("output-folder-missing" if failed.group(1) == b"2" else "output-not-writable")
             folder = posixpath.dirname(failed.group(2).decode("utf-8", "replace")) or "."
             fix = None if folder.startswith("/") else 'os.makedirs("%s", exist_ok=True)   # before the write' % folder
-            line = _cut(raw.decode("utf-8", "replace"))
-            evidence = ["line %d: %s" % (number, line)]
+            evidence = ["line %d: %s" % (number, _cut(raw.decode("utf-8", "replace")))]
             self._findings.setdefault(known.id, known.finding(evidence, values={"folder": folder}, fix=fix))
             return True
         return False
-
-
-def _engine_of(line: str) -> Dict[str, str]:
-    """Return the words of the engine that printed a line, or {} for Docker. Podman's begin with "Error: "."""
-    is_podman = "podman" in line.lower() or line.startswith("Error: ")
-    return {"engine": "podman", "Engine": "Podman"} if is_podman else {}
 
 
 def _plain_bytes(raw: bytes) -> bytes:

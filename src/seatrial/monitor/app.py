@@ -68,8 +68,7 @@ def metrics_app(feed: Feed, exposition: Exposition, token: str | None, *, any_ho
     async def index(request: Request) -> Response:
         return HTMLResponse(_INDEX)
 
-    accepts = (lambda _: True) if any_host else names_this_machine
-    guard = Middleware(Guarded, token=token, accepts=accepts)
+    guard = Middleware(Guarded, token=token, accepts=(lambda _: True) if any_host else names_this_machine)
     return _app([Route("/", index)], feed, exposition, guard)
 
 

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
@@ -22,7 +21,6 @@ from seatrial.receipt.sections.measured import GpuUse, Metric, direction
 from seatrial.receipt.sections.steps import StepAnatomy
 from seatrial.receipt.sections.what_ran import device_in_words
 from seatrial.receipt.values import count, energy_short, percent, rate
-from seatrial.system.files import write_atomically
 
 #: Most runs of a comparison: one for each colour.
 MOST_RUNS = COLOURS
@@ -274,11 +272,6 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             for each in comparison.overlays
         ],
     }
-
-
-def write_page(path: Path, comparison: Comparison) -> None:
-    """Write the page into a file, whole or not at all. Raises DiskError."""
-    write_atomically(path, to_html(comparison).encode())
 
 
 def to_html(comparison: Comparison) -> str:

@@ -148,14 +148,6 @@ STALE_INTERVALS = 3
 STALE_S = 10.0
 
 
-class _Last(NamedTuple):
-    """The last reading, None if it failed; its time on the monotonic clock, and the CPU time it took."""
-
-    reading: Mapping[str, Any] | None
-    at_s: float
-    cpu_s: float
-
-
 class Exposition:
     """The text of /metrics. A scrape gets the last reading, rendered once; only the clock makes new ones.
 
@@ -172,8 +164,9 @@ class Exposition:
     ) -> None:
         self._runs, self._hostname = runs, socket.gethostname() if hostname is None else hostname
         self._stale_s = max(STALE_S, STALE_INTERVALS * interval_s)
-        self._last = _Last(None, float("-inf"), 0.0)
-        self._rendered: tuple[_Last, bytes] | None = None
+        #: The last reading, None if it failed; its time on the monotonic clock, and the CPU time it took.
+        self._last: tuple[Mapping[str, Any] | None, float, float] = (None, float("-inf"), 0.0)
+        self._rendered: tuple[object, bytes] = (None, b"")
         self._lock = threading.Lock()
         self.readings = self.failures = 0
 
@@ -183,16 +176,16 @@ class Exposition:
             self.failures += 1
         else:
             self.readings += 1
-        self._last = _Last(reading, time.monotonic(), cpu_s)
+        self._last = reading, time.monotonic(), cpu_s
 
     def text(self) -> bytes:
         """Return the exposition, without the series of a reading that is missing or old."""
-        last = self._last
-        if last.reading is None or time.monotonic() - last.at_s > self._stale_s:
+        last = reading, at_s, cpu_s = self._last
+        if reading is None or time.monotonic() - at_s > self._stale_s:
             return self._own(good=False)
         with self._lock:
-            if self._rendered is None or self._rendered[0] is not last:
-                self._rendered = last, self._body(last.reading, last.cpu_s)
+            if self._rendered[0] is not last:
+                self._rendered = last, self._body(reading, cpu_s)
             return self._rendered[1]
 
     def _body(self, reading: Mapping[str, Any], cpu_s: float) -> bytes:

@@ -64,7 +64,8 @@ class MachineReader:
         """Read everything. Keys: t, machine (Machine.read), driver_version, gpus (GPU_SAMPLE_KEYS and index, name, mig,
         pci_bus_id, processes, xid), containers (_container's keys), problems (sentences). Unknown values are None.
         """
-        if self._in_trouble() and time.monotonic() - self._opened_s > REOPEN_S:
+        troubled = self.inventory.error or self._sampler.error or self._sampler.lost or self._sampler.failing
+        if troubled and time.monotonic() - self._opened_s > REOPEN_S:
             self._sampler.close()
             self._sampler = self._open()
         found = self._attribution.containers()
@@ -79,9 +80,6 @@ class MachineReader:
             "containers": self._containers(found, gpus),
             "problems": self._problems(),
         }
-
-    def _in_trouble(self) -> bool:
-        return bool(self.inventory.error or self._sampler.error or self._sampler.lost or self._sampler.failing)
 
     def _problems(self) -> list[str]:
         reasons = [self.inventory.error, self._sampler.error if self._gpus else None]
@@ -262,21 +260,17 @@ class ContainerNames:
 
     def _containerd(self) -> dict[str, Named]:
         """Read crictl of a Kubernetes node; its containers carry the pod's name as labels."""
-        printed = _loads(command.check(["crictl", "ps", "-o", "json"], timeout_s=_TIMEOUT_S).stdout)
-        found = {}
+        ended, found = command.check(["crictl", "ps", "-o", "json"], timeout_s=_TIMEOUT_S), dict[str, Named]()
+        try:
+            printed = json.loads(ended.stdout)
+        except ValueError:
+            return {}
         for entry in printed.get("containers", []) if isinstance(printed, dict) else ():
             labels = entry.get("labels") or {}
             parts = [labels.get(f"io.kubernetes.{key}") for key in ("pod.namespace", "pod.name", "container.name")]
             name = "/".join(part for part in parts if part) or (entry.get("metadata") or {}).get("name", "?")
             found[str(entry.get("id"))] = Named(name, (entry.get("image") or {}).get("image"), labels)
         return found
-
-
-def _loads(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
 
 
 # ---------------------------------------------------------------------------------------------- files of readings

@@ -43,13 +43,15 @@ def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
         bound = now.diagnosis.words
     measured = receipt.measurements
     stacked = stacked_plot(receipt)  # it is part of the embedded receipt
+    seconds = None if (began := started_at(run.id)) is None else round(max(1.0, time.time() - began))
+    so_far = "" if seconds is None else f"Started {format_seconds(seconds)} ago. "
     return {
         "id": run.id,
         "name": run_name(run),
         "ended": ended,
         "headline": headline(receipt),
         "chip": {"colour": chip.colour, "words": f"{chip.mark}{receipt.outcome.badge if ended else 'running'}"},
-        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else _so_far(run) + now.progress,
+        "words": receipt.outcome.words.partition("; not met: ")[0] if ended else so_far + now.progress,
         "unmet": [
             ": ".join(filter(None, (c.title, c.measured))) + (f", {c.wanted}" if c.expected else "")
             for c in receipt.criteria
@@ -74,11 +76,6 @@ def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield from ((label, text) for label, text in ((CAUSE, finding.cause), (FIX, finding.fix)) if text)
     for advice in receipt.diagnosis.advice if receipt.diagnosis else ():
         yield FIX, f"{advice.change} ({advice.gain})"
-
-
-def _so_far(run: Run) -> str:
-    began = started_at(run.id)
-    return "" if began is None else f"Started {format_seconds(round(max(1.0, time.time() - began)))} ago. "
 
 
 def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:
@@ -129,8 +126,7 @@ class Receipts:
                 return kept[1]
             receipt = provisional(run)
             ended_s = time.monotonic()
-            good_for_s = max(PROVISIONAL_S, PROVISIONAL_TIMES * (ended_s - began_s))
-            self._made[run.folder] = (ended_s + good_for_s, receipt)
+            self._made[run.folder] = (ended_s + max(PROVISIONAL_S, PROVISIONAL_TIMES * (ended_s - began_s)), receipt)
             return receipt
 
 
@@ -240,8 +236,7 @@ class Listing:
         try:
             line = _line_of(run)
         except Exception as error:  # noqa: BLE001  a run's files may hold anything
-            unreadable = Summary(exit_code=0, outcome=f"cannot be read: {type(error).__name__}")
-            line = _line(run, unreadable, ended=False)
+            line = _line(run, Summary(exit_code=0, outcome=f"cannot be read: {type(error).__name__}"), ended=False)
         line["key"] = key
         with self._lock:
             self._lines[run.folder] = (math.inf if line["ended"] else time.monotonic() + _LIVE_S, line)
@@ -249,8 +244,10 @@ class Listing:
 
     def _shown(self, line: Line) -> Line:
         """Return the line with its age and its project's name now: another of that name may have come."""
-        project = self._projects.name_of(line["key"])
-        return {**_with_age(line), "project": project, "by": {**line["by"], "project": project}}
+        project, began = self._projects.name_of(line["key"]), line["began"]
+        age = [] if began is None else format_seconds(max(1, round(time.time() - began))).split()[:2]
+        ago = " ".join([*age, "ago"]) if age else ""  # in its largest unit alone: ``3 h ago``
+        return {**line, "ago": ago, "project": project, "by": {**line["by"], "project": project}}
 
 
 def _fits(line: Mapping[str, Any], find: str, status: str, project: str) -> bool:
@@ -339,11 +336,3 @@ def _chip_words(headline: str, level: str) -> tuple[str, str]:
     if headline.lower().startswith("stopped "):
         return "stopped", headline
     return (headline, "") if len(headline) <= _MOST_LETTERS else ("stopped" if level == "none" else level, headline)
-
-
-def _with_age(line: Line) -> Line:
-    """Return the line with its age now, in its largest unit alone: ``3 h ago``."""
-    if line["began"] is None:
-        return {**line, "ago": ""}
-    words = format_seconds(max(1, round(time.time() - line["began"]))).split()
-    return {**line, "ago": f"{' '.join(words[:2])} ago"}

@@ -14,7 +14,7 @@ from typing import Any
 
 from seatrial.events import EVIDENCE_TYPES, AgentFinished, AgentStarted, AgentSummary, HostLaunched, HostPod
 from seatrial.job.units import format_seconds
-from seatrial.receipt.values import items, number, whole
+from seatrial.receipt.values import grouped, items, number, whole
 
 #: A longer gap between two lines of the agent is a sleeping machine or a clock that was set, not run time: the
 #: agent writes a sample every second, or every minute at the slowest.
@@ -74,11 +74,8 @@ def _seen_by_host(events: Sequence[Event]) -> tuple[float | None, dict[float, li
         (event, t) for event in events if event.get("source") == _HOST and (t := number(event.get("t"))) is not None
     ]
     launched = next((t for event, t in times if event.get("type") == HostLaunched.type), None)
-    running: dict[float, list[float]] = {}
-    for event, t in times:
-        if event.get("type") == HostPod.type:
-            running.setdefault(number(event.get("node")) or 0.0, []).append(t)
-    return launched, running
+    pods = ((number(event.get("node")) or 0.0, t) for event, t in times if event.get("type") == HostPod.type)
+    return launched, grouped(pods)
 
 
 def _straightened(

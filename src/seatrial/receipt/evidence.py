@@ -27,7 +27,7 @@ from seatrial.receipt.outcome import ExitCause
 from seatrial.receipt.reported import Point, ReportedSteps, read_steps
 from seatrial.receipt.sections.measured import Measurements
 from seatrial.receipt.sections.serving import last_report, ready_s
-from seatrial.receipt.values import clean, items, mapping, number, text, whole
+from seatrial.receipt.values import clean, grouped, items, mapping, number, text, whole
 
 #: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
@@ -95,12 +95,9 @@ class Evidence:
     @cached_property
     def _by_type(self) -> dict[str, list[Moment]]:
         """Return type → its events; a target only reports steps."""
-        found: dict[str, list[Moment]] = {}
-        for moment in self.moments:
-            type, trusted = moment.keys.get("type"), moment.keys.get("source") in ("agent", "host")
-            if isinstance(type, str) and (trusted or type not in events.EVIDENCE_TYPES):
-                found.setdefault(type, []).append(moment)
-        return found
+        typed = ((each.keys.get("type"), each.keys.get("source") in ("agent", "host"), each) for each in self.moments)
+        evidence = events.EVIDENCE_TYPES
+        return grouped((k, each) for k, trusted, each in typed if isinstance(k, str) and (trusted or k not in evidence))
 
     def all(self, kind: type[events.Event]) -> list[Moment]:
         return self._by_type.get(kind.type, [])
@@ -128,6 +125,10 @@ class Evidence:
         failed = (moment for moment in ends if moment.number("exit_code") != 0)
         return min(failed, key=lambda moment: moment.at_s, default=max(ends, key=lambda end: end.at_s, default=None))
 
+    def of_end(self, key: str) -> int | None:
+        """Return a number of the target's end; None before."""
+        return whole(self.exited.keys.get(key)) if self.exited else None
+
     @cached_property
     def contexts(self) -> dict[str, Moment]:
         """Return UUID → the first CUDA context of the target on it."""
@@ -139,11 +140,7 @@ class Evidence:
         return self._by_uuid(events.GpuKernel)
 
     def _by_uuid(self, kind: type[events.Event]) -> dict[str, list[Moment]]:
-        found: dict[str, list[Moment]] = {}
-        for moment in self.all(kind):
-            if uuid := moment.text("uuid"):
-                found.setdefault(uuid, []).append(moment)
-        return found
+        return grouped((uuid, moment) for moment in self.all(kind) if (uuid := moment.text("uuid")))
 
     @cached_property
     def checks(self) -> dict[float | None, Moment]:
@@ -259,11 +256,6 @@ class Evidence:
         measured = [m.at_s for m in self.moments if m.keys.get("source") == "agent"]
         end_s = self.exited.at_s if self.exited else max(measured, default=begin.at_s)
         return Window(begin.at_s, max(begin.at_s, end_s), begins)
-
-    @property
-    def window_samples(self) -> list[SampleFacts]:
-        window = self.window
-        return [s for s in self.samples if window and window.start_s <= s.at_s <= window.end_s]
 
     @property
     def wall_s(self) -> float | None:

@@ -44,16 +44,10 @@ NOT_OF_GPU = {"disk-full", "engine-down", "engine-permission", "no-network", "to
 
 def exit_cause(run: RunEvidence) -> ExitCause:
     """Return the cause and one sentence; ``unknown`` if no evidence explains the end."""
-    number = run.evidence.exited.number("signal") if run.evidence.exited else None
     explained = ((id, words) for id, explain in CAUSES if (words := explain(run)))
     id, words = next(explained, ("unknown", "The run ended for an unrecorded reason"))
-    signal = None if number is None else int(number)
-    return ExitCause(id=id, words=words, target_exit_code=_exit_code(run), target_signal=signal)
-
-
-def _exit_code(run: RunEvidence) -> int | None:
-    code = run.evidence.exited.number("exit_code") if run.evidence.exited else None
-    return None if code is None else int(code)
+    code, signal = run.evidence.of_end("exit_code"), run.evidence.of_end("signal")
+    return ExitCause(id=id, words=words, target_exit_code=code, target_signal=signal)
 
 
 def _run_s(run: RunEvidence, moment: Moment) -> float:
@@ -71,6 +65,10 @@ def _shown_by(words: str, *ids: str) -> Explain:
         return f"{words}: {quote(found.evidence[0] if found.evidence else found.message)}"
 
     return explain
+
+
+def _contradicted(run: RunEvidence) -> str | None:
+    return next((f"The evidence is inconsistent, so it proves nothing: {why}" for why in run.contradictions), None)
 
 
 def _gpu_contract(run: RunEvidence) -> str | None:
@@ -101,8 +99,8 @@ def _stopped_before_start(run: RunEvidence) -> str | None:
         return "Stopped by the user before it started"
     if _pods_code(run) is not None:
         return None
-    if (request := _requested_by_host(run, "search")) is not None:
-        return f"Stopped by the search before it started: {request.text('why') or _SEARCH_OVER}"
+    if requests := _requests(run, "search"):
+        return f"Stopped by the search before it started: {requests[0].text('why') or _SEARCH_OVER}"
     if not users_signals(run):
         return None
     waited_for = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
@@ -156,9 +154,8 @@ def _engine(run: RunEvidence) -> str | None:
 
 
 def _host_oom(run: RunEvidence) -> str | None:
-    kills = (run.evidence.exited.number("oom_kills") or 0) if run.evidence.exited else 0
-    killed = run.state is not None and run.state.oom_killed
-    if _exit_code(run) == 0 or not (kills or killed):
+    killed = run.evidence.of_end("oom_kills") or (run.state is not None and run.state.oom_killed)
+    if run.evidence.of_end("exit_code") == 0 or not killed:
         return None
     peak, limit = run.measurements.memory_peak_bytes, run.measurements.memory_limit_bytes
     if limit and peak and peak > 0.95 * limit:  # the last requested pages were never given
@@ -211,7 +208,7 @@ def _stopped(run: RunEvidence) -> str | None:
     if not by_user and run.plan.agent.pod_restarts is not None and reported and EXIT_POD_STOPPED not in reported:
         return None  # it had ended by itself when the pod was to end
     name = signal_name(stops[0].number("signal") or 0)
-    clean_end = "; the target ended cleanly" if _exit_code(run) == 0 else ""
+    clean_end = "; the target ended cleanly" if run.evidence.of_end("exit_code") == 0 else ""
     if clean_end and not by_user and ended_unfinished(run):
         clean_end = "; the target exited with 0, but had not finished"
     after = format_seconds(_run_s(run, stops[0]))
@@ -233,11 +230,13 @@ def _last_words(run: RunEvidence) -> set[float | None]:
 
 def users_signals(run: RunEvidence) -> set[float | None]:
     """Return the signals by which the user requested the end; SIGINT is Ctrl-C. Only the host reports that."""
-    return {
-        moment.number("signal")
-        for moment in run.evidence.all(Signal)
-        if moment.keys.get("source") == "host" and moment.keys.get("origin") == "user"
-    }
+    return {moment.number("signal") for moment in _requests(run, "user")}
+
+
+def _requests(run: RunEvidence, origin: str) -> list[Moment]:
+    """Return the user's or the search's requests to end the run, which only the host reports."""
+    signals = run.evidence.all(Signal)
+    return [each for each in signals if (each.keys.get("source"), each.keys.get("origin")) == ("host", origin)]
 
 
 def _requests_stop(run: RunEvidence, moment: Moment) -> bool:
@@ -253,26 +252,17 @@ def _ended_by_search(origin: str, words: str, otherwise: str) -> Explain:
     """Explain the end of a trial that its search requested, for its reason or ``otherwise``."""
 
     def explain(run: RunEvidence) -> str | None:
-        request = _requested_by_host(run, origin)
-        if request is None or run.evidence.exited is None:
+        requests = _requests(run, origin)
+        if not requests or run.evidence.exited is None:
             return None
-        why = request.text("why") or otherwise
-        return f"{words} after {format_seconds(_run_s(run, request))}" + (f": {why}" if why else "")
+        why = requests[0].text("why") or otherwise
+        return f"{words} after {format_seconds(_run_s(run, requests[0]))}" + (f": {why}" if why else "")
 
     return explain
 
 
-def _requested_by_host(run: RunEvidence, origin: str) -> Moment | None:
-    """Return the search's request to end the trial, which only the host reports."""
-    for moment in run.evidence.all(Signal):
-        if (moment.keys.get("source"), moment.keys.get("origin")) == ("host", origin):
-            return moment
-    return None
-
-
 def _signal(run: RunEvidence) -> str | None:
-    number = run.evidence.exited.number("signal") if run.evidence.exited else None
-    if not number:
+    if not (number := run.evidence.of_end("signal")):
         return None
     name = signal_name(number)
     hint = _HINTS.get(name, "")
@@ -282,8 +272,7 @@ def _signal(run: RunEvidence) -> str | None:
 
 
 def _script_error(run: RunEvidence) -> str | None:
-    code = _exit_code(run)
-    if not code:
+    if not (code := run.evidence.of_end("exit_code")):
         return None
     if run.evidence.target_started is None:  # the agent notes why it could not run it
         note = run.evidence.last(Note)
@@ -300,9 +289,9 @@ def _gpu_not_used(run: RunEvidence) -> str | None:
 
 
 def _finished(run: RunEvidence) -> str | None:
-    if _exit_code(run) != 0:
-        return None
     wall_s = run.measurements.wall_s
+    if run.evidence.of_end("exit_code") != 0:
+        return None
     return "Finished" if wall_s is None else f"Finished in {format_seconds(wall_s)}"
 
 
@@ -333,12 +322,7 @@ def _agent_lost(run: RunEvidence) -> str | None:
 
 #: ID → the sentence if it holds. A cause stands above those that its evidence outranks.
 CAUSES: tuple[tuple[str, Explain], ...] = (
-    (
-        "evidence-contradicted",
-        lambda run: next(
-            (f"The evidence is inconsistent, so it proves nothing: {why}" for why in run.contradictions), None
-        ),
-    ),
+    ("evidence-contradicted", _contradicted),
     ("gpu-contract", _gpu_contract),
     ("running", _running),
     ("stopped", _stopped_before_start),

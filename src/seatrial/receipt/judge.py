@@ -18,6 +18,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -156,35 +157,26 @@ def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
 
 def _warnings(run: RunEvidence) -> tuple[str, ...]:
     """Return sentences that no reader may miss, the most important first."""
-    evidence, warnings = run.evidence, list(dict.fromkeys(run.plan.warnings))
-    kills = evidence.exited.number("oom_kills") if evidence.exited else None
-    if kills and kills > 0 and evidence.exited and evidence.exited.number("exit_code") == 0:
-        warnings.append(f"The kernel's OOM killer ended {count(int(kills), 'process')} of the run, which continued")
-    warnings += files_outside(run)
-    if evidence.missing_lines:
-        lines = count(evidence.missing_lines, "line")
-        warnings.append(f"{lines} of the agent's evidence never arrived: what they would prove is unproven")
-    if lost := lost_output_lines(run):
-        warnings.append(f"{count(lost, 'line')} of output are in no log: the cluster cut them before they were read")
-    if why := alterable(run):
-        warnings.append(ALTERABLE + why)
-    if why := unverified_mounts(run):
-        warnings.append(f"Mounts were not verified: {why}")
-    if unreadable := len(evidence.all(ReportUnreadable)):
-        lines = count(unreadable, "line")
-        warnings.append(
-            f"{lines} that the script wrote to $SEATRIAL_EVENTS were skipped: not JSON objects, or too long"
-        )
-    if evidence.skipped_lines:
-        lines = count(evidence.skipped_lines, "line")
-        warnings.append(f"{lines} of events.jsonl could not be read: truncated or edited by hand; the rest is judged")
-    if run.plan.job.serve is not None and run.cause.id not in ("running", "stopped", "finished", "gpu-contract"):
-        warnings.append(f"The server is down. Start it again: seatrial serve {run.plan.job.serve.typed}")
-    if evidence.hook_stopped:
-        warnings.append(f"Steps were not measured to the end: the hook switched itself off ({evidence.hook_stopped})")
-    if evidence.steps.dropped:
-        warnings.append(f"{len(evidence.steps.dropped)} of the script's metrics were skipped: too many names")
-    return (*warnings, *dict.fromkeys(evidence.jumps))
+    evidence, serving = run.evidence, run.plan.job.serve
+    kills = max(0, evidence.of_end("oom_kills") or 0) if evidence.of_end("exit_code") == 0 else 0
+    lines, lost, bad = partial(count, noun="line"), lost_output_lines(run), len(evidence.all(ReportUnreadable))
+    missing, cut, dropped = evidence.missing_lines, evidence.skipped_lines, len(evidence.steps.dropped)
+    down = serving is not None and run.cause.id not in ("running", "stopped", "finished", "gpu-contract")
+    found: tuple[tuple[object, str], ...] = (
+        (kills, f"The kernel's OOM killer ended {count(kills, 'process')} of the run, which continued"),
+        *((True, sentence) for sentence in files_outside(run)),
+        (missing, f"{lines(missing)} of the agent's evidence never arrived: what they would prove is unproven"),
+        (lost, f"{lines(lost)} of output are in no log: the cluster cut them before they were read"),
+        (why := alterable(run), f"{ALTERABLE}{why}"),
+        (why := unverified_mounts(run), f"Mounts were not verified: {why}"),
+        (bad, f"{lines(bad)} that the script wrote to $SEATRIAL_EVENTS were skipped: not JSON objects, or too long"),
+        (cut, f"{lines(cut)} of events.jsonl could not be read: truncated or edited by hand; the rest is judged"),
+        (down, f"The server is down. Start it again: seatrial serve {serving and serving.typed}"),
+        (why := evidence.hook_stopped, f"Steps were not measured to the end: the hook switched itself off ({why})"),
+        (dropped, f"{dropped} of the script's metrics were skipped: too many names"),
+    )
+    shown = (sentence for holds, sentence in found if holds)
+    return (*dict.fromkeys(run.plan.warnings), *shown, *dict.fromkeys(evidence.jumps))
 
 
 def write_receipt(run_dir: Path, receipt: Receipt) -> None:

@@ -15,6 +15,7 @@ from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.outcome import LogEnd
 from seatrial.receipt.printed import Printed
 from seatrial.receipt.values import clean, clean_line, signal_name
+from seatrial.system.files import status_of
 from seatrial.system.nofollow import open_regular
 
 #: The agent's names for the two streams, in the run folder.
@@ -108,6 +109,7 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
     if any(error in line for line in printed for error in _LAUNCHER_ERRORS):
         own = (line for line in reversed(printed) if line.startswith("error: "))
         last_line = next(own, _failed_rank(tail) or last_line)
+    silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
     exception, raised_in = _last_exception(tail)
     return Output(
         findings=tuple(findings.values()),
@@ -116,7 +118,7 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
         after_stderr=_after_stderr(run_dir, chunks),
-        chunk_times=_chunk_times(run_dir, chunks),
+        chunk_times=tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None,
         lines=sum(end.count for end in ends),
         line_ends=sum(end.line_ends for end in ends),
         first_lines=tuple(_text(line) for end in ends for line in end.first),
@@ -211,16 +213,8 @@ def _ends_with_exception(lines: list[str]) -> bool:
 
 def _went_on(run_dir: Path) -> bool:
     """Return whether stdout was written to long after stderr."""
-    stderr, stdout = (run_dir / name for name in STREAMS)
-    try:
-        return stdout.lstat().st_mtime - stderr.lstat().st_mtime > _SOON_S
-    except OSError:
-        return False
-
-
-def _chunk_times(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[float, ...] | None:
-    silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
-    return tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None
+    stderr, stdout = (status_of(run_dir / name) for name in STREAMS)
+    return bool(stderr and stdout and stdout.st_mtime - stderr.st_mtime > _SOON_S)
 
 
 def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]:

@@ -289,12 +289,9 @@ def tiles(receipt: Receipt) -> list[Row]:
     loss, accuracy = headline_metrics(last)
     steps = receipt.anatomy[0] if receipt.anatomy else None
     of_rank = ", rank 0" if len(receipt.anatomy) > 1 else ""
-    served: list[_Tile] = []
+    ms, served = "{:.3g} ms".format, list[_Tile]()
     if serving is not None and serving.reported:
-        served = [
-            (name, value, "{:.3g} ms".format) for name, value in (("p50", serving.p50_ms), ("p99", serving.p99_ms))
-        ]
-        served = [("requests", serving.requests, figure), *served]
+        served = [("requests", serving.requests, figure), ("p50", serving.p50_ms, ms), ("p99", serving.p99_ms, ms)]
         served.append(("for 1,000 requests", serving.joules_per_1000, energy_short))
     found: list[_Tile] = [
         (accuracy.replace("_", " ") + units.get(accuracy, ""), last.get(accuracy), _four_digits),

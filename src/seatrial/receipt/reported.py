@@ -53,10 +53,8 @@ class ReportedSteps:
 
     def find(self, name: str) -> tuple[str, list[Point]] | None:
         """Return the series for a metric's name, by PHASES, or None if the target never reported it."""
-        for phase in PHASES:
-            if phase + name in self.series:
-                return phase + name, self.series[phase + name]
-        return None
+        found = next((phase + name for phase in PHASES if phase + name in self.series), None)
+        return None if found is None else (found, self.series[found])
 
     @property
     def images(self) -> int | None:

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import core_schema
 
 from seatrial.job.value import Value
+from seatrial.receipt.values import grouped
 
 if TYPE_CHECKING:
     from seatrial.findings.finding import Finding
@@ -148,11 +149,7 @@ class Verdicts(NamedTuple):
     @property
     def open(self) -> list[tuple[str, list[str]]]:
         """Return (reason, titles) of the criteria that were not judged, grouped by reason."""
-        reasons: dict[str, list[str]] = {}
-        for criterion in self.criteria:
-            if criterion.verdict == "not judged":
-                reasons.setdefault(criterion.evidence, []).append(criterion.title)
-        return list(reasons.items())
+        return list(grouped((c.evidence, c.title) for c in self.criteria if c.verdict == "not judged").items())
 
 
 class Notices(NamedTuple):

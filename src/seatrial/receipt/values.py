@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 #: Longest text copied from a run into its receipt; a line of a log can be megabytes.
 MAX_TEXT = 2000
@@ -58,6 +61,14 @@ def mapping(value: Any) -> dict[str, Any]:
 def items(value: Any) -> list[Any]:
     """Return an array (of a record: a tuple), or an empty one."""
     return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return key → its values, both in order."""
+    found: dict[K, list[V]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def clean(value: str) -> str:

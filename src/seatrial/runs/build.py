@@ -158,8 +158,7 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
     result = build(image, store=store, progress=echo, pip_conf=pip_conf(job.image), labels=origin_labels(job))
     machine = _machine(plan, host)
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
-    imports = source_facts(job).imports
-    verification = verify_image(image, imports, store=store, machine=machine, container=here)
+    verification = verify_image(image, source_facts(job).imports, store=store, machine=machine, container=here)
     if verification.wrong:
         known = first_in("\n".join(verification.wrong), IN_RUN)
         finding = known.known.finding(values=known.values) if known else None

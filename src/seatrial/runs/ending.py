@@ -32,17 +32,14 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     state = ended or (state_of(handle, host) if handle else None)
     if (state is not None and state.is_live) or run.is_starting():
         return None
-    collected = ended is not None
-    plan = run.plan()
-    if (recorded := _recorded_state(run)) is not None:
-        state = recorded  # by now the engine may have forgotten the container
-    elif collected and state is not None:
-        run.record(_host_state(state))
-    elif handle is not None:
+    plan, recorded = run.plan(), _recorded_state(run)
+    if recorded is None and ended is None and handle is not None:
         with backend_of(handle, host).collect(handle, run.folder, lambda line: None):
             pass  # the rest of it comes before it is judged
-        if state is not None:
-            run.record(_host_state(state))
+    if recorded is None and state is not None:
+        known = {key: value for key in _OF_STATE if (value := getattr(state, key)) is not None}
+        run.record(HostState(**{"exit_code": None, **known}))
+    state = recorded or state  # by now the engine may have forgotten the container
     evidence, skipped = run.events()
     plan = with_discovered_gpus(plan, evidence)
     store = table.backend(plan.backend, host, plan.engine).images
@@ -81,9 +78,8 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     return receipt
 
 
-def _host_state(state: State) -> HostState:
-    more: dict[str, Any] = {key: value for key in ("error", "seconds") if (value := getattr(state, key)) is not None}
-    return HostState(status=state.status, exit_code=state.exit_code, oom_killed=state.oom_killed, **more)
+#: What an event has of the engine's last word.
+_OF_STATE = ("status", "exit_code", "oom_killed", "error", "seconds")
 
 
 def _recorded_state(run: Run) -> State | None:
@@ -91,8 +87,7 @@ def _recorded_state(run: Run) -> State | None:
     event = next((event for event in run.find(HostState) if event["source"] == "host"), None)
     if event is None or "status" not in event:
         return None
-    keys = ("exit_code", "oom_killed", "error", "seconds")
-    return State(event["status"], **{key: event[key] for key in keys if key in event})
+    return State(**{key: event[key] for key in _OF_STATE if key in event})
 
 
 def _summary(run: Run, plan: Plan, receipt: Receipt) -> Summary:

@@ -66,24 +66,17 @@ def export_job(
         to: the format. out: the file, below the project; None: exports/NAME.suffix.
         options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
 
-    Raises UsageError: on Kubernetes; weights without a factory; an output outside the project.
+    Raises UsageError: on Kubernetes; an output outside the project.
     """
     if table.is_elsewhere(job.backend):
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
-    if model.is_weights_alone and "--model-factory" not in options:
-        path = as_typed((model.folder or job.project) / model.model)
-        raise UsageError(
-            f"{model.model} holds weights without their network",
-            cause="--model names the function that makes it: net:make_model stands for make_model() in net.py",
-            run=f"seatrial export {path} --to {to} --model MODULE:FUNCTION",
-        )
     out = out_path(job.project, model.name, to, out)
-    word = model.name if model.kind == "recipe" else as_typed((model.folder or job.project) / model.model)
+    word = model.name if model.kind == "recipe" else as_typed(model.folder / model.model)
     typed = typed or f"export {word} --to {to}"
     args = ("--model", model.model, "--to", to, "--out", out, *options)
     return job.changed(
         target=Target(kind="recipe", value="export", args=args, typed=typed),
-        models=None if model.folder is None else DataMount(source=model.folder, read_only=True),
+        models=DataMount(source=model.folder, read_only=True),
         data=None,
         gpus=GpuRequest("none"),
         **_ALONE,
@@ -193,8 +186,7 @@ def _weights(file: Path, top: Path) -> Weights:
             size = opened.tell()
     except OSError as error:
         raise DataError(f"{from_here(file)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(file)}") from error
-    path = str(file.relative_to(top)) if file.is_relative_to(top) else file.name
-    return Weights(path=path, sha256=digest.hexdigest(), bytes=size)
+    return Weights(path=str(file.relative_to(top)), sha256=digest.hexdigest(), bytes=size)
 
 
 READY_PATH = "/v2/health/ready"

@@ -252,8 +252,7 @@ def _select_and_lease(ground: _Ground, run: Run, host: Host) -> Selection | None
         return select_gpus(ground.job, ground.script, ground.host, leased={})
     with leases(host).locked():
         share = ground.job.gpus.share
-        held = leases(host).current(share=share or 1.0)
-        selection = select_gpus(ground.job, ground.script, ground.host, held)
+        selection = select_gpus(ground.job, ground.script, ground.host, leases(host).current(share=share or 1.0))
         uuids = [gpu.uuid for gpu in selection.gpus]
         leases(host).take(uuids, run.id, ground.backend.name, run.folder, ground.engine.address, share=share)
     return selection
@@ -334,21 +333,16 @@ def _plan(
     )
     why_notify = "notified when the run has ended; the run does not wait"
     notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []
-    anew = [] if on_a_cluster else _nothing_to_resume(job.resume, earlier)
+    anew = []
+    if earlier is not None and not on_a_cluster and not has_checkpoint(earlier):
+        where = "in $SEATRIAL_RUN_DIR/checkpoints and loads them from $SEATRIAL_RESUME_DIR"
+        scratch = f"the target starts from scratch (a script saves checkpoints {where})"
+        anew = [f"--resume {job.resume}: that run saved no checkpoint, so {scratch}"]
     plan = make_plan(job, site, ground.script, interactive=interactive)
     return plan.changed(
         choices=(ground.why_backend, *plan.choices, *tracking, *notify),
         warnings=(*plan.warnings, *anew, *untracked, *warnings_of(job)),
     )
-
-
-def _nothing_to_resume(reference: str | None, earlier: Run | None) -> list[str]:
-    if earlier is None or has_checkpoint(earlier):
-        return []
-    return [
-        f"--resume {reference}: that run saved no checkpoint, so the target starts from "
-        "scratch (a script saves checkpoints in $SEATRIAL_RUN_DIR/checkpoints and loads them from $SEATRIAL_RESUME_DIR)"
-    ]
 
 
 def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:

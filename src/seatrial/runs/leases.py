@@ -30,6 +30,7 @@ from seatrial.job.value import Value
 from seatrial.planning.secrets import remove_secrets
 from seatrial.probe import processes
 from seatrial.runs.run import Run
+from seatrial.system.files import status_of
 from seatrial.system.host import Host
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import as_typed
@@ -140,7 +141,8 @@ class Leases:
         """
         held: dict[str, str] = {}
         sums: dict[str, float] = {}
-        owners = {name: self._owner(name) for name in self._records.names("*.json")}
+        names = self._records.names("*.json")
+        owners = {name: status.st_uid for name in names if (status := status_of(self.folder / name))}
         counts, me = Counter(owners.values()), os.getuid()
         due_s = time.monotonic() + _OTHERS_S
         for name in sorted(owners, key=lambda name: (owners[name] != me, counts[owners[name]])):
@@ -197,23 +199,14 @@ class Leases:
         found = (own.read(name, Lease, max_bytes=_MOST_BYTES) for name in own.names(f"*--{run_id}.json"))
         return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
-    def _owner(self, name: str) -> int | None:
-        """Return the owner of a file; None if it is gone."""
-        try:
-            return (self.folder / name).lstat().st_uid
-        except OSError:
-            return None
-
     def _holds(self, lease: Lease) -> bool:
-        if lease.handle is not None:
-            return self._is_live(lease.handle)
-        if lease.launcher.is_alive():
+        if lease.handle is None and lease.launcher.is_alive():
             return True
         try:
-            found = self._find(lease)
+            handle = lease.handle or self._find(lease)
+            return handle is not None and self._is_live(handle)
         except EngineUnavailableError:
-            return True  # as with a handle: nobody knows that it has ended
-        return found is not None and self._is_live(found)
+            return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
 
 
 def _holder(descriptor: int) -> str:
@@ -263,11 +256,8 @@ def handle_of(run: Run, host: Host) -> Handle | None:
         return None
     backend = table.backend(plan.backend, host, plan.engine)
     with run.lock("adopt"):
-        handle = run.handle()
-        if handle is None:
-            handle = backend.find(run.id, run.folder)
-            if handle is not None:
-                record_start(run, plan, backend, handle, host)
+        if (handle := run.handle()) is None and (handle := backend.find(run.id, run.folder)) is not None:
+            record_start(run, plan, backend, handle, host)
     return handle
 
 
@@ -308,17 +298,13 @@ def leases(host: Host) -> Leases:
         if traits is None or not traits.on_this_host:
             return False
         if not traits.isolates:
-            started = handle.started or ""
-            is_number = handle.id.isdigit() and started.isdigit()
-            return is_number and Process(int(handle.id), int(started)).is_alive()
+            pid, started = handle.id, handle.started or ""
+            return pid.isdigit() and started.isdigit() and Process(int(pid), int(started)).is_alive()
         if not _CONTAINER_ID.fullmatch(handle.id):
             return False
         if handle.engine is not None and not _is_own_engine(handle.engine):
             return True
-        try:
-            return state_of(handle, host).is_live
-        except EngineUnavailableError:
-            return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
+        return state_of(handle, host).is_live
 
     def find(lease: Lease) -> Handle | None:
         """Find a run whose launcher was killed before its note; remove one of ours that was made and never started."""

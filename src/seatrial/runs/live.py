@@ -21,6 +21,7 @@ from seatrial.receipt.values import percent, rate
 from seatrial.runs.run import Run, run_name
 from seatrial.runs.store import RunStore
 from seatrial.runs.watch import ensure_recorder
+from seatrial.system.files import status_of
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
@@ -125,10 +126,8 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
 
 def _is_fresh(run: Run) -> bool:
     """Return whether its events changed lately by the host's own clock, which is the one that wrote the file."""
-    try:
-        return time.time() - run.events_path.lstat().st_mtime <= LOOK_BACK_S
-    except OSError:
-        return False
+    status = status_of(run.events_path)
+    return status is not None and time.time() - status.st_mtime <= LOOK_BACK_S
 
 
 def _floats(step: Mapping[str, Any]) -> dict[str, float]:

@@ -169,14 +169,6 @@ def is_model(name: str, verb: Verb) -> bool:
     return name.lower().endswith(suffixes) and not name.endswith(_BESIDE)
 
 
-def the_one(files: Sequence[Path], verb: Verb) -> Path | None:
-    """Return the preferred one of several files; None if that is none, or several."""
-    for few in (files, *([path for path in files if path.suffix.lower() in group] for group in verb.preferred)):
-        if len(few) == 1:
-            return few[0]
-    return None
-
-
 #: A safetensors file is 8 bytes with the header's length, the header in JSON, and the tensors. Source: its format page.
 #: A hundred bytes describe a tensor.
 _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
@@ -299,7 +291,11 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
                 f"{shown}, {target.value}, trains no model", run=f"seatrial run digits && {verb.of('digits')}"
             )
         found = of_recipe(target.value, folder)
-        return replace(found, of_run=run.id, warnings=_written_since(run, receipt, found, verb))
+        # A later training may have replaced it: recipes save under one name.
+        if any(path.stat().st_mtime > receipt.header.judged_at + _SLACK_S for path in found.files):
+            since = f"{from_here(found.files[0])} was written after run {run.id} had ended"
+            found = replace(found, warnings=(f"{since}: it is {verb.done} as it is now",))
+        return replace(found, of_run=run.id)
     folders = [folder, project] if plan.job.models else [project]
     return replace(of_file(_saved_by(run, receipt, folders, verb), verb), of_run=run.id)
 
@@ -332,7 +328,8 @@ def _saved_by(run: Run, receipt: Receipt, folders: Sequence[Path], verb: Verb) -
             if started - _SLACK_S <= modified <= receipt.header.judged_at + _SLACK_S:
                 found[Path(entry.path)] = None
     saved = sorted(found)
-    if (one := the_one(saved, verb)) is not None:
+    preferred = (saved, *([path for path in saved if path.suffix.lower() in group] for group in verb.preferred))
+    if one := next((few[0] for few in preferred if len(few) == 1), None):
         return one
     if not saved:
         raise UsageError(
@@ -341,13 +338,6 @@ def _saved_by(run: Run, receipt: Receipt, folders: Sequence[Path], verb: Verb) -
         )
     names = ", ".join(from_here(path) for path in saved[:8])
     raise UsageError(f"Run {run.id} saved {len(saved)} models: {names}", run=verb.of(saved[0]))
-
-
-def _written_since(run: Run, receipt: Receipt, found: TrainedModel, verb: Verb) -> tuple[str, ...]:
-    """Warn if a later training has replaced the run's model: recipes save under one name."""
-    if all(path.stat().st_mtime <= receipt.header.judged_at + _SLACK_S for path in found.files):
-        return ()
-    return (f"{from_here(found.files[0])} was written after run {run.id} had ended: it is {verb.done} as it is now",)
 
 
 def _folder_error(folder: Path, verb: Verb) -> SeatrialError:

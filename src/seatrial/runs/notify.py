@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +108,9 @@ def _run(line: str, message: Mapping[str, Any], project: Path, env: Mapping[str,
 def _note(folder: Path, line: str) -> None:
     """Append a line to NOTES without control characters: it may hold a command's output."""
     plain = "".join(letter if letter.isprintable() else " " for letter in line)
-    try:
-        with os.fdopen(os.open(folder / NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-            file.write(f"{plain}\n")
-    except OSError:  # the record was deleted, or the disk is full: nobody is left to read it
-        pass
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    with suppress(OSError), os.fdopen(os.open(folder / NOTES, flags, 0o600), "a") as file:  # deleted, or a full disk
+        file.write(f"{plain}\n")
 
 
 def notes(folder: Path) -> list[str]:

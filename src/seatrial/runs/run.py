@@ -32,6 +32,7 @@ from seatrial.errors import SeatrialError, UntrustedPathError
 from seatrial.events import Event, EvidenceLog
 from seatrial.frames import PIPE
 from seatrial.system import nofollow
+from seatrial.system.files import status_of, write_atomically
 from seatrial.system.nofollow import files_below
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import as_typed
@@ -146,10 +147,8 @@ class Run:
 
     def started_at(self) -> float | None:
         """Return when its process or container was started, as Unix time; None before, while its image is made."""
-        try:
-            return (self.folder / "handle.json").lstat().st_mtime
-        except OSError:
-            return None
+        status = status_of(self.folder / "handle.json")
+        return status.st_mtime if status else None
 
     @property
     def input(self) -> Path:
@@ -245,11 +244,7 @@ class Run:
         ):
             for name in COPIED:
                 data = self.records.load(name, max_bytes=_MOST_PAGE_BYTES)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=descriptor)
-                with os.fdopen(os.open(name, flags, 0o644, dir_fd=descriptor), "wb") as file:
-                    file.write(data)
+                write_atomically(self.place / name, data, folder=descriptor)
 
 
 def run_name(run: Run) -> str | None:

@@ -71,8 +71,7 @@ def copy_models(run: Run, path: str, destination: Path, host: Host) -> list[str]
     from seatrial.backends.kubernetes.client import Cluster  # of no use to runs on this machine
     from seatrial.backends.kubernetes.objects import fetch
 
-    cluster = Cluster(host, plan.cluster.context, plan.cluster.namespace)
-    return fetch(cluster, plan.cluster, path, destination)
+    return fetch(Cluster(host, plan.cluster.context, plan.cluster.namespace), plan.cluster, path, destination)
 
 
 def remove(store: RunStore, run: Run, host: Host, *, force: bool = False) -> None:
@@ -105,9 +104,7 @@ def is_live(run: Run, host: Host) -> bool:
     if run.ended:
         return False
     handle = handle_of(run, host)
-    if handle is None:
-        return run.is_starting()
-    return state_of(handle, host).is_live
+    return run.is_starting() if handle is None else state_of(handle, host).is_live
 
 
 def prune(store: RunStore, host: Host, *, keep: int, dry_run: bool) -> Pruned:

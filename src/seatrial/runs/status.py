@@ -138,9 +138,7 @@ def _waiting(handle: Handle, host: Host) -> str | None:
     from seatrial.backends import table  # with the plan's models, which a list of ended runs needs not
     from seatrial.runs.leases import state_of
 
-    if not table.is_elsewhere(handle.backend):
-        return None
-    return state_of(handle, host).waiting
+    return state_of(handle, host).waiting if table.is_elsewhere(handle.backend) else None
 
 
 def _seconds_so_far(run: Run) -> float | None:

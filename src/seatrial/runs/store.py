@@ -18,6 +18,7 @@ from types import MappingProxyType
 from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, UsageError
 from seatrial.runs.run import LINKED, PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
+from seatrial.system.files import status_of
 from seatrial.system.host import Host
 from seatrial.system.project_files import is_project, project_root
 from seatrial.system.records import Folder, Process
@@ -46,10 +47,8 @@ def _planned(run: Run, in_second: Mapping[str, int]) -> float:
     """Return when the plan of one of several runs of a second was written; 0 for the only one of its second."""
     if in_second[run.id[:_STAMP]] < 2:
         return 0.0
-    try:
-        return (run.folder / "plan.json").lstat().st_mtime
-    except OSError:
-        return 0.0
+    status = status_of(run.folder / "plan.json")
+    return status.st_mtime if status else 0.0
 
 
 class RunStore:
@@ -141,13 +140,8 @@ class RunStore:
                     self.remove(run)
 
     def _make_place(self, run: Run) -> None:
-        with nofollow.folder(self.project, PLACE_FOLDER[0], make=True) as descriptor:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            try:
-                with os.fdopen(os.open(".gitignore", flags, 0o644, dir_fd=descriptor), "wb") as file:
-                    file.write(b"*\n")  # runs never end up in the user's repository
-            except FileExistsError:
-                pass
+        if not os.path.lexists(self.project / PLACE_FOLDER[0] / ".gitignore"):  # runs never end up in a repository
+            nofollow.write_inside(self.project, PLACE_FOLDER[0], ".gitignore", data=b"*\n")
         (run.folder / "home").mkdir()
         with nofollow.folder(self.project, *PLACE_FOLDER, run.id, "outputs", "checkpoints", make=True):
             pass

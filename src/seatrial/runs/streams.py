@@ -195,13 +195,11 @@ class _Relay(threading.Thread):
         """Open the pipe, once the agent has opened its end; None if the run has ended first."""
         while not self._done.is_set():
             try:
-                pipe = os.open(self._run.input, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                return os.open(self._run.input, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno != errno.ENXIO:
                     return None
                 time.sleep(_LOOK_S / 2)
-                continue
-            return pipe
         return None
 
     def _pass_on(self, pipe: int) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -184,11 +184,9 @@ def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def terminate_interrupts() -> Iterator[None]:
+def terminate_interrupts() -> AbstractContextManager[None]:
     """Raise KeyboardInterrupt for SIGTERM, too."""
-    with handled((signal.SIGTERM,), signal.default_int_handler):
-        yield
+    return handled((signal.SIGTERM,), signal.default_int_handler)
 
 
 @contextmanager
@@ -249,8 +247,7 @@ class Alerts:
             event = events.parse(line) if _FINDING in line else None
             if event is not None and event["source"] == "agent":
                 seen = next(iter(event.get("evidence") or []), None)
-                words = f"{event.get('severity')}: {event.get('message')}" + (f" ({seen})" if seen else "")
-                yield clean(words)
+                yield clean(f"{event.get('severity')}: {event.get('message')}" + (f" ({seen})" if seen else ""))
 
 
 #: Interval between looks. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.

@@ -42,8 +42,8 @@ class Completed:
     def last_line(self) -> str:
         """Return the last line with text: of stderr, else of stdout, else the exit code."""
         for text in (self.stderr, self.stdout):
-            if lines := text.split("\n") if text.strip() else []:
-                return next(line.strip() for line in reversed(lines) if line.strip())
+            if text.strip():
+                return text.rstrip().rpartition("\n")[2].strip()
         return f"exit code {self.exit_code} and no message"
 
 

@@ -26,6 +26,14 @@ class ArchiveFile(io.FileIO):
         return data
 
 
+def status_of(path: Path) -> os.stat_result | None:
+    """Return the status of what has this name, be it a link; None if nothing has it."""
+    try:
+        return path.lstat()
+    except (OSError, ValueError):  # a name too long, a null byte: no file has it
+        return None
+
+
 def write_atomically(path: Path, data: bytes, mode: int = 0o644, *, folder: int | None = None) -> None:
     """Write aside in the same folder, flush to the disk, rename over ``path``. Raises DiskError; the file stays then.
 
@@ -62,8 +70,7 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
 
 def in_the_way(folder: Path, error: OSError) -> str:
     """Return the command that shows why nothing can be written into a folder: its owner, or the free space."""
-    look = "ls -ld" if isinstance(error, PermissionError | NotADirectoryError) else "df -h"
-    return f"{look} {as_typed(folder)}"
+    return f"{'ls -ld' if isinstance(error, PermissionError | NotADirectoryError) else 'df -h'} {as_typed(folder)}"
 
 
 def require_writable(path: Path) -> None:

@@ -135,9 +135,8 @@ class Host:
         DiskError. Source: https://specifications.freedesktop.org/basedir-spec/latest/
         """
         candidates = self._cache_candidates()
-        for candidate in candidates:
-            if _is_usable(candidate):
-                return candidate
+        if (usable := next(filter(_is_usable, candidates), None)) is not None:
+            return usable
         raise DiskError(
             f"No cache folder is writable: {', '.join(map(str, candidates))} cannot be written",
             run="export XDG_CACHE_HOME=/path/to/your/folder",

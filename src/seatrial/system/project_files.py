@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError
+from seatrial.system.files import status_of
 from seatrial.system.nofollow import open_source, write_inside
 from seatrial.system.text import as_typed
 
@@ -96,11 +97,7 @@ def _has_table(path: Path, folder: Path) -> bool:
 
 def is_there(path: Path) -> bool:
     """Return whether something has this name, be it a link that leads nowhere: reading it reports what is wrong."""
-    try:
-        path.lstat()
-    except (OSError, ValueError):  # a name too long, a null byte: no file has it
-        return False
-    return True
+    return status_of(path) is not None
 
 
 def read_bytes(

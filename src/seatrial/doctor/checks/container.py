@@ -185,8 +185,7 @@ def _carries_driver(machine: Machine) -> Verdict:
     paths = inspection.still["libraries"]["driver"]
     inside = [path for path in paths if not path.startswith(mounted) and "stubs" not in path][:5]
     if inside:
-        fix = f"RUN rm -f {' '.join(inside)}   # in the Dockerfile"
-        return found("driver-libraries-in-image", inside, fix=fix)
+        return found("driver-libraries-in-image", inside, fix=f"RUN rm -f {' '.join(inside)}   # in the Dockerfile")
     return ok("it contains no driver library")
 
 

@@ -154,60 +154,46 @@ SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
 
 def toolkit_steps(machine: Machine) -> str:
     """Return this distribution's commands in one line. They need root and the network: doctor only prints them."""
-    return " && ".join(_toolkit_steps(machine))
-
-
-def _toolkit_steps(machine: Machine) -> tuple[str, ...]:
-    restart = (
-        "sudo snap restart docker"
-        if machine.docker is not None and machine.docker.snap
-        else "sudo systemctl restart docker"
-    )
-    config = " --config=/var/snap/docker/current/config/daemon.json" if "snap" in restart else ""
-    configure: tuple[str, ...] = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
-    if machine.docker is None:  # Podman takes CDI names
-        configure = (GENERATE_CDI,)
-    rpm = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo"
+    snap = machine.docker is not None and machine.docker.snap
+    config = f" --config={SNAP_DAEMON_JSON}" if snap else ""
+    restart = f"sudo {'snap' if snap else 'systemctl'} restart docker"
+    rpm, package = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo", "nvidia-container-toolkit"
     if machine.family in ("debian", "ubuntu"):
-        return (*_leave_old(machine), *_apt(), *configure)
-    if machine.family == "fedora":
+        install = (*_leave_old(machine), *_APT)
+    elif machine.family == "fedora":
         repo = f"curl -fsSL {rpm} | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo"
-        return (repo, "sudo dnf install -y nvidia-container-toolkit", *configure)
-    if machine.family == "suse":
-        install = "sudo zypper --gpg-auto-import-keys install -y nvidia-container-toolkit"
-        return (f"sudo zypper ar {rpm}", install, *configure)
-    if machine.family == "arch":
-        return ("sudo pacman -S --needed nvidia-container-toolkit", *configure)
-    return ("sudo seatrial doctor --write-cdi",)
+        install = (repo, f"sudo dnf install -y {package}")
+    elif machine.family == "suse":
+        install = (f"sudo zypper ar {rpm}", f"sudo zypper --gpg-auto-import-keys install -y {package}")
+    elif machine.family == "arch":
+        install = (f"sudo pacman -S --needed {package}",)
+    else:
+        return "sudo seatrial doctor --write-cdi"
+    configure = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
+    return " && ".join([*install, *((GENERATE_CDI,) if machine.docker is None else configure)])  # Podman's CDI names
 
 
-def _apt() -> tuple[str, ...]:
-    edit = f"s#deb https://#deb [signed-by={KEYRING}] https://#g"
-    return (
-        f"curl -fsSL {REPOSITORY}/gpgkey | sudo gpg --dearmor --yes -o {KEYRING}",
-        f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {shlex.quote(edit)} | sudo tee {LIST}",
-        "sudo apt-get update",
-        "sudo apt-get install -y nvidia-container-toolkit",
-    )
+_EDIT = shlex.quote(f"s#deb https://#deb [signed-by={KEYRING}] https://#g")
+_APT = (
+    f"curl -fsSL {REPOSITORY}/gpgkey | sudo gpg --dearmor --yes -o {KEYRING}",
+    f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {_EDIT} | sudo tee {LIST}",
+    "sudo apt-get update",
+    "sudo apt-get install -y nvidia-container-toolkit",
+)
+
+#: Begins of the list files of its earlier packages.
+_OLD = ("nvidia-docker", "libnvidia-container", "nvidia-container-runtime")
 
 
-def _leave_old(machine: Machine) -> tuple[str, ...]:
+def _leave_old(machine: Machine) -> list[str]:
     """Return commands that remove nvidia-docker2 and apt-key's key: their list files conflict with the new one."""
-    folder = "/etc/apt/sources.list.d"
-    old = [
-        name
-        for name in machine.names(folder)
-        if name.startswith(("nvidia-docker", "libnvidia-container", "nvidia-container-runtime"))
-    ]
-    commands: list[str] = []
-    status = machine.read("/var/lib/dpkg/status") or ""
-    if "\nPackage: nvidia-docker2\n" in f"\n{status}":
-        commands.append("sudo apt-get purge -y nvidia-docker2")
-    if old:
-        commands.append("sudo rm -f " + " ".join(f"{folder}/{name}" for name in old))
+    folder, status = "/etc/apt/sources.list.d", machine.read("/var/lib/dpkg/status") or ""
+    old = [f"{folder}/{name}" for name in machine.names(folder) if name.startswith(_OLD)]
+    commands = ["sudo apt-get purge -y nvidia-docker2"] if "\nPackage: nvidia-docker2\n" in f"\n{status}" else []
+    commands += [f"sudo rm -f {' '.join(old)}"] if old else []
     if any("nvidia" in name for name in machine.names("/etc/apt/trusted.gpg.d")):
         commands.append("sudo rm -f /etc/apt/trusted.gpg.d/*nvidia*")
-    return tuple(commands)
+    return commands
 
 
 def daemon_json_path(machine: Machine) -> str:

@@ -23,7 +23,7 @@ def _present(machine: Machine) -> Verdict:
         return ok("WSL 2: Windows's GPU behind /dev/dxg")
     if listed := machine.inventory.gpus:
         return ok(f"NVML lists {listed[0].name}; no GPU is visible on the PCI bus here (a container or sandbox)")
-    if not machine.shows_bus:
+    if not machine.names(PCI_FOLDER):  # a sandbox, or WSL
         return found(
             "no-gpu-on-bus",
             [f"{PCI_FOLDER}: empty or missing"],
@@ -42,9 +42,7 @@ def _answers(machine: Machine) -> Verdict:
         f"{PCI_FOLDER}/{gpu.address}/config reads ff ff ff ff" for gpu in machine.gpus_on_bus if not gpu.answers
     ]
     evidence += [fault for fault in machine.inventory.faults if "lost" in fault.lower()]
-    if evidence:
-        return found("gpu-lost", evidence + _xids(machine))
-    return ok("every GPU responds on the bus")
+    return found("gpu-lost", evidence + _xids(machine)) if evidence else ok("every GPU responds on the bus")
 
 
 def _xids(machine: Machine) -> list[str]:
@@ -112,11 +110,8 @@ def _signed(machine: Machine) -> Verdict:
 
 def _secure_boot(machine: Machine) -> bool:
     """Return True if the last byte of the EFI variable SecureBoot is 1. Source: UEFI specification, section 3.3."""
-    for name in machine.names(SECURE_BOOT):
-        if name.startswith("SecureBoot-"):
-            text = machine.read(f"{SECURE_BOOT}/{name}")
-            return text is not None and text.endswith("\x01")
-    return False
+    names = (name for name in machine.names(SECURE_BOOT) if name.startswith("SecureBoot-"))
+    return any((machine.read(f"{SECURE_BOOT}/{name}") or "").endswith("\x01") for name in names)
 
 
 @DRIVER.check(

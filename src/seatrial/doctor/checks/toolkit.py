@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.backends.containers.cdi import CDI_KIND, DEFAULT_SPEC_DIRS, CdiDevice, CdiSpecs, read_specs
-from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, unknown, worst
+from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.checks.engine import daemon_json_path, toolkit_steps
 from seatrial.doctor.machine import Machine
 from seatrial.findings.finding import GENERATE_CDI
@@ -44,8 +44,6 @@ def _daemon_json(machine: Machine) -> Verdict:
     path = daemon_json_path(machine)
     text = machine.read(path)
     if text is None:
-        if path in machine.unseen:
-            return unknown(f"{path} cannot be read: its runtimes and features are unknown")
         return skipped(f"no {path}: Docker's defaults")
     try:
         settings = json.loads(text) if text.strip() else {}
@@ -84,7 +82,9 @@ def _installed(machine: Machine) -> Verdict:
     if cdi := [name for name in docker.cdi_devices if name.startswith("nvidia.com/")]:
         return ok(f"no toolkit; Docker resolves {len(cdi)} CDI devices")
     cause = "The NVIDIA Container Toolkit is not installed: docker run --gpus fails"
-    needed = not _can_mount(machine) or any(gpu.mig for gpu in machine.inventory.gpus)
+    absent = any(line.startswith(("/dev/", "/proc/", "lib")) for line in machine.driver.missing)
+    can_mount = not absent and (machine.driver.gpus or machine.wsl)  # the driver by hand: every required file is there
+    needed = not can_mount or any(gpu.mig for gpu in machine.inventory.gpus)
     return found(
         "toolkit-missing",
         ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"],
@@ -92,12 +92,6 @@ def _installed(machine: Machine) -> Verdict:
         fix=toolkit_steps(machine),
         severity="error" if needed else "warning",
     )
-
-
-def _can_mount(machine: Machine) -> bool:
-    """Return True if seatrial can mount the driver by hand: every required file is there."""
-    absent = [line for line in machine.driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
-    return not absent and bool(machine.driver.gpus or machine.wsl)
 
 
 @TOOLKIT.check("runtime", "The daemon has the configured runtime", "runtime-unknown toolkit-missing")
@@ -172,8 +166,6 @@ def _cgroups(machine: Machine) -> Verdict:
     text = machine.read(TOOLKIT_CONFIG)
     engine = machine.docker if machine.docker is not None else machine.engine
     if text is None:
-        if TOOLKIT_CONFIG in machine.unseen:
-            return unknown(f"{TOOLKIT_CONFIG} cannot be read: whether the toolkit leaves cgroups alone is unknown")
         return skipped(f"no {TOOLKIT_CONFIG}")
     if engine is None:
         return skipped("no engine to compare with")
@@ -245,8 +237,7 @@ VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 
 def _generate_command(machine: Machine) -> str:
     """Return the command that writes a fresh spec here: NVIDIA's program if installed, else ours."""
-    ctk = machine.ask("nvidia-ctk", "--version")
-    return GENERATE_CDI if ctk else "sudo seatrial doctor --write-cdi"
+    return GENERATE_CDI if machine.ask("nvidia-ctk", "--version") else "sudo seatrial doctor --write-cdi"
 
 
 def _folders(machine: Machine) -> tuple[str, ...]:

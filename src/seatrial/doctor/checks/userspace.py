@@ -136,8 +136,7 @@ def _cuda(machine: Machine) -> Verdict:
         return found("libcuda-missing", [error], message=message, fix="sudo ldconfig")
     hidden = machine.host.env.get("CUDA_VISIBLE_DEVICES")
     if status in (0, 100) and count == 0 and hidden is not None:
-        evidence = [f"CUDA_VISIBLE_DEVICES={hidden!r} in this shell", error or "0 devices"]
-        return found("cuda-visible-devices", evidence)
+        return found("cuda-visible-devices", [f"CUDA_VISIBLE_DEVICES={hidden!r} in this shell", error or "0 devices"])
     if status == 100 and any(gpu.mig_current for gpu in machine.health):
         return found("mig-no-instances", [error])
     if status != 0:

@@ -116,13 +116,11 @@ def _curve(line: Line, style: str, at_x: Callable[[float], float], at_y: Callabl
         x, y = line.points[0]
         return f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5">{title}</circle>'
     path = "L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in line.points)
-    dots = (
-        line.points if scattered or (len(line.points) <= MAX_DOTS and not style.endswith((" faint", " plain"))) else ()
-    )
+    few = len(line.points) <= MAX_DOTS and not style.endswith((" faint", " plain"))
     marks = "".join(
         f'<circle class="{style}" cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="{3.4 if scattered else 2.2}"><title>'
         f"{escape(line.name)} {figure(y)} at {figure(x)}</title></circle>"
-        for x, y in dots
+        for x, y in (line.points if scattered or few else ())
     )
     return marks if scattered else f'<path class="curve {style}" d="M{path}">{title}</path>{marks}'
 
@@ -145,10 +143,9 @@ def _ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 def _short(value: float) -> str:
     """Return a tick's label."""
-    for scale, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= scale:
-            return f"{value / scale:.3g}{unit}"
-    return f"{value:.3g}"
+    units = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+    scale, unit = next((each for each in units if abs(value) >= each[0]), (1.0, ""))
+    return f"{value / scale:.3g}{unit}"
 
 
 def _labels(ticks: Sequence[float]) -> list[str]:

@@ -55,8 +55,7 @@ def _print(lines: Iterable[Text], console: Console) -> None:
     for line in lines:
         line.plain = line.plain.replace("\n", " ")  # a name cannot begin a line of the receipt
         if not unicode:
-            plain = line.plain.translate(_ASCII).encode("ascii", "replace").decode()
-            line = Text(plain, style=line.style)
+            line = Text(line.plain.translate(_ASCII).encode("ascii", "replace").decode(), style=line.style)
         console.print(line, soft_wrap=True, highlight=False)
 
 
@@ -121,7 +120,12 @@ def _section(title: str, blocks: Sequence[Block], width: int) -> Iterator[Text]:
 def _block(block: Block, width: int) -> Iterator[Text]:
     """Draw a block other than rows; bars, charts and logs are for pages."""
     if isinstance(block, Verdicts):
-        yield from _criteria(block, width)
+        for criterion in block.criteria:
+            if criterion.verdict != "not judged":
+                yield from _criterion(criterion, width)
+        mark, style = _MARKS["not judged"]
+        for reason, titles in block.open:
+            yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
     elif isinstance(block, Notices):
         for finding in block.findings:
             yield from _finding(finding, width)
@@ -139,16 +143,6 @@ def _table(rows: Sequence[Row], width: int) -> list[Text]:
     for row in rows:
         lines += _wrapped(row.short or row.value, f"    {row.label:<{column}}  ", width, dim=4 + column)
     return lines
-
-
-def _criteria(block: Verdicts, width: int) -> Iterator[Text]:
-    """Draw judged criteria one by one, and those that were not judged by reason."""
-    for criterion in block.criteria:
-        if criterion.verdict != "not judged":
-            yield from _criterion(criterion, width)
-    mark, style = _MARKS["not judged"]
-    for reason, titles in block.open:
-        yield from _wrapped(f"{'; '.join(titles)}: not judged, {reason}", f"{mark} ", width, style)
 
 
 def _criterion(criterion: Criterion, width: int) -> Iterator[Text]:

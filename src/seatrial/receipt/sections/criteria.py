@@ -20,6 +20,7 @@ from seatrial.job.keys import holds
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Block, Criterion, Section, Verdict, Verdicts
 from seatrial.receipt.values import clean, count, figure, quote
+from seatrial.system.files import status_of
 from seatrial.system.text import nearest
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class CriteriaSection(Section):
         ]
         if run.plan.job.target.kind == "recipe" and run.plan.job.target.value == "export":
             judges.append(("export-agrees", "Exported model agrees", _exported_model))
-        for name, condition in run.plan.job.criteria.metrics.items():
-            judges.append((f"metric-{name}", f"Metric {name}", _metric(name, condition)))
+        metrics = run.plan.job.criteria.metrics.items()
+        judges += [(f"metric-{name}", f"Metric {name}", _metric(name, condition)) for name, condition in metrics]
         return [as_criterion(run, *each) for each in judges]
 
     def blocks(self, receipt: Receipt) -> list[Block]:
@@ -283,11 +284,8 @@ def _candidates(folder: Path, patterns: tuple[str, ...], run_dir: Path) -> Itera
     else:  # glob, unlike Path.glob, takes absolute patterns too
         names = (folder / name for p in patterns for name in glob.iglob(p, root_dir=folder, recursive=True))  # noqa: PTH207
     for path in names:
-        try:
-            status = path.lstat()
-        except OSError:  # gone since
-            continue
-        if stat.S_ISREG(status.st_mode):  # a link leads to a file that is not this run's
+        status = status_of(path)  # None: gone since
+        if status and stat.S_ISREG(status.st_mode):  # a link leads to a file that is not this run's
             yield path, status.st_size, status.st_mtime
 
 

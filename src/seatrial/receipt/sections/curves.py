@@ -11,7 +11,7 @@ from seatrial.job.units import format_seconds
 from seatrial.receipt.reported import MAX_POINTS, PHASES, Point, ReportedSteps, significant, thin
 from seatrial.receipt.section import STEPS_PLOT, Block, Charts, LegendValue, Line, Plot, Section
 from seatrial.receipt.sections.steps import stacked_plot
-from seatrial.receipt.values import gpu_names
+from seatrial.receipt.values import gpu_names, grouped
 
 if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence, SampleFacts
@@ -62,20 +62,15 @@ class Curves(Section):
         plots = [plot for plot in receipt.plots if plot is not stacked]
         if not plots:
             return []
-        measured = receipt.measurements
-        window = None
-        if measured.window_start_s is not None and measured.window_s is not None:
-            window = (measured.window_start_s, measured.window_start_s + measured.window_s)
         values = {place: found for place, plot in enumerate(plots) if (found := values_in_window(receipt, plot))}
-        return [Charts(plots, values, window, window_note(receipt) if any(p.x == "seconds" for p in plots) else "")]
+        note = window_note(receipt) if any(plot.x == "seconds" for plot in plots) else ""
+        return [Charts(plots, values, receipt.measurements.window, note)]
 
 
 def _step_plots(steps: ReportedSteps) -> list[Plot]:
     """Return a plot for each metric, with train and test together."""
-    groups: dict[str, list[str]] = {}
-    for name in steps.series:
-        phase = next((p for p in PHASES if p and name.startswith(p) and len(name) > len(p)), "")
-        groups.setdefault(name[len(phase) :], []).append(name)
+    phases = ((next((p for p in PHASES if p and name.startswith(p) and name != p), ""), name) for name in steps.series)
+    groups = grouped((name.removeprefix(phase), name) for phase, name in phases)
     order = sorted(groups, key=lambda g: _FIRST_NAMES.index(g) if g in _FIRST_NAMES else len(_FIRST_NAMES))
     lines = {
         group: tuple(_line(name, steps.series[name]) for name in groups[group]) for group in order[:MAX_STEP_PLOTS]
@@ -154,10 +149,10 @@ def _line(name: str, points: Sequence[Point]) -> Line:
 def window_note(receipt: Receipt) -> str:
     """Describe the shaded window and the numbers of it; "" if there is none."""
     measured = receipt.measurements
-    if measured.window_start_s is None or measured.window_s is None:
+    if measured.window is None or measured.window_s is None:
         return ""
     name = "the time over which it served" if receipt.serving is not None else "the training window"
-    begin, end = (_at(seconds) for seconds in (measured.window_start_s, measured.window_start_s + measured.window_s))
+    begin, end = map(_at, measured.window)
     of_it = "The numbers above those charts and under Measured come from it" if measured.samples else _NO_SAMPLE
     begins = f", from {measured.window_begins}" if measured.window_begins else ""
     return f"Shaded: {name}, {begin} to {end} ({format_seconds(measured.window_s)}{begins}). {of_it}."
@@ -172,11 +167,10 @@ def values_in_window(receipt: Receipt, plot: Plot) -> list[LegendValue] | None:
     if plot.x != "seconds" or plot.id == STEPS_PLOT:
         return None
     word, best = ("peak", max) if plot.id in _PEAKS else ("mean", fmean)
-    begin_s, seconds = receipt.measurements.window_start_s, receipt.measurements.window_s
+    window = receipt.measurements.window
     found: list[LegendValue] = []
     for line, measured in zip(plot.lines, _measured(receipt.measurements, plot), strict=True):
-        known = begin_s is not None and seconds is not None
-        inside = [y for x, y in line.points if known and begin_s <= x <= begin_s + seconds]  # type: ignore[operator]
+        inside = [y for x, y in line.points if window and window[0] <= x <= window[1]]
         if measured is not None or inside:
             found.append((word, best(inside) if measured is None else measured))
         else:

@@ -148,9 +148,7 @@ def _trained_on_gpu(run: RunEvidence) -> Judgement:
 def _tried(run: RunEvidence, gpu: Gpu) -> bool:
     """Return whether the kernel that the plan requires was run on it."""
     check = run.plan.agent.check
-    return check not in FRAMEWORKS or any(
-        kernel.text("kind") == check for kernel in run.evidence.kernels.get(gpu.uuid, [])
-    )
+    return check not in FRAMEWORKS or check in [each.text("kind") for each in run.evidence.kernels.get(gpu.uuid, ())]
 
 
 def _kept_busy(run: RunEvidence) -> Judgement:

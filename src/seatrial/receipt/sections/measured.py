@@ -134,6 +134,13 @@ class Measurements(Record):
     gpu_memory: GpuMemory | None = None
     jax: JaxUse | None = None
 
+    @property
+    def window(self) -> tuple[float, float] | None:
+        """Return the begin and the end of the training window."""
+        if self.window_start_s is None or self.window_s is None:
+            return None
+        return self.window_start_s, self.window_start_s + self.window_s
+
 
 class MeasuredSection(Section):
     title = "Measured"
@@ -236,7 +243,8 @@ def measure(
     """Measure the run; GPUs in the order of ``uuids``, those in the plan. ``gpu_memory_bytes``: its limit."""
     printed = printed or Printed()
     own_words, work = printed.complement(evidence.steps, own=bool(evidence.written)), printed.progress
-    started, window, samples = evidence.target_started, evidence.window, evidence.window_samples
+    started, window = evidence.target_started, evidence.window
+    samples = [s for s in evidence.samples if window and window.start_s <= s.at_s <= window.end_s]
     energy_j, energy_from = _joules(evidence, uuids)
     cpu_cores = _values(samples, "cpu_cores")
     rss_bytes = evidence.exited.number("max_rss_bytes") if evidence.exited else None
@@ -296,19 +304,19 @@ _OF_GPUS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] = (
 def _joules(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Literal["counter", "power"] | None]:
     """Return the energy of all GPUs: the agents' own difference, else of the samples' counters, else from power."""
     reported = [mapping(finished.keys.get("energy_j")) for finished in evidence.all(AgentFinished)]
-    counted = [_sum(number(each.get(uuid)) for each in reported if uuid in each) for uuid in uuids]
+    counted = [total(number(each.get(uuid)) for each in reported if uuid in each) for uuid in uuids]
     if None in counted:
         counters = [
             [s.gpus[uuid]["energy_j"] for s in evidence.samples if "energy_j" in s.gpus.get(uuid, {})] for uuid in uuids
         ]
         counted = [each[-1] - each[0] if len(each) > 1 else None for each in counters]
     if all(joules is not None and joules >= 0 for joules in counted) and uuids:
-        return _sum(counted), "counter"
-    integrals = _sum(_integrated(evidence.power(uuid)) for uuid in uuids)
+        return total(counted), "counter"
+    integrals = total(_integrated(evidence.power(uuid)) for uuid in uuids)
     return integrals, None if integrals is None else "power"
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def total(values: Iterable[float | None]) -> float | None:
     """Add the values; None if one is unknown, or if there are none."""
     known = list(values)
     return None if not known or None in known else sum(value for value in known if value is not None)

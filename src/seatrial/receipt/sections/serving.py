@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Bars, Block, Record, Row, Rows, Section
+from seatrial.receipt.sections.measured import total
 from seatrial.receipt.values import count, energy, energy_short, figure, mapping, number, percent, rate
 
 if TYPE_CHECKING:
@@ -37,14 +38,10 @@ def _up_to(value: Any, most: float = _MOST_S) -> float | None:
     return result if result is not None and 0 <= result <= most else None
 
 
-def _table(value: Any, key: re.Pattern[str]) -> dict[str, int]:
-    """Return counts above zero under possible names."""
-    counted = {name: _count(each) for name, each in mapping(value).items() if key.fullmatch(name)}
-    return {name: each for name, each in counted.items() if each}
-
-
-def _statuses(value: Any) -> dict[str, int]:
-    return dict(sorted(_table(value, _STATUS).items())[:MAX_STATUSES])
+def _table(value: Any, key: re.Pattern[str], most: int | None = None) -> dict[str, int]:
+    """Return counts above zero under possible names, the first ``most`` in order."""
+    counted = sorted((name, _count(each)) for name, each in mapping(value).items() if key.fullmatch(name))
+    return dict([(name, each) for name, each in counted if each][:most])
 
 
 def _sizes(value: Any) -> Any:
@@ -60,6 +57,7 @@ def _sizes(value: Any) -> Any:
 Count = Annotated[int | None, BeforeValidator(_count)]
 Seconds = Annotated[float | None, BeforeValidator(_up_to)]
 Milliseconds = Annotated[float | None, BeforeValidator(lambda value: _up_to(value, 1000 * _MOST_S))]
+Statuses = Annotated[dict[str, int], BeforeValidator(lambda value: _table(value, _STATUS, MAX_STATUSES))]
 
 
 class ServedWeights(Record):
@@ -95,7 +93,7 @@ class ServingRecord(Record):
     url: str = Field(pattern=r"^http://[^\s\"'<>]+$")
     reported: bool = False
     requests: int = 0
-    errors: Annotated[dict[str, int], BeforeValidator(_statuses)] = Field(default_factory=dict)
+    errors: Statuses = Field(default_factory=dict)
     seconds: float = 0.0
     p50_ms: Milliseconds = None
     p95_ms: Milliseconds = None
@@ -217,9 +215,7 @@ def _energy_j(run: RunEvidence, served: Moment) -> float | None:
     if run.evidence.target_started is None or not run.expected:
         return None
     begin_s = ready_s(run.evidence, served)
-    each = [_of_gpu(run.evidence, gpu.uuid, begin_s, served.at_s) for gpu in run.expected]
-    known = [joules for joules in each if joules is not None]
-    return sum(known) if len(known) == len(each) else None
+    return total(_of_gpu(run.evidence, gpu.uuid, begin_s, served.at_s) for gpu in run.expected)
 
 
 def _of_gpu(evidence: Evidence, uuid: str, begin_s: float, end_s: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -11,10 +12,10 @@ from seatrial.events import AgentFinished, AgentStarted, AgentSummary, ReportRef
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.receipt.section import Record, Section
-from seatrial.receipt.values import count, items, mapping, short_uuid, whole
+from seatrial.receipt.values import count, grouped, items, mapping, short_uuid, whole
 
 if TYPE_CHECKING:
-    from seatrial.receipt.evidence import Evidence, Moment, RunEvidence
+    from seatrial.receipt.evidence import Evidence, RunEvidence
 
 #: A contradiction takes this many checks of the host without any process on a GPU, and samples of the agent with work
 #: on it: a context can come and go between two checks.
@@ -113,16 +114,13 @@ def lost_output_lines(run: RunEvidence) -> int:
 
 def _refused(evidence: Evidence) -> dict[str, int]:
     """Return type of evidence → reports of the target that posed as it."""
-    by_node: dict[float | None, list[Moment]] = {}
-    for moment in evidence.all(ReportRefused):
-        by_node.setdefault(moment.number("node"), []).append(moment)
-    found: dict[str, int] = {}
-    for moments in by_node.values():
+    found = Counter[str]()
+    for moments in grouped((each.number("node"), each) for each in evidence.all(ReportRefused)).values():
         totals = [moment for moment in moments if moment.keys.get("total") is True]
         for moment in totals[-1:] or moments:
             for claim, number in mapping(moment.keys.get("claims")).items():
-                found[str(claim)[:40]] = found.get(str(claim)[:40], 0) + max(0, whole(number) or 0)
-    return found
+                found[str(claim)[:40]] += max(0, whole(number) or 0)
+    return dict(found)
 
 
 def contradictions(run: RunEvidence) -> list[str]:

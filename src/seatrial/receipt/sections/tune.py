@@ -13,7 +13,7 @@ from seatrial.findings.finding import FIX, Finding
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Block, Record, Row, Rows, Section, Table
 from seatrial.receipt.sections.findings import pasteable
-from seatrial.receipt.values import count, figure, items, mapping, number, percent, text, whole
+from seatrial.receipt.values import count, figure, grouped, items, mapping, number, percent, text, whole
 
 if TYPE_CHECKING:
     from seatrial.job.plan import Plan
@@ -206,9 +206,7 @@ class Tune(Section):
         for key, value in tune.kept.items():
             places = ", ".join(tune.places.get(key, ()))
             rows.append(("by hand", (f"{places}: " if places else "") + by_hand[key].format(value)))
-        reasons: dict[str, list[str]] = {}
-        for name, why in tune.not_tried.items():
-            reasons.setdefault(why, []).append(name)
+        reasons = grouped((why, name) for name, why in tune.not_tried.items())
         rows += [("not tried", f"{', '.join(names)}: {why}") for why, names in reasons.items()]
         rows.append(("files", _files(tune.files)))
         return [Table(HEAD, _tried(tune), _WIDE), Rows([Row(label, value) for label, value in rows if value])]
