@@ -28,7 +28,7 @@ from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
-from seatrial.images.requirements.other_formats import read_environment, read_list
+from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
@@ -420,8 +420,7 @@ def further_lines(job: Job) -> Iterator[str]:
     """Yield ``image.requirements``, and the lines of the lists that it names as ``-r requirements.txt``."""
     for line in job.image.requirements:
         if line.startswith("-r "):
-            file = job.project / line[3:].strip()
-            yield from (read_environment(file) if file.suffix.startswith(".y") else read_list(file, job.project)).lines
+            yield from read_list(job.project / line[3:].strip(), job.project).lines
         else:
             yield checked_requirement(line, "seatrial.toml: image.requirements")
 

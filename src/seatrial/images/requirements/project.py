@@ -41,7 +41,6 @@ from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     READERS,
     own_dependencies,
-    read_environment,
     read_inline,
     read_list,
 )
@@ -51,7 +50,6 @@ from seatrial.images.requirements.pip_format import (
     canonical_name,
     parsed,
     read_requirements,
-    text_of,
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.job.reading.modules import FRAMEWORKS, empty_submodules, folder_of, is_folder, is_package
@@ -339,14 +337,14 @@ def _from_files(
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
     for name in shown:
         file, source = folder / name, shown[name]
-        if environment and name in LISTS and "@ file:///" in text_of(file, project):  # another machine's, frozen
+        if (
+            environment and name in LISTS and "@ file:///" in read_text(file, inside=project)
+        ):  # another machine's, frozen
             continue
         notes, found, page = "", None, None
-        if name.endswith(".txt"):
+        if name.endswith((".txt", ".yml", ".yaml")):
             found = read_list(file, project)
             notes += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
-        elif name.endswith((".yml", ".yaml")):
-            found = read_environment(file)
         elif name in READERS:
             found = READERS[name](file)
         elif name == "pixi.toml":
@@ -439,7 +437,7 @@ def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
     for name in ENVIRONMENT_FILES:
         if name != source and is_there(file := project / name):
             try:
-                python = read_environment(file).python
+                python = read_list(file, project).python
             except ConfigError:  # it is not what packages are taken from: whether it is right matters to conda alone
                 continue
             if len(python):
