@@ -23,7 +23,7 @@ from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreac
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
 from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
-from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
+from seatrial.images.resolve.explain import bounded, contradiction, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
@@ -323,7 +323,7 @@ class _PackageChoice:
                     self._refuse_missing(answer, request)
                 refused[python] = f"the packages do not fit together on Python {python}: {answer.cause}"
                 refusal = refusal or (answer, request)
-                at_odds |= requiring(answer.cause)
+                at_odds |= answer.requiring
             if self.own_base and python in refused:
                 note = f"{refused[python]}, and the base image has Python {python}"
                 return base, resolved, replace(self._locked(resolved, answer), warnings=(note,))

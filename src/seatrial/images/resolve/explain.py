@@ -23,11 +23,6 @@ from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 
 
-def requiring(cause: str) -> set[str]:
-    """Return the packages that uv's explanation names as dependents: ``x`` of ``x==1 depends on y<2``."""
-    return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
-
-
 def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
     """Return the guess that the answer is about, or None."""
     listed = map(canonical_name, needs.requirements.lines)

@@ -74,7 +74,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 10
+_FORMAT = 11
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -90,8 +90,8 @@ _Found = TypeVar("_Found")
 #: most sources read for what they require.
 _MOST_LISTED_BYTES, _MOST_EXCLUDED, _MOST_READ = 8_000_000, 40, 8
 
-#: Days before the day of a request from which on a wheel counts as old: a newer source may exist.
-_OLD_DAYS = 730
+#: Days before the day of a request from which on a wheel counts as old: a newer source may exist, or a newer wheel.
+_OLD_DAYS, _BEHIND_DAYS = 730, 365
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
@@ -292,22 +292,25 @@ class UvResolver:
         """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
+        early: tuple[str, ...] | None = None
         while True:
             exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
-                bounded = replace(request, constraints=(*request.constraints, *exact))
+                bounded = replace(request, constraints=(*request.constraints, *exact), early=early)
                 answer = self._compile(bounded, excluded, stand_ins)
             except CommandTimeoutError:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
+                if early is None and (early := self._early(request, answer)) is not None:
+                    continue
                 if request.dependencies and (newer := self._newer_sources(request, answer, excluded)):
                     excluded |= newer
                     continue
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 found = replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
-                dependent = newest is None and request.as_of and request.dependencies
+                dependent = newest is None and request.dependencies and not request.lowest
                 newest = self._behind(request, answer) if dependent else None
                 if not newest:
                     return found
@@ -315,6 +318,7 @@ class UvResolver:
                 continue
             if newest and isinstance(answer, Unsatisfiable):
                 at_odds = answer.named & newest.keys() or {*newest}
+                at_odds = at_odds - answer.requiring or at_odds  # hydra-core bounds omegaconf: that one is too new
                 if odd := at_odds - dict(request.named).keys() if request.named and not answer.filtered else ():
                     newest = {name: version for name, version in newest.items() if name not in odd}
                     continue
@@ -342,7 +346,14 @@ class UvResolver:
                 excluded[name] = answer
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
-        """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
+        """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}.
+
+        Without a day it is that of each package that is a year old: a dependency of its newer ones may lack a wheel.
+        """
+        if not request.as_of:
+            return {
+                name: at for name, (_, own, at) in self._old(request, lock, _BEHIND_DAYS) if Version(at) > Version(own)
+            }
         free, named = {name for name, day in request.dates if not day}, dict(request.named)
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
         rows = {each.name: each.version for each in _packages(self._newest(replace(request, preferred=())))}
@@ -366,22 +377,39 @@ class UvResolver:
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
         """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
-        since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=_OLD_DAYS)
-        old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
-        lines = map(Requirement, request.lines)
-        wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
-        open_ones = [name for name in old if name in wanted and name not in excluded and "==" not in str(wanted[name])]
-        alone = request.only(*(f"{name}{wanted[name]}" for name in open_ones))
-        found = _packages(self._newest(alone)) if open_ones else ()
-        open_ones = [each.name for each in found if old[each.name] == each.version]
-        newer = [f"{name}{wanted[name] & SpecifierSet(f'>{old[name]}')}" for name in open_ones[:_MOST_READ]]
+        old = self._old(request, lock, _OLD_DAYS)
+        last = [(name, wanted, own) for name, (wanted, own, at) in old if own == at and name not in excluded]
+        newer = [f"{name}{wanted & SpecifierSet(f'>{own}')}" for name, wanted, own in last[:_MOST_READ]]
         with ThreadPoolExecutor(_MOST_READ) as threads:
             sources = threads.map(lambda line: self.source(line, request), newer)
         return {
             name: f"{name}=={source.version}"
-            for name, source in zip(open_ones, sources, strict=False)
+            for (name, *_), source in zip(last, sources, strict=False)
             if source and not read_build(name, name, source.names, source.texts).compiles
         }
+
+    def _old(self, request: ResolveRequest, lock: Lock, days: int) -> list[tuple[str, tuple[SpecifierSet, str, str]]]:
+        """Return (name, (bounds, release, newest release with a wheel)) of open lines with a wheel older than these."""
+        since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=days)
+        old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
+        lines = map(Requirement, request.lines)
+        wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
+        open_ones = [name for name in old if name in wanted and "==" not in str(wanted[name])]
+        alone = request.only(*(f"{name}{wanted[name]}" for name in open_ones))
+        found = _packages(self._newest(alone)) if open_ones else ()
+        return [(each.name, (wanted[each.name], old[each.name], each.version)) for each in found]
+
+    def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
+        """Return the packages that stay at pre-releases; None unless a listed one has others, which uv passed over."""
+        early = [each.name for each in lock.packages if Version(each.version).is_prerelease]
+        lines = map(Requirement, request.lines)
+        listed: dict[str, SpecifierSet] = {
+            canonicalize_name(each.name): each.specifier for each in lines if not each.specifier.prereleases
+        }
+        alone = request.only(*(f"{name}{listed[name]}" for name in early if name in listed))
+        found = _packages(self._newest(alone)) if alone.lines and not request.prereleases else ()
+        stable = {each.name for each in found if not Version(each.version).is_prerelease}
+        return tuple(name for name in early if name not in stable) if stable else None
 
     def _to_lift(self, request: ResolveRequest, answer: Answer | str, *, every: bool) -> tuple[str, ...]:
         """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
@@ -404,7 +432,8 @@ class UvResolver:
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
             (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
-            (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
+            early = [f"{name}>=0a0" for name in request.early or ()]
+            (folder / "constraints.txt").write_text("\n".join([*request.constraints, *early, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
             preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred), **dict(request.named)}
@@ -415,6 +444,7 @@ class UvResolver:
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
             argv += ["--prerelease", "allow"] if request.prereleases else []
+            argv += ["--prerelease", "explicit"] if request.early is not None else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--overrides", "requirements.in"] if request.alone else []
