@@ -28,7 +28,7 @@ from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_plac
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names
+from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names, with_provided
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -100,6 +100,8 @@ def resolve_packages(
         return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     base, resolved, checked, needs = choice.made(base, resolved)
     request = choice.request(resolved)
+    if request and checked.lock:
+        needs = choice.needs = with_provided(resolver, request, needs, checked.lock)
     if needs.guessed and request and checked.lock:
         with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
             if (known := judged(resolver, request, needs, checked.names)) != needs:

@@ -358,6 +358,17 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     assert "imports strange: neither the project nor a package of that name has it" in missing
 
 
+@pytest.mark.parametrize(("module", "missing"), [("tn.chinese", False), ("tn.english", True), ("other", True)])
+def test_a_module_of_a_listed_wheel_with_another_name_is_not_missing(
+    plan: Any, index: Index, module: str, missing: bool
+) -> None:
+    index.holds("speechtext", "speechtext-1.0-py3-none-any.whl", {"tn/__init__.py": "", "tn/chinese/__init__.py": ""})
+    top = module.partition(".")[0]
+    script = ScriptFacts(imports=(top,), where={top: "train.py:2"}, modules={module: "train.py:2"})
+    warnings = plan("speechtext\n", script).warnings
+    assert [each.startswith(f"train.py:2 imports {top}") for each in warnings] == [True] * missing
+
+
 def test_a_pin_of_a_lock_file_that_the_index_lost_is_left_open(plan: Any) -> None:
     (plan.project / "pyproject.toml").write_text('[project]\nname = "x"\ndependencies = ["plain"]\n')
     (plan.project / "pdm.lock").write_text('[[package]]\nname = "six"\nversion = "1.0rc1"\n')
