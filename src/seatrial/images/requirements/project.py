@@ -19,6 +19,7 @@ from seatrial.images.requirements.imports import (
     elsewhere_in_the_project,
     guessed_package,
     in_empty_submodules,
+    is_known,
     is_listed,
     not_installed,
     packages_of_imports,
@@ -52,6 +53,7 @@ from seatrial.images.requirements.pip_format import (
     read_requirements,
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
+from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.reading.modules import FRAMEWORKS, empty_submodules, folder_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
@@ -144,7 +146,7 @@ def project_needs(
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
-        named={**named_releases(project, project), **named_releases(script_dir, project)},
+        named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
 
@@ -230,9 +232,13 @@ def _with_imported(
     if not missing or needs.requirements.hashed:
         return needs
     also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
-    notes = (note for note in shown if note.split(" ", 2)[2] in missing.values())
-    why = "; ".join((f"the target also imports {also_imported}", *notes))
-    return needs.changed(needs.requirements.plus(*dict.fromkeys(missing.values())), why=why)
+    notes = [note.split(" ", 2) for note in shown if note.split(" ", 2)[2] in missing.values()]
+    why = "; ".join((f"the target also imports {also_imported}", *map(" ".join, notes)))
+    exact = ((line, place, *pin) for place, _, line in notes for pin in pinned(bare([line], builds=False), ""))
+    own = {line: (name, at, place) for line, place, name, at in exact if is_known(name)}
+    lines = dict.fromkeys(own[line][0] if line in own else line for line in missing.values())
+    named = {name: (at, place) for name, at, place in own.values()}  # beside a list, a page's release is a preference
+    return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:

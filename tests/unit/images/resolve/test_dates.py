@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from package_indexes import Index, serving
+from seatrial.job.script import ScriptFacts
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
 BUILD = {"setup.py": "", "pyproject.toml": "[build-system]\nrequires = []\n"}
@@ -179,3 +180,14 @@ def test_a_package_is_not_older_for_a_dependency_without_a_wheel(plan: Any) -> N
     made = plan("config\nsix")
     assert {"config==2.0", "six==1.10"} <= {*"\n".join(made.context_texts.values()).split()}
     assert plan.chosen("from source") == ["built"]
+
+
+@pytest.mark.parametrize(("listed", "installed"), [("tqdm", "1.0"), ("tqdm==2.0", "2.0")])
+def test_a_release_that_a_page_installs_gives_way_to_the_list(plan: Any, listed: str, installed: str) -> None:
+    for version in ("1.0", "2.0"):
+        for name in ("tqdm", "xformers"):
+            plan.index.has(name, f"{name}-{version}-py3-none-any.whl")
+        plan.index.needs[f"xformers-{version}"] = (f"tqdm=={version}",)
+    (plan.project / "README.md").write_text("```\npip install xformers==1.0\n```\n")
+    script = ScriptFacts(imports=("tqdm", "xformers"), where={"xformers": "train.py:1"})
+    assert f"xformers=={installed}" in "\n".join(plan(listed, script).context_texts.values())
