@@ -21,7 +21,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
-from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row
+from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row, with_releases
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
 from seatrial.images.resolve.explain import bounded, contradiction, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
@@ -92,6 +92,9 @@ def resolve_packages(
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
     if first := choice.request(resolved):
         choice.needs = needs = limited(resolver, first, needs)
+        with suppress(ConfigError, GpuContractError):  # the list fits the head alone
+            if (taken := with_releases(resolver, first, needs)) != needs:
+                return resolve_packages(resolver, job, taken, barred, choose, own_base=own_base)
         rows = ((name, at, needs.requirements.of(name)) for name, at in first.named)
         choice.further = {
             f"{name}=={at}" for name, at, own in rows if own and all(at in each.specifier for each in own)

@@ -191,3 +191,15 @@ def test_a_release_that_a_page_installs_gives_way_to_the_list(plan: Any, listed:
     (plan.project / "README.md").write_text("```\npip install xformers==1.0\n```\n")
     script = ScriptFacts(imports=("tqdm", "xformers"), where={"xformers": "train.py:1"})
     assert f"xformers=={installed}" in "\n".join(plan(listed, script).context_texts.values())
+
+
+@pytest.mark.parametrize(("bound", "installed"), [("six", "peft==0.1"), ("six>1.17", "git+https://")])
+def test_a_repository_without_a_commit_is_of_the_day_of_the_pins_if_that_fits(
+    plan: Any, bound: str, installed: str
+) -> None:
+    for version, day in (("0.1", "2020-02-01"), ("0.9", "2024-01-01")):
+        plan.index.has("peft", file := f"peft-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    plan.index.needs["peft-0.1"] = (bound,)
+    texts = plan("brings==1.0\ngit+https://github.com/huggingface/peft.git\n").context_texts.values()
+    assert installed in "\n".join(texts)
