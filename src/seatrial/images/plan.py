@@ -16,7 +16,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.accelerators import for_nvidia, without_use
+from seatrial.images.accelerators import for_nvidia, without_code, without_use
 from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
 from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.size import disk_choice, size_choice
@@ -95,7 +95,9 @@ def plan_image(
     prepared = partial(_prepared, job, script, machine, cpu_only)
     base, resolved, checked, needs, old_calls = _of_list_or_imports(choose, prepared, day_of(job), resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
+    idle = (
+        () if cpu_only else (*without_use(job, script, needs, resolved, checked), *without_code(machine, checked.lock))
+    )
     lines = resolved.requirements.lines
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=lines)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
