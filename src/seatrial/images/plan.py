@@ -95,9 +95,7 @@ def plan_image(
     prepared = partial(_prepared, job, script, machine, cpu_only)
     base, resolved, checked, needs, old_calls = _of_list_or_imports(choose, prepared, day_of(job), resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    idle = (
-        () if cpu_only else (*without_use(job, script, needs, resolved, checked), *without_code(machine, checked.lock))
-    )
+    idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
     lines = resolved.requirements.lines
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=lines)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
@@ -119,6 +117,7 @@ def plan_image(
         *own_code.choices,
         *slimming.choices,
     )
+    idle = (*idle, *without_code(machine, checked.lock))
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     if resolver and resolver.late and resolver.late[0] not in "".join(warnings):
         warnings += (f"{resolver.late[0]}: with its answers the packages may differ",)

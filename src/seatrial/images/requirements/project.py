@@ -234,10 +234,9 @@ def _with_imported(
     also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
     notes = [note.split(" ", 2) for note in shown if note.split(" ", 2)[2] in missing.values()]
     why = "; ".join((f"the target also imports {also_imported}", *map(" ".join, notes)))
-    exact = ((line, place, *pin) for place, _, line in notes for pin in pinned(bare([line], builds=False), ""))
-    own = {line: (name, at, place) for line, place, name, at in exact if is_known(name)}
-    lines = dict.fromkeys(own[line][0] if line in own else line for line in missing.values())
-    named = {name: (at, place) for name, at, place in own.values()}  # beside a list, a page's release is a preference
+    exact = {line: pin for *_, line in notes for pin in pinned(bare([line], builds=False), "") if is_known(pin[0])}
+    lines = dict.fromkeys(exact[line][0] if line in exact else line for line in missing.values())
+    named = {exact[line][0]: (exact[line][1], place) for place, _, line in notes if line in exact}  # the list decides
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
@@ -263,18 +262,14 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
     return {name: folders[package] for name, package in packages_of.items() if package in folders}
 
 
-def _split(text: str) -> tuple[str, str]:
-    requirement = Requirement(text)
-    return requirement.name, str(requirement.specifier)
-
-
 def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
     """Add bounds without which the target fails; ``known``: import name → package. Raises ConfigError: another pin."""
     mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
     if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
         other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
         needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
-    for (module, bound), where in ((_split(each), place) for each, place in script.asserted.items()):
+    for asserted, where in ((Requirement(each), place) for each, place in script.asserted.items()):
+        module, bound = asserted.name, str(asserted.specifier)
         package, lines = known.get(module, module), needs.requirements.lines
         named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
         wanted = next(filter(None, map(parsed, named)), None)
@@ -343,10 +338,8 @@ def _from_files(
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
     for name in shown:
         file, source = folder / name, shown[name]
-        if (
-            environment and name in LISTS and "@ file:///" in read_text(file, inside=project)
-        ):  # another machine's, frozen
-            continue
+        if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
+            continue  # another machine's, frozen
         notes, found, page = "", None, None
         if name.endswith((".txt", ".yml", ".yaml")):
             found = read_list(file, project)

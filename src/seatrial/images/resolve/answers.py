@@ -11,6 +11,8 @@ from packaging.utils import canonicalize_name
 
 from seatrial.images.sources import PackageSource
 
+_DEPENDENT = re.compile(r"([A-Za-z][\w.-]*\w)(?:\[[\w,-]*\])?(?:[<>=]\S+)? depends? on")
+
 
 @dataclass(frozen=True)
 class ResolveRequest:
@@ -110,12 +112,7 @@ class Unsatisfiable:
     @property
     def requiring(self) -> set[str]:
         """Return the packages that the explanation names as dependents: ``x`` of ``x==1 depends on y<2``."""
-        return set(
-            map(
-                canonicalize_name,
-                re.findall(r"([A-Za-z][\w.-]*\w)(?:\[[\w,-]*\])?(?:[<>=]\S+)? depends? on", self.cause),
-            )
-        )
+        return set(map(canonicalize_name, _DEPENDENT.findall(self.cause)))
 
 
 @dataclass(frozen=True)

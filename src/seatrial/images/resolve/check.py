@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -90,30 +91,29 @@ def resolve_packages(
     if resolver is None:
         return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    again = partial(resolve_packages, resolver, job, barred=barred, choose=choose, own_base=own_base)
     if first := choice.request(resolved):
         choice.needs = needs = limited(resolver, first, needs)
         with suppress(ConfigError, GpuContractError):  # the list fits the head alone
             if (taken := with_releases(resolver, first, needs)) != needs:
-                return resolve_packages(resolver, job, taken, barred, choose, own_base=own_base)
+                return again(taken)
         rows = ((name, at, needs.requirements.of(name)) for name, at in first.named)
         choice.further = {
             f"{name}=={at}" for name, at, own in rows if own and all(at in each.specifier for each in own)
         }
     if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
-        return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
+        return again(known)
     base, resolved, checked, needs = choice.made(base, resolved)
     request = choice.request(resolved)
     if request and checked.lock:
         needs = choice.needs = with_provided(resolver, request, needs, checked.lock)
-    if needs.guessed and request and checked.lock:
         with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
-            if (known := judged(resolver, request, needs, checked.names)) != needs:
-                return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
-    if request and checked.lock:
+            if needs.guessed and (known := judged(resolver, request, needs, checked.names)) != needs:
+                return again(known)
         known, notes = with_names(resolver, request, needs, checked.lock)
         with suppress(ConfigError, GpuContractError):
             if known != needs:
-                return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
+                return again(known)
         checked = replace(checked, warnings=(*checked.warnings, *notes))
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))

@@ -384,10 +384,7 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
 
 
 def _with_partners(found: Requirements, stack: Stack) -> Requirements:
-    """Return the requirements with torch's open partners at its release.
-
-    torchaudio from 2.9 on requires no torch itself, and torchvision 0.1, a source, requires none of a pillow.
-    """
+    """Return the requirements with torch's open partners at its release: old and new ones require no torch."""
     wheel = stack.wheel if stack.wheel and stack.wheel.framework == "torch" else None
     releases = {each: partner_release(wheel, each) for each in PARTNERS["torch"]} if wheel else {}
     open_ones = {each for each in releases if any(not (own.specifier or own.url) for own in found.of(each))}

@@ -346,14 +346,10 @@ class UvResolver:
                 excluded[name] = answer
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
-        """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}.
-
-        Without a day it is that of each package that is a year old: a dependency of its newer ones may lack a wheel.
-        """
+        """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
         if not request.as_of:
-            return {
-                name: at for name, (_, own, at) in self._old(request, lock, _BEHIND_DAYS) if Version(at) > Version(own)
-            }
+            old = _older(lock, request, _BEHIND_DAYS)  # a dependency of a newer one may lack a wheel
+            return {name: at for name, (_, at) in self._apart(request, old).items() if Version(at) > Version(old[name])}
         free, named = {name for name, day in request.dates if not day}, dict(request.named)
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
         rows = {each.name: each.version for each in _packages(self._newest(replace(request, preferred=())))}
@@ -377,38 +373,32 @@ class UvResolver:
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
         """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
-        old = self._old(request, lock, _OLD_DAYS)
-        last = [(name, wanted, own) for name, (wanted, own, at) in old if own == at and name not in excluded]
-        newer = [f"{name}{wanted & SpecifierSet(f'>{own}')}" for name, wanted, own in last[:_MOST_READ]]
+        old = _older(lock, request, _OLD_DAYS)
+        apart = ((name, *row) for name, row in self._apart(request, old).items() if name not in excluded)
+        last = [(name, wanted) for name, wanted, at in apart if at == old[name]]
+        newer = [f"{name}{wanted & SpecifierSet(f'>{old[name]}')}" for name, wanted in last[:_MOST_READ]]
         with ThreadPoolExecutor(_MOST_READ) as threads:
             sources = threads.map(lambda line: self.source(line, request), newer)
         return {
             name: f"{name}=={source.version}"
-            for (name, *_), source in zip(last, sources, strict=False)
+            for (name, _), source in zip(last, sources, strict=False)
             if source and not read_build(name, name, source.names, source.texts).compiles
         }
 
-    def _old(self, request: ResolveRequest, lock: Lock, days: int) -> list[tuple[str, tuple[SpecifierSet, str, str]]]:
-        """Return (name, (bounds, release, newest release with a wheel)) of open lines with a wheel older than these."""
-        since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=days)
-        old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
+    def _apart(self, request: ResolveRequest, names: Iterable[str]) -> dict[str, tuple[SpecifierSet, str]]:
+        """Return listed, open package → (bounds, the newest release with a wheel, whatever it requires) of these."""
         lines = map(Requirement, request.lines)
-        wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
-        open_ones = [name for name in old if name in wanted and "==" not in str(wanted[name])]
-        alone = request.only(*(f"{name}{wanted[name]}" for name in open_ones))
-        found = _packages(self._newest(alone)) if open_ones else ()
-        return [(each.name, (wanted[each.name], old[each.name], each.version)) for each in found]
+        wanted: dict[str, SpecifierSet]
+        wanted = {canonicalize_name(each.name): each.specifier for each in lines if "==" not in str(each.specifier)}
+        alone = request.only(*(f"{name}{wanted[name]}" for name in names if name in wanted))
+        found = _packages(self._newest(alone)) if alone.lines else ()
+        return {each.name: (wanted[each.name], each.version) for each in found}
 
     def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
         """Return the packages that stay at pre-releases; None unless a listed one has others, which uv passed over."""
         early = [each.name for each in lock.packages if Version(each.version).is_prerelease]
-        lines = map(Requirement, request.lines)
-        listed: dict[str, SpecifierSet] = {
-            canonicalize_name(each.name): each.specifier for each in lines if not each.specifier.prereleases
-        }
-        alone = request.only(*(f"{name}{listed[name]}" for name in early if name in listed))
-        found = _packages(self._newest(alone)) if alone.lines and not request.prereleases else ()
-        stable = {each.name for each in found if not Version(each.version).is_prerelease}
+        apart = {} if request.prereleases else self._apart(request, early)
+        stable = {name for name, (wanted, at) in apart.items() if not (wanted.prereleases or Version(at).is_prerelease)}
         return tuple(name for name in early if name not in stable) if stable else None
 
     def _to_lift(self, request: ResolveRequest, answer: Answer | str, *, every: bool) -> tuple[str, ...]:
@@ -507,6 +497,11 @@ def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[s
         return replace(request, as_of="", dates=()) if "*" in later else replace(request, as_of=after)
     own = dict(request.dates)
     return request.dated(*names).dated(*(name for name in names if name not in own), as_of=after)
+
+
+def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
+    since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=days)
+    return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
 
 
 def _packages(answer: Answer) -> tuple[LockedPackage, ...]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -94,22 +94,16 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
 
 def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock) -> Needs:
     """Return the needs without warnings of modules that the wheel of a package with another name has."""
+    tops = {each for each, _ in needs.absent.values()}
+    modules = {each: [each, *(name for name in needs.names if name.startswith(f"{each}."))] for each in tops}
     listed = set(map(canonical_name, needs.requirements.lines))
-    modules = {
-        each: [each, *(name for name in needs.names if name.startswith(f"{each}."))]
-        for each, _ in needs.absent.values()
-    }
-    names = [name for few in modules.values() for name in few]
-    others = (each for each in lock.packages if any(each.sha256) and not is_known(each.name))
+    others = [each for each in lock.packages if any(each.sha256) and not is_known(each.name)] if tops else []
     first = sorted(others, key=lambda each: each.name not in listed)[:_MOST_PACKAGES]
-    lacked = resolver.names(request, dict.fromkeys(first, names)) if names else {}
-    found = {each for each, few in modules.items() if any({*few}.isdisjoint(row.names) for row in lacked.values())}
+    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values())))).values()
+    found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked)}
     gone = {warning for warning, (each, _) in needs.absent.items() if each in found}
-    return replace(
-        needs,
-        warnings=tuple(each for each in needs.warnings if each not in gone),
-        guessed={name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone},
-    )
+    guessed = {name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone}
+    return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
 
 
 def with_names(

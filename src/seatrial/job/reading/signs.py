@@ -63,8 +63,7 @@ _LONGEST_PATH = 200
 MOST_PARTS = 20
 
 LIGHTNING_1, _TRAINER_OF_1 = SETS["lightning-1"], SETS["trainer-1"]
-#: Models and attention that transformers compiles without being asked. Source: modeling_modernbert.py 4.48,
-#: _maybe_set_compile; integrations/flex_attention.py.
+#: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
 COMPILES = re.compile(r"[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention", re.IGNORECASE)
 
 #: Kinds of nodes that can be a sign of something; most are not.
