@@ -149,6 +149,6 @@ def test_a_release_without_code_for_the_gpu_is_named(tmp_path: Path, release: st
     with serving() as index:
         for name, version in (("bitsandbytes", release), ("torch", "2.13.0"), ("numpy", "2.3.0")):
             index.has(name, f"{name}-{version}-py3-none-any.whl")
-        said = plan(tmp_path, "import torch\n", f"torch\nbitsandbytes=={release}\n", index=index, machine=gpu)
+        shown = plan(tmp_path, "import torch\n", f"torch\nbitsandbytes=={release}\n", index=index, machine=gpu)
     note = "bitsandbytes 0.35.0 has code only for GPUs before sm_90: require bitsandbytes>=0.37.0"
-    assert (note in said) is warns
+    assert (note in shown) is warns

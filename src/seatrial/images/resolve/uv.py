@@ -386,7 +386,7 @@ class UvResolver:
         }
 
     def _apart(self, request: ResolveRequest, names: Iterable[str]) -> dict[str, tuple[SpecifierSet, str]]:
-        """Return listed, open package → (bounds, the newest release with a wheel, whatever it requires) of these."""
+        """Return listed, open package → (bounds, the newest release with a wheel, of all that there are) of these."""
         lines = map(Requirement, request.lines)
         wanted: dict[str, SpecifierSet]
         wanted = {canonicalize_name(each.name): each.specifier for each in lines if "==" not in str(each.specifier)}
