@@ -397,7 +397,7 @@ class UvResolver:
     def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
         """Return the packages that stay at pre-releases; None unless a listed one has others, which uv passed over."""
         early = [each.name for each in lock.packages if Version(each.version).is_prerelease]
-        apart = {} if request.prereleases else self._apart(request, early)
+        apart = self._apart(request, early) if request.dependencies and not request.prereleases else {}
         stable = {name for name, (wanted, at) in apart.items() if not (wanted.prereleases or Version(at).is_prerelease)}
         return tuple(name for name in early if name not in stable) if stable else None
 
