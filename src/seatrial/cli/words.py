@@ -135,11 +135,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     long = [] if absent else [word for word in theirs if word[:2] == "--"]
     similar = {word for word in long if difflib.get_close_matches(word, known, n=1, cutoff=0.8)}
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
-        dockers = {*" ".join(read_table("docker.json")["run"]).split(), "-it"}
-        similar |= {each for each in theirs if each[:1] == "-" and f"-{each}" in known} | {
-            *long,
-            "-it",
-        } & theirs & dockers
+        others = {*" ".join(read_table("docker.json")["run"]).split(), "-it", *(name[1:] for name in known)}
+        similar |= {word for word in theirs & others if word[:1] == "-" and len(word) > 2}
     if ours or similar:
         texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
     if similar or absent:

@@ -6,13 +6,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from packaging.version import Version
+
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, canonical_name
+from seatrial.images.resolve.answers import Lock
 from seatrial.images.resolve.check import Checked
 from seatrial.images.resolve.framework import PACKAGES, Resolved
 from seatrial.job.model import Job
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import table
+from seatrial.stack.machine import TargetMachine
 from seatrial.system.project_files import read_sources
 
 #: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
@@ -53,6 +57,15 @@ def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved,
     if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
         raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
     return (f"{message}; --gpus none leaves it to other runs",)
+
+
+def without_code(machine: TargetMachine | None, lock: Lock | None) -> Iterator[str]:
+    """Yield a warning of each package whose release is older than the first with code for the machine's GPUs."""
+    at = {each.name: each.version for each in lock.packages} if lock else {}
+    newest = max(map(Version, machine.capabilities), default=Version("0")) if machine else Version("0")
+    for name, (sm, first) in table("source_builds")["first_code"].items():
+        if newest >= Version(sm) and Version(at.get(name, first)) < Version(first):
+            yield f"{name} {at[name]} has code only for GPUs before sm_{sm.replace('.', '')}: require {name}>={first}"
 
 
 def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:

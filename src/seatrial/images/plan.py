@@ -16,7 +16,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.accelerators import for_nvidia, without_use
+from seatrial.images.accelerators import for_nvidia, without_code, without_use
 from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
 from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.size import disk_choice, size_choice
@@ -28,7 +28,7 @@ from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
 from seatrial.images.requirements.imports import still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
-from seatrial.images.requirements.other_formats import read_environment, read_list
+from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
 from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
@@ -117,6 +117,7 @@ def plan_image(
         *own_code.choices,
         *slimming.choices,
     )
+    idle = (*idle, *without_code(machine, checked.lock))
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     if resolver and resolver.late and resolver.late[0] not in "".join(warnings):
         warnings += (f"{resolver.late[0]}: with its answers the packages may differ",)
@@ -421,8 +422,7 @@ def further_lines(job: Job) -> Iterator[str]:
     """Yield ``image.requirements``, and the lines of the lists that it names as ``-r requirements.txt``."""
     for line in job.image.requirements:
         if line.startswith("-r "):
-            file = job.project / line[3:].strip()
-            yield from (read_environment(file) if file.suffix.startswith(".y") else read_list(file, job.project)).lines
+            yield from read_list(job.project / line[3:].strip(), job.project).lines
         else:
             yield checked_requirement(line, "seatrial.toml: image.requirements")
 

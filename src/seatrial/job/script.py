@@ -19,7 +19,7 @@ from seatrial.job.own_workload import blocked_mount, env_of, own_container_of, r
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
-from seatrial.job.reading.signs import NAMED
+from seatrial.job.reading.signs import COMPILES, NAMED
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
@@ -359,7 +359,8 @@ def _compiles(reading: ProjectReading, arguments: Sequence[str]) -> str | None:
     flag = seen.get("compile-flag", "").rpartition(" ")[2]
     lacks_flag = flag != "" and flag not in arguments and "torch-compile" not in reading.certain_signs
     off = lacks_flag or _NOT_COMPILED.search(typed)
-    return seen.get("compiler") or (None if off else seen.get("torch-compile"))
+    model = COMPILES.search(typed)
+    return seen.get("compiler") or (model and model[0]) or (None if off else seen.get("torch-compile"))
 
 
 def _how_it_starts(reading: ProjectReading, imports: dict[str, str]) -> tuple[str | None, str | None]:

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -127,10 +128,10 @@ def read_bytes(
 
 
 def read_text(path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES) -> str:
-    """Read the whole file, which must be UTF-8; a byte order mark is left out. Raises as ``read_bytes``."""
+    """Read UTF-8, or UTF-16 of a Windows shell, without a byte order mark. Raises as ``read_bytes``."""
     data = read_bytes(path, inside=inside, limit_bytes=limit_bytes)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {as_typed(path)}") from None

@@ -140,3 +140,15 @@ def test_a_script_that_starts_programs_or_names_modules_is_warned_alone(
 ) -> None:
     text = f"import numpy, {door}\n"
     assert "computes on a GPU" in plan(tmp_path, text, "numpy\n", gpus="1", index=numpy_alone)
+
+
+@pytest.mark.parametrize(
+    ("release", "gpu", "warns"), [("0.35.0", "h100", True), ("0.37.0", "h100", False), ("0.35.0", "a100", False)]
+)
+def test_a_release_without_code_for_the_gpu_is_named(tmp_path: Path, release: str, gpu: str, warns: bool) -> None:
+    with serving() as index:
+        for name, version in (("bitsandbytes", release), ("torch", "2.13.0"), ("numpy", "2.3.0")):
+            index.has(name, f"{name}-{version}-py3-none-any.whl")
+        shown = plan(tmp_path, "import torch\n", f"torch\nbitsandbytes=={release}\n", index=index, machine=gpu)
+    note = "bitsandbytes 0.35.0 has code only for GPUs before sm_90: require bitsandbytes>=0.37.0"
+    assert (note in shown) is warns

@@ -48,6 +48,11 @@ def test_needs_of_a_project(tmp_path: Path, name: str) -> None:
     assert all(re.search(re.escape(part), "\n".join(found.warnings)) for part in row.get("warns", ()))
 
 
+def test_a_conda_environment_in_utf_16_is_read(tmp_path: Path) -> None:
+    (tmp_path / "environment.yml").write_bytes("dependencies:\r\n  - pytorch=2.0.1\r\n".encode("utf-16"))
+    assert project_needs(tmp_path, ScriptFacts(), tmp_path).requirements.lines == ("torch==2.0.1",)
+
+
 def test_a_list_that_is_a_link_within_the_project(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "requirements.txt").write_text("scipy\n")

@@ -271,6 +271,7 @@ FLAG = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--compil
         (FLAG, "--compile", True),
         (FLAG + "\nmodel = torch.compile(model)", "", True),
         (FLAG + "\nimport triton", "", True),
+        (FLAG, "--model=answerdotai/ModernBERT-base", True),
     ],
 )
 def test_an_argument_decides_on_torch_compile(tmp_path: Path, before: str, arguments: str, compiles: bool) -> None:

@@ -17,6 +17,7 @@ from seatrial.images.resolve.lock import Locked
 from seatrial.images.slim.options import Slimming
 from seatrial.images.sources import pip_conf
 from seatrial.job.model import ImageOptions
+from seatrial.stack.facts import table
 
 #: The program of images/dockerfile/layer_program.py as a file of the build context, and its folder there.
 TOOLS, PROGRAM = "tools", "layer.py"
@@ -28,14 +29,7 @@ _ORDER = (FRAMEWORK, REQUIRED, LARGE, LOCKED, LISTED)
 
 #: Common packages that take more than 10 MB unpacked. By judgement, not by measurement: a name too few or too many
 #: costs time in a build, nothing else.
-_LARGE = """
-accelerate albumentations bitsandbytes botorch catboost datasets deepspeed diffusers fastai gensim gradio gymnasium
-jupyter jupyterlab lightgbm lightning librosa llvmlite matplotlib mlflow moviepy notebook numba onnx onnxruntime
-onnxruntime-gpu open3d opencv-contrib-python opencv-contrib-python-headless opencv-python opencv-python-headless optuna
-pandas peft pillow plotly polars pyarrow pyqt5 pytorch-lightning ray scikit-image scikit-learn scipy seaborn
-sentence-transformers spacy statsmodels streamlit tensorboard timm tokenizers torchaudio torchdata torchmetrics
-torchtext torchvision transformers ultralytics vllm wandb xformers xgboost
-"""
+_LARGE = table("import_names")["large"].split()
 
 
 @dataclass(frozen=True)
@@ -143,7 +137,7 @@ def split(
     hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
     folders, by_hash = {}, set()
     if locked is not None:
-        large = tuple(line for line in locked.packages if canonical_name(line) in _LARGE.split())
+        large = tuple(line for line in locked.packages if canonical_name(line) in _LARGE)
         others = tuple(line for line in locked.packages if line not in large)
         parts = {FRAMEWORK: locked.framework, REQUIRED: locked.required, LARGE: large, LOCKED: others}
         folders = {name: Requirements(lines, options=found.options) for name, lines in parts.items() if lines}

@@ -104,7 +104,7 @@ def _without_pages(needs: Needs) -> Needs:
 
 #: Organisations whose repositories have the names of their packages on the index.
 _RELEASES = re.compile(
-    r"(?:[\w.-]+(\[.*\])?\s*@\s*)?git\+https://github\.com/(?:huggingface|Lightning-AI)/([\w-]+?)(?:\.git)?/?(?:#egg=.*)?"
+    r"(?:[\w.-]+(\[.*\])?\s*@\s*)?git\+https://github\.com/(?:huggingface|Lightning-AI|PyTorchLightning)/([\w-]+?)(?:\.git)?/?(?:#egg=.*)?"
 )
 
 

@@ -109,6 +109,11 @@ def package_named(word: str) -> str | None:
     return known_package(re.split(r"[<>=!~\[]", _names().renamed.get(word.lower(), word))[0])
 
 
+def is_known(listed: str) -> bool:
+    """Return True for a package, by its canonical name, whose modules the table knows."""
+    return listed in _names().packages
+
+
 def elsewhere(listed: str) -> str | None:
     """Return the requirement to write in place of a package whose name on the index belongs to another project."""
     return _names().elsewhere.get(listed)
@@ -144,9 +149,7 @@ def provides(listed: str, name: str, package: str) -> bool:
         return listed not in _names().packages
     if name in _BUILDS and listed.startswith(_BUILDS[name]):
         return True
-    if listed in _names().packages:
-        return False
-    if listed.startswith("types-"):  # annotations alone
+    if is_known(listed) or listed.startswith("types-"):  # annotations alone
         return False
     begins = accumulate(listed.split("-"))  # line-bot-sdk: line, linebot, linebotsdk
     if wanted.replace("-", "") in begins or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion

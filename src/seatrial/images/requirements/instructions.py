@@ -31,6 +31,7 @@ from seatrial.images.requirements.pyproject import poetry_requirements
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import ScriptFacts
+from seatrial.stack.facts import table
 from seatrial.system.project_files import as_table, is_there, read_text, read_toml
 from seatrial.system.source import UnreadableSourceError, parse_source
 
@@ -75,12 +76,7 @@ _SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*(
 _INSTALL = re.compile(r"pip3? install ([^\n;&|`]*)")
 
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
-_LIKELY = ("", "train", "training", "base", "main", "core", "runtime", "default", "install", "all", "full", "gpu")
-_OF_OTHERS = (
-    *("dev", "develop", "test", "tests", "testing", "doc", "docs", "lint", "ci", "optional", "build", "readthedocs"),
-    *("notebook", "notebooks", "jupyter", "colab", "kaggle", "serve", "serving", "server", "api", "web", "gradio"),
-    *("cpu", "mac", "macos", "mps", "windows", "rocm", "amd", "tpu", "npu", "demo", "app", "eval", "style", "deploy"),
-)
+_LIKELY, _OF_OTHERS = (table("import_names")["lists"][key].split(" ") for key in ("likely", "of_others"))
 
 #: pixi's tables of packages, names of its GPU features, and a bound of its Python.
 _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), re.compile("gpu|cuda")

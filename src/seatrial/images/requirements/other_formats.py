@@ -24,16 +24,12 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     read_requirements,
     refuse_too_many,
-    text_of,
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.job.reading.signs import literal
 from seatrial.system.project_files import as_table, is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
-
-#: An environment of hundreds of packages has 30,000 bytes.
-_MAX_BYTES = 300_000
 
 #: Usual names of the file, in the order of the search.
 ENVIRONMENT_FILES = tuple(
@@ -53,16 +49,36 @@ _CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 
 #: A line of ``conda list --explicit``.
 _EXPLICIT = re.compile(r"^(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
-#: A line of ``conda list --export``: name, version, build; pip's packages have the build ``pypi_0``.
-_EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)=([^=\s]+)=([^=\s]+)")
+#: A line of ``conda list --export``: name, version, build, of pip's packages ``pypi_0``; or a row of a table.
+_EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)(?:=([^=\s]+)=([^=\s]+)|\s+(\d\S*)(?:\s+([\w.-]+))?(?:\s+\S+)?)")
+_HEADER = re.compile(r"(?:Package\s+Version\b|[-\s]+$|[#@])")
 
 #: The project itself, in either of pip's ways.
 _ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
-def read_environment(file: Path) -> Requirements:
+def read_list(file: Path, project: Path) -> Requirements:
+    """Read pip's or conda's format, which the text shows, not the name. Raises ConfigError naming ``file:line``."""
+    text = read_text(file, inside=project)
+    key = r"[\w-]+" if file.suffix in (".yml", ".yaml") else "dependencies"
+    if re.search(rf"^{key}:(?:\s|$)", text, re.MULTILINE):
+        return _read_environment(file, text)
+    lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text.splitlines()]
+    exported = [_EXPORTED.fullmatch(line) for line in lines]
+    if not any(exported):
+        return read_requirements(file, project)
+    pinned = [match[2] or match[4] for match in exported if match and match[1] == "python"]
+    python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
+    for at, match in enumerate(exported):
+        if match:
+            name, version, build = match[1], match[2] or match[4], match[3] or match[5]
+            lines[at] = f"{name}=={version}" if build in ("pypi_0", None) else as_pip_has_it(f"{name}={version}") or ""
+    written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and not _HEADER.match(line))
+    return replace(listed_requirements(written, file), python=python)
+
+
+def _read_environment(file: Path, text: str) -> Requirements:
     """Read the Python packages of pip and conda but the project (``-e .``). Raises ConfigError naming ``file:line``."""
-    text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
     listed = as_table(parse_yaml(text, file.name)).get("dependencies")
     if not isinstance(listed, list):
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
@@ -85,22 +101,6 @@ def read_environment(file: Path) -> Requirements:
     named = {canonical_name(line) for line in pip.lines}
     own = tuple(line for line in conda if canonical_name(line) not in named)
     return replace(pip, lines=(*own, *pip.lines), python=python)
-
-
-def read_list(file: Path, project: Path) -> Requirements:
-    """Read pip's format or ``conda list``'s, also ``--explicit``. Raises ConfigError naming ``file:line``."""
-    lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text_of(file, project).splitlines()]
-    exported = [_EXPORTED.fullmatch(line) for line in lines]
-    if not any(exported):
-        return read_requirements(file, project)
-    pinned = [match[2] for match in exported if match and match[1] == "python"]
-    python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
-    for at, match in enumerate(exported):
-        if match:
-            name, version, build = match.groups()
-            lines[at] = f"{name}=={version}" if build == "pypi_0" else as_pip_has_it(f"{name}={version}") or ""
-    written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and line[0] not in "#@")
-    return replace(listed_requirements(written, file), python=python)
 
 
 def as_pip_has_it(item: str) -> str | None:
@@ -263,7 +263,7 @@ def read_setup_cfg(file: Path) -> Requirements | None:
     """Read the file's requirements; None if it lists none. Raises ConfigError naming the file."""
     import configparser  # few projects have such a file
 
-    text = read_text(file, inside=file.parent, limit_bytes=_MAX_BYTES)
+    text = read_text(file, inside=file.parent)
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read_string(text, file.name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sized
@@ -20,7 +19,7 @@ from seatrial.images.requirements.named_wheels import compiled_against, pythons
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
-from seatrial.system.project_files import is_there, read_bytes
+from seatrial.system.project_files import is_there, read_text
 from seatrial.system.text import as_typed, shown
 
 _COMMENT = re.compile(r"(^|\s)#.*$")
@@ -300,7 +299,7 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
     """Yield (number of the first line, text) without comments and blanks, continued lines joined."""
     begun: list[str] = []
     start = 0
-    for number, line in enumerate(text_of(path, root).splitlines(), 1):
+    for number, line in enumerate(read_text(path, inside=root).splitlines(), 1):
         start = start if begun else number
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun.append(line[:-1])
@@ -311,17 +310,6 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
             yield start, text
     if text := " ".join(" ".join(begun).split()):
         yield start, text
-
-
-def text_of(path: Path, root: Path) -> str:
-    """Read the file as text, also as UTF-16: Windows shells redirect ``pip freeze`` so, and pip reads that too."""
-    data = read_bytes(path, inside=root)
-    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    try:
-        text = data.decode("utf-16" if wide else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path.name} is not UTF-8 text", run=f"file {as_typed(path)}") from error
-    return text
 
 
 def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:

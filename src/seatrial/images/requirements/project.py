@@ -19,6 +19,7 @@ from seatrial.images.requirements.imports import (
     elsewhere_in_the_project,
     guessed_package,
     in_empty_submodules,
+    is_known,
     is_listed,
     not_installed,
     packages_of_imports,
@@ -41,7 +42,6 @@ from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     READERS,
     own_dependencies,
-    read_environment,
     read_inline,
     read_list,
 )
@@ -51,9 +51,9 @@ from seatrial.images.requirements.pip_format import (
     canonical_name,
     parsed,
     read_requirements,
-    text_of,
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
+from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.reading.modules import FRAMEWORKS, empty_submodules, folder_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.resolve import PYTHONS
@@ -151,7 +151,7 @@ def project_needs(
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
-        named={**named_releases(project, project), **named_releases(script_dir, project)},
+        named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
 
@@ -241,9 +241,12 @@ def _with_imported(
     if not missing or needs.requirements.hashed:
         return needs
     also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
-    notes = (note for note in shown if note.split(" ", 2)[2] in missing.values())
-    why = "; ".join((f"the target also imports {also_imported}", *notes))
-    return needs.changed(needs.requirements.plus(*dict.fromkeys(missing.values())), why=why)
+    notes = [note.split(" ", 2) for note in shown if note.split(" ", 2)[2] in missing.values()]
+    why = "; ".join((f"the target also imports {also_imported}", *map(" ".join, notes)))
+    exact = {line: pin for *_, line in notes for pin in pinned(bare([line], builds=False), "") if is_known(pin[0])}
+    lines = dict.fromkeys(exact[line][0] if line in exact else line for line in missing.values())
+    named = {exact[line][0]: (exact[line][1], place) for place, _, line in notes if line in exact}  # the list decides
+    return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:
@@ -268,18 +271,14 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
     return {name: folders[package] for name, package in packages_of.items() if package in folders}
 
 
-def _split(text: str) -> tuple[str, str]:
-    requirement = Requirement(text)
-    return requirement.name, str(requirement.specifier)
-
-
 def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
     """Add bounds without which the target fails; ``known``: import name → package. Raises ConfigError: another pin."""
     mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
     if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
         other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
         needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
-    for (module, bound), where in ((_split(each), place) for each, place in script.asserted.items()):
+    for asserted, where in ((Requirement(each), place) for each, place in script.asserted.items()):
+        module, bound = asserted.name, str(asserted.specifier)
         package, lines = known.get(module, module), needs.requirements.lines
         named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
         wanted = next(filter(None, map(parsed, named)), None)
@@ -348,14 +347,12 @@ def _from_files(
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
     for name in shown:
         file, source = folder / name, shown[name]
-        if environment and name in LISTS and "@ file:///" in text_of(file, project):  # another machine's, frozen
-            continue
+        if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
+            continue  # another machine's, frozen
         notes, found, page = "", None, None
-        if name.endswith(".txt"):
+        if name.endswith((".txt", ".yml", ".yaml")):
             found = read_list(file, project)
             notes += f"; {page} installs it with --no-deps" if (page := installed_alone(project, source)) else ""
-        elif name.endswith((".yml", ".yaml")):
-            found = read_environment(file)
         elif name in READERS:
             found = READERS[name](file)
         elif name == "pixi.toml":
@@ -448,7 +445,7 @@ def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
     for name in ENVIRONMENT_FILES:
         if name != source and is_there(file := project / name):
             try:
-                python = read_environment(file).python
+                python = read_list(file, project).python
             except ConfigError:  # it is not what packages are taken from: whether it is right matters to conda alone
                 continue
             if len(python):

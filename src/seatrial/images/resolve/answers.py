@@ -11,6 +11,8 @@ from packaging.utils import canonicalize_name
 
 from seatrial.images.sources import PackageSource
 
+_DEPENDENT = re.compile(r"([A-Za-z][\w.-]*\w)(?:\[[\w,-]*\])?(?:[<>=]\S+)? depends? on")
+
 
 @dataclass(frozen=True)
 class ResolveRequest:
@@ -23,6 +25,7 @@ class ResolveRequest:
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
         named: the author's versions by name, preferred to newer ones of what goes with them.
         alone: True lets no package bound the release of a line: pip installs the list with ``--no-deps``.
+        early: packages whose pre-releases are taken; None: those of any whose other releases do not fit.
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
@@ -34,6 +37,7 @@ class ResolveRequest:
     sources: tuple[PackageSource, ...]
     constraints: tuple[str, ...] = ()
     prereleases: bool = False
+    early: tuple[str, ...] | None = None
     dependencies: bool = True
     lowest: bool = False
     alone: bool = False
@@ -104,6 +108,11 @@ class Unsatisfiable:
     def named(self) -> set[str]:
         """Return the words of the explanation that may be names of packages."""
         return set(map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", self.cause)))
+
+    @property
+    def requiring(self) -> set[str]:
+        """Return the packages that the explanation names as dependents: ``x`` of ``x==1 depends on y<2``."""
+        return set(map(canonicalize_name, _DEPENDENT.findall(self.cause)))
 
 
 @dataclass(frozen=True)

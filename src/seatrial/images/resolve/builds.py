@@ -23,17 +23,8 @@ from seatrial.images.resolve.uv_texts import pinned
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import table
 
-#: Package → what compiles it, besides a C compiler. Source: the package's page on installation from source.
-_UNBUILDABLE = {
-    "scipy": "Fortran and BLAS",
-    "numba": "LLVM",
-    "llvmlite": "LLVM",
-    "pyarrow": "Arrow's C++ libraries",
-    "h5py": "HDF5",
-    "tensorflow": "Bazel",
-    "torch": "a toolchain for CUDA",
-    "numpy": "an older Python",
-}
+#: Package → what compiles it, besides a C compiler.
+_UNBUILDABLE: dict[str, str] = table("source_builds")["unbuildable"]
 
 #: Most sources that one plan reads, and most at once.
 _MOST_READ, _AT_ONCE = 20, 4

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -21,14 +22,14 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
-from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row
+from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row, with_releases
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
-from seatrial.images.resolve.explain import bounded, contradiction, requiring, unchecked, wrong_guess
+from seatrial.images.resolve.explain import bounded, contradiction, unchecked, wrong_guess
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names
+from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names, with_provided
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -90,25 +91,29 @@ def resolve_packages(
     if resolver is None:
         return base, resolved, Checked(builds=() if own_base else builds_of(None, None, None, resolved)), needs
     choice = _PackageChoice(resolver, job, needs, barred, choose, own_base)
+    again = partial(resolve_packages, resolver, job, barred=barred, choose=choose, own_base=own_base)
     if first := choice.request(resolved):
         choice.needs = needs = limited(resolver, first, needs)
+        with suppress(ConfigError, GpuContractError):  # the list fits the head alone
+            if (taken := with_releases(resolver, first, needs)) != needs:
+                return again(taken)
         rows = ((name, at, needs.requirements.of(name)) for name, at in first.named)
         choice.further = {
             f"{name}=={at}" for name, at, own in rows if own and all(at in each.specifier for each in own)
         }
     if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
-        return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
+        return again(known)
     base, resolved, checked, needs = choice.made(base, resolved)
     request = choice.request(resolved)
-    if needs.guessed and request and checked.lock:
-        with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
-            if (known := judged(resolver, request, needs, checked.names)) != needs:
-                return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
     if request and checked.lock:
+        needs = choice.needs = with_provided(resolver, request, needs, checked.lock)
+        with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
+            if needs.guessed and (known := judged(resolver, request, needs, checked.names)) != needs:
+                return again(known)
         known, notes = with_names(resolver, request, needs, checked.lock)
         with suppress(ConfigError, GpuContractError):
             if known != needs:
-                return resolve_packages(resolver, job, known, barred, choose, own_base=own_base)
+                return again(known)
         checked = replace(checked, warnings=(*checked.warnings, *notes))
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
@@ -323,7 +328,7 @@ class _PackageChoice:
                     self._refuse_missing(answer, request)
                 refused[python] = f"the packages do not fit together on Python {python}: {answer.cause}"
                 refusal = refusal or (answer, request)
-                at_odds |= requiring(answer.cause)
+                at_odds |= answer.requiring
             if self.own_base and python in refused:
                 note = f"{refused[python]}, and the base image has Python {python}"
                 return base, resolved, replace(self._locked(resolved, answer), warnings=(note,))

@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta, timezone
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from seatrial.images.requirements.adjust import of_releases
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Lock, ResolveRequest
@@ -88,6 +89,15 @@ def limited(resolver: UvResolver, request: ResolveRequest, needs: Needs) -> Need
         return needs
     why = f"what they require is as of {until}, {_AFTER_DAYS} days after {newest} {own[newest]}"
     return replace(needs.changed(needs.requirements, why=why), until=until)
+
+
+def with_releases(resolver: UvResolver, request: ResolveRequest, needs: Needs) -> Needs:
+    """Take the release of the pins' day of each repository without a commit, whose head is of today."""
+    taken = of_releases(needs, needs.until) if needs.until else needs
+    lines = (line for line in taken.requirements.lines if line not in needs.requirements.lines)
+    found = resolver.resolve(replace(request.only(*lines), as_of=needs.until, dates=())) if taken != needs else None
+    exact = [f"{each.name}=={each.version}" for each in found.packages] if isinstance(found, Lock) else []
+    return taken.changed(taken.requirements.plus(constraints=exact)) if exact else needs
 
 
 def named_row(needs: Needs, resolved: Resolved, lock: Lock) -> tuple[Choice, ...]:

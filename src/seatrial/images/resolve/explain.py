@@ -21,11 +21,7 @@ from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import pinned
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
-
-
-def requiring(cause: str) -> set[str]:
-    """Return the packages that uv's explanation names as dependents: ``x`` of ``x==1 depends on y<2``."""
-    return set(map(canonicalize_name, re.findall(r"([A-Za-z][\w.-]*\w)(?:==\S+)? depends? on", cause)))
+from seatrial.stack.rules import PARTNERS
 
 
 def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
@@ -92,7 +88,7 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
         pins = dict(pinned(opened, request.python))
         lines = tuple(opened.get(line, line) for line in request.lines)
         tried = resolver.resolve(replace(request, lines=lines, preferred=tuple(pins.items())))
-    names = set(map(canonical_name, opened))
+    names = {canonical_name(line) for line in opened if Requirement(line).specifier}  # an open one follows
     found = [each for each in tried.packages if each.name in names] if isinstance(tried, Lock) else []
     listed = {*pinned(opened, request.python)}  # a list may pin two releases of one package
     return [f"{a.name}=={a.version}" for a in found if {at for name, at in listed if name == a.name} != {a.version}]
@@ -108,8 +104,10 @@ def _opened(line: str, python: str, *, again: bool) -> str:
 
 
 def _involved(answer: Unsatisfiable, lines: Iterable[str]) -> list[str]:
-    """Return the lines of packages that uv's explanation names."""
-    return [*dict.fromkeys(line for line in lines if canonicalize_name(Requirement(line).name) in answer.named)]
+    """Return the lines of packages that uv's explanation names, open ones only where nothing bounds the package."""
+    found = {line: each for line in lines if canonicalize_name((each := Requirement(line)).name) in answer.named}
+    bounded = {each.name for each in found.values() if each.specifier}
+    return [line for line, each in found.items() if each.specifier or each.name not in bounded]
 
 
 def _place_of(line: str, needs: Needs) -> str:
@@ -122,4 +120,5 @@ def _place_of(line: str, needs: Needs) -> str:
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     place = (place_of(wanted, needs) or (needs.source,))[0]
-    return place if str(wanted.specifier) in own or not PACKAGES.get(name) else f"{place}; the version is seatrial's"
+    ours = str(wanted.specifier) not in own and name in (*PACKAGES, *PARTNERS["torch"])
+    return f"{place}; the version is seatrial's" if ours else place

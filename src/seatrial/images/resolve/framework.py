@@ -183,7 +183,7 @@ def _resolve_one(
     else:
         chosen = stack.requirement
     found = found.replaced(place, chosen)
-    found = _with_audio(_with_numpy(found, stack), stack)
+    found = _with_partners(_with_numpy(found, stack), stack)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
     if constraints.specifier != public(requirement)[0]:
@@ -393,11 +393,13 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     return found
 
 
-def _with_audio(found: Requirements, stack: Stack) -> Requirements:
-    """Return the requirements with an open torchaudio at torch's release: from 2.9 on it requires no torch itself."""
-    release = stack.wheel and partner_release(stack.wheel, "torchaudio")
-    open_one = release and any(not len(each.specifier) for each in found.of("torchaudio"))
-    return found.plus(constraints=(f"torchaudio=={release}.*",)) if open_one else found
+def _with_partners(found: Requirements, stack: Stack) -> Requirements:
+    """Return the requirements with torch's open partners at its release: old and new ones require no torch."""
+    wheel = stack.wheel if stack.wheel and stack.wheel.framework == "torch" else None
+    releases = {each: partner_release(wheel, each) for each in PARTNERS["torch"]} if wheel else {}
+    open_ones = {each for each in releases if any(not (own.specifier or own.url) for own in found.of(each))}
+    exact = (f"{each}=={release}.*" for each, release in releases.items() if release and each in open_ones)
+    return found.plus(constraints=exact)
 
 
 def _admits_numpy_2(line: str) -> bool:

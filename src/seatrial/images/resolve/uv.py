@@ -74,7 +74,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 10
+_FORMAT = 11
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -90,8 +90,8 @@ _Found = TypeVar("_Found")
 #: most sources read for what they require.
 _MOST_LISTED_BYTES, _MOST_EXCLUDED, _MOST_READ = 8_000_000, 40, 8
 
-#: Days before the day of a request from which on a wheel counts as old: a newer source may exist.
-_OLD_DAYS = 730
+#: Days before the day of a request from which on a wheel counts as old: a newer source may exist, or a newer wheel.
+_OLD_DAYS, _BEHIND_DAYS = 730, 365
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
@@ -292,22 +292,25 @@ class UvResolver:
         """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
+        early: tuple[str, ...] | None = None
         while True:
             exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
-                bounded = replace(request, constraints=(*request.constraints, *exact))
+                bounded = replace(request, constraints=(*request.constraints, *exact), early=early)
                 answer = self._compile(bounded, excluded, stand_ins)
             except CommandTimeoutError:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
+                if early is None and (early := self._early(request, answer)) is not None:
+                    continue
                 if request.dependencies and (newer := self._newer_sources(request, answer, excluded)):
                     excluded |= newer
                     continue
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 found = replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
-                dependent = newest is None and request.as_of and request.dependencies
+                dependent = newest is None and request.dependencies and not request.lowest
                 newest = self._behind(request, answer) if dependent else None
                 if not newest:
                     return found
@@ -315,6 +318,7 @@ class UvResolver:
                 continue
             if newest and isinstance(answer, Unsatisfiable):
                 at_odds = answer.named & newest.keys() or {*newest}
+                at_odds = at_odds - answer.requiring or at_odds  # hydra-core bounds omegaconf: that one is too new
                 if odd := at_odds - dict(request.named).keys() if request.named and not answer.filtered else ():
                     newest = {name: version for name, version in newest.items() if name not in odd}
                     continue
@@ -343,6 +347,9 @@ class UvResolver:
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
+        if not request.as_of:
+            old = _older(lock, request, _BEHIND_DAYS)  # a dependency of a newer one may lack a wheel
+            return {name: at for name, (_, at) in self._apart(request, old).items() if Version(at) > Version(old[name])}
         free, named = {name for name, day in request.dates if not day}, dict(request.named)
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
         rows = {each.name: each.version for each in _packages(self._newest(replace(request, preferred=())))}
@@ -366,22 +373,33 @@ class UvResolver:
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
         """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
-        since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=_OLD_DAYS)
-        old = {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
-        lines = map(Requirement, request.lines)
-        wanted: dict[str, SpecifierSet] = {canonicalize_name(each.name): each.specifier for each in lines}
-        open_ones = [name for name in old if name in wanted and name not in excluded and "==" not in str(wanted[name])]
-        alone = request.only(*(f"{name}{wanted[name]}" for name in open_ones))
-        found = _packages(self._newest(alone)) if open_ones else ()
-        open_ones = [each.name for each in found if old[each.name] == each.version]
-        newer = [f"{name}{wanted[name] & SpecifierSet(f'>{old[name]}')}" for name in open_ones[:_MOST_READ]]
+        old = _older(lock, request, _OLD_DAYS)
+        apart = ((name, *row) for name, row in self._apart(request, old).items() if name not in excluded)
+        last = [(name, wanted) for name, wanted, at in apart if at == old[name]]
+        newer = [f"{name}{wanted & SpecifierSet(f'>{old[name]}')}" for name, wanted in last[:_MOST_READ]]
         with ThreadPoolExecutor(_MOST_READ) as threads:
             sources = threads.map(lambda line: self.source(line, request), newer)
         return {
             name: f"{name}=={source.version}"
-            for name, source in zip(open_ones, sources, strict=False)
+            for (name, _), source in zip(last, sources, strict=False)
             if source and not read_build(name, name, source.names, source.texts).compiles
         }
+
+    def _apart(self, request: ResolveRequest, names: Iterable[str]) -> dict[str, tuple[SpecifierSet, str]]:
+        """Return listed, open package → (bounds, the newest release with a wheel, of all that there are) of these."""
+        lines = map(Requirement, request.lines)
+        wanted: dict[str, SpecifierSet]
+        wanted = {canonicalize_name(each.name): each.specifier for each in lines if "==" not in str(each.specifier)}
+        alone = request.only(*(f"{name}{wanted[name]}" for name in names if name in wanted))
+        found = _packages(self._newest(alone)) if alone.lines else ()
+        return {each.name: (wanted[each.name], each.version) for each in found}
+
+    def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
+        """Return the packages that stay at pre-releases; None unless a listed one has others, which uv passed over."""
+        early = [each.name for each in lock.packages if Version(each.version).is_prerelease]
+        apart = self._apart(request, early) if request.dependencies and not request.prereleases else {}
+        stable = {name for name, (wanted, at) in apart.items() if not (wanted.prereleases or Version(at).is_prerelease)}
+        return tuple(name for name in early if name not in stable) if stable else None
 
     def _to_lift(self, request: ResolveRequest, answer: Answer | str, *, every: bool) -> tuple[str, ...]:
         """Return the packages whose day leaves no solution or wheel, "*" for all; () if the day is not the reason."""
@@ -404,7 +422,8 @@ class UvResolver:
         with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
             folder = Path(scratch)
             (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
-            (folder / "constraints.txt").write_text("\n".join([*request.constraints, ""]))
+            early = [f"{name}>=0a0" for name in request.early or ()]
+            (folder / "constraints.txt").write_text("\n".join([*request.constraints, *early, ""]))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
             preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred), **dict(request.named)}
@@ -415,6 +434,7 @@ class UvResolver:
             if sum(each.kind == "index" for each in request.sources) > 1:  # as pip; uv then passes over refused logins
                 argv += ["--index-strategy", "unsafe-best-match"]
             argv += ["--prerelease", "allow"] if request.prereleases else []
+            argv += ["--prerelease", "explicit"] if request.early is not None else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
             argv += ["--overrides", "requirements.in"] if request.alone else []
@@ -477,6 +497,11 @@ def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[s
         return replace(request, as_of="", dates=()) if "*" in later else replace(request, as_of=after)
     own = dict(request.dates)
     return request.dated(*names).dated(*(name for name in names if name not in own), as_of=after)
+
+
+def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
+    since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=days)
+    return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
 
 
 def _packages(answer: Answer) -> tuple[LockedPackage, ...]:

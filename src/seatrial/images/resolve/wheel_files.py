@@ -6,14 +6,15 @@ import re
 import shlex
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
-from seatrial.images.requirements.imports import packages_of_imports, provides
+from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
 from seatrial.images.resolve.answers import Lock, ResolveRequest, Unsatisfiable
 from seatrial.images.resolve.edits import written
@@ -89,6 +90,20 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
         major, minor, *_ = *Version(package.version).release, 0
         bound = f"<{major}" if major and not bound else f"<{major}.{minor}"
     return ""
+
+
+def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock) -> Needs:
+    """Return the needs without warnings of modules that the wheel of a package with another name has."""
+    tops = {each for each, _ in needs.absent.values()}
+    modules = {each: [each, *(name for name in needs.names if name.startswith(f"{each}."))] for each in tops}
+    listed = set(map(canonical_name, needs.requirements.lines))
+    others = [each for each in lock.packages if any(each.sha256) and not is_known(each.name)] if tops else []
+    first = sorted(others, key=lambda each: each.name not in listed)[:_MOST_PACKAGES]
+    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values())))).values()
+    found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked)}
+    gone = {warning for warning, (each, _) in needs.absent.items() if each in found}
+    guessed = {name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone}
+    return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
 
 
 def with_names(

@@ -46,11 +46,12 @@ def main() -> None:
 
     def judged(row: tuple[str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
         package, release, names = row
-        with suppress(OSError, HTTPException, ValueError):
+        with suppress(OSError, HTTPException, ValueError, StopIteration):
             wheels = _wheels(index, package, day, pythons)
             address = next(address for version, address in wheels if version == Version(release))
             found = [name for name, has in found_in(address, names).items() if has is False]
-            return {package: (found, *(newest_with(release, found, wheels) if found else ("", "")))}
+            of_it = all("." in name for name in names)  # not a search for the package of a module
+            return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")))}
         return {}
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -170,6 +171,8 @@ class Modules:
     def has(self, name: str) -> bool | None:
         """Return whether a module, or the text of one, has a dotted name; None if it may be made at run time."""
         module, *parts = name.split(".")
+        if not parts:
+            return module in self.names
         for part in parts:
             if f"{module}/{part}" not in self.names:
                 return self._has(module, part, {module}, makes=_MAKES_NAMES if part is parts[-1] else _MAKES_MODULES)

@@ -63,6 +63,9 @@ _LONGEST_PATH = 200
 MOST_PARTS = 20
 
 LIGHTNING_1, _TRAINER_OF_1 = SETS["lightning-1"], SETS["trainer-1"]
+#: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
+COMPILES = re.compile(r"[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention", re.IGNORECASE)
+
 #: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
 
@@ -74,6 +77,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield sign, text
         elif "/" in text and GATED.fullmatch(text):
             yield "hub-token", text
+        elif "/" in text and COMPILES.fullmatch(text):
+            yield "compiler", text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
     elif isinstance(node, ast.Subscript):
@@ -268,6 +273,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     for name in ("token", "use_auth_token", "push_to_hub", "torch_compile"):
         if is_constant(given.get(name), True):
             yield ("torch-compile" if name == "torch_compile" else "hub-token"), f"{name}=True"
+    if literal(given.get("attn_implementation")) == "flex_attention":
+        yield "compiler", "flex_attention"
     if _is_set("cuda_sources", node):
         yield "cuda-source", f"{called}(cuda_sources=…)"
 

@@ -324,6 +324,17 @@ def test_a_release_that_the_project_left_open_follows_its_other_packages(plan: A
     assert made.stack["torch"] == "2.1.2"
 
 
+def test_a_pin_at_odds_with_an_open_torchvision_is_refused(plan: Any) -> None:
+    plan.index.has("torch", "torch-2.13.0-py3-none-any.whl")
+    plan.index.has("torchvision", "torchvision-0.28.0-py3-none-any.whl")
+    plan.index.source("torchvision", "0.1.6", {"setup.py": ""})  # requires nothing that its page shows
+    plan.index.needs["torchvision-0.28.0"] = ("plain!=1.0",)
+    plan.index.has("plain", "plain-2.0-py3-none-any.whl")
+    refused = plan.refused("torch==2.13.0\ntorchvision\nplain==1.0\n")
+    assert "plain==1.0 (requirements.txt:3); torchvision==0.28.0.*" in refused
+    assert refused.endswith("requirements.txt:3  plain==1.0 → plain==2.0")
+
+
 def test_a_contradiction_names_both_lines_and_whose_they_are(plan: Any) -> None:
     torch_releases(plan.index)
     text = plan.refused("# versions\ntorch>=2.5\nolder==1.0\n", TORCH)
@@ -356,6 +367,17 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     plan.index.has("plain-runtime", "plain_runtime-1.0-py3-none-any.whl")
     [missing] = plan("plain\n", ScriptFacts(imports=("plain_runtime", "strange"))).warnings
     assert "imports strange: neither the project nor a package of that name has it" in missing
+
+
+@pytest.mark.parametrize(("module", "missing"), [("tn.chinese", False), ("tn.english", True), ("other", True)])
+def test_a_module_of_a_listed_wheel_with_another_name_is_not_missing(
+    plan: Any, index: Index, module: str, missing: bool
+) -> None:
+    index.holds("speechtext", "speechtext-1.0-py3-none-any.whl", {"tn/__init__.py": "", "tn/chinese/__init__.py": ""})
+    top = module.partition(".")[0]
+    script = ScriptFacts(imports=(top,), where={top: "train.py:2"}, modules={module: "train.py:2"})
+    warnings = plan("speechtext\n", script).warnings
+    assert [each.startswith(f"train.py:2 imports {top}") for each in warnings] == [True] * missing
 
 
 def test_a_pin_of_a_lock_file_that_the_index_lost_is_left_open(plan: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from package_indexes import Index, serving
+from seatrial.job.script import ScriptFacts
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
 BUILD = {"setup.py": "", "pyproject.toml": "[build-system]\nrequires = []\n"}
@@ -153,3 +154,52 @@ def test_python_of_a_readme_comes_first(plan: Any, page: str, python: str) -> No
     (plan.project / "README.md").write_text(f"Tested on Python {page}")
     plan("six")
     assert plan.chosen("python") == [python] * bool(python)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "installed"),
+    [
+        ("early\nlimit", "early==1.0"),  # uv takes the pre-release, whose requirements fit
+        ("early>=2.0rc1\nlimit", "early==2.0rc1"),
+        ("only", "only==0.1b1"),
+    ],
+)
+def test_a_pre_release_is_chosen_only_where_there_is_no_other(plan: Any, requirements: str, installed: str) -> None:
+    for name, *versions in (("early", "1.0", "2.0rc1"), ("limit", "1.0", "2.0"), ("only", "0.1b1")):
+        plan.index.has(name, *(f"{name}-{version}-py3-none-any.whl" for version in versions))
+    plan.index.needs |= {"early-1.0": ("limit<2", "built"), "early-2.0rc1": ("limit<3",)}  # built has no wheel
+    made = plan(requirements)
+    assert installed in "\n".join(made.context_texts.values())
+
+
+def test_a_package_is_not_older_for_a_dependency_without_a_wheel(plan: Any) -> None:
+    for version, day in (("1.0", "2020-01-01"), ("2.0", "2023-01-01")):
+        plan.index.has("config", file := f"config-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    plan.index.needs |= {"config-1.0": ("six<1.17",), "config-2.0": ("six<1.17", "built")}
+    made = plan("config\nsix")
+    assert {"config==2.0", "six==1.10"} <= {*"\n".join(made.context_texts.values()).split()}
+    assert plan.chosen("from source") == ["built"]
+
+
+@pytest.mark.parametrize(("listed", "installed"), [("tqdm", "1.0"), ("tqdm==2.0", "2.0")])
+def test_a_release_that_a_page_installs_gives_way_to_the_list(plan: Any, listed: str, installed: str) -> None:
+    for version in ("1.0", "2.0"):
+        for name in ("tqdm", "xformers"):
+            plan.index.has(name, f"{name}-{version}-py3-none-any.whl")
+        plan.index.needs[f"xformers-{version}"] = (f"tqdm=={version}",)
+    (plan.project / "README.md").write_text("```\npip install xformers==1.0\n```\n")
+    script = ScriptFacts(imports=("tqdm", "xformers"), where={"xformers": "train.py:1"})
+    assert f"xformers=={installed}" in "\n".join(plan(listed, script).context_texts.values())
+
+
+@pytest.mark.parametrize(("bound", "installed"), [("six", "peft==0.1"), ("six>1.17", "git+https://")])
+def test_a_repository_without_a_commit_is_of_the_day_of_the_pins_if_that_fits(
+    plan: Any, bound: str, installed: str
+) -> None:
+    for version, day in (("0.1", "2020-02-01"), ("0.9", "2024-01-01")):
+        plan.index.has("peft", file := f"peft-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    plan.index.needs["peft-0.1"] = (bound,)
+    texts = plan("brings==1.0\ngit+https://github.com/huggingface/peft.git\n").context_texts.values()
+    assert installed in "\n".join(texts)
