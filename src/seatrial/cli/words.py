@@ -126,7 +126,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     odd = any(not _VARIABLE.match(value) for value in values)  # --env Ant-v2 names no variable
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
-    similar = {name for name in theirs if name[:2] == "--" and difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
+    undotted = (name for name in theirs if name[:2] == "--" and "." not in name)
+    similar = {name for name in undotted if difflib.get_close_matches(name, known, n=1, cutoff=0.8)}
     if not name and not script.is_file():  # the missing file is the error to report
         similar.clear()
     texts = [text]
@@ -189,9 +190,12 @@ def declared_options(script: Path, names: Iterable[str]) -> set[str]:
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     """Look for ``option("--name"`` of argparse and click, ``DEFINE_string("name"`` of absl.
 
-    ``begun``: find any text with the name, or a longer one with this beginning, which argparse accepts.
+    ``begun``: find any text with the name, or a longer one with this beginning, which argparse accepts, and fields of
+    classes that parsers read: ``name: str``.
     """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
+    if begun and re.search(rf"(?m)^[ \t]+{own.replace('-', '_')}\w*[ \t]*:[ \t]*[\w\"']", script):
+        return True
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
     return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']""", script) is not None

@@ -128,6 +128,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "agent.py": "parser.add_argument('--env')\n",
         "mounted.py": "parser.add_argument('--data', default='/data')\n",
         "tf1.py": "import tensorflow as tf\nflags = tf.app.flags\nflags.DEFINE_string('csv', '', '')\n",
+        "tapped.py": "from tap import Tap\nclass Options(Tap):\n    dataset: str = 'a'\n",
         "flags.py": "from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -156,6 +157,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run train.py -- -f config.yaml",
         "run elsewhere.py -- --train_files a.csv",
         "run train.py -- --data d",
+        "run tapped.py -- --dataset d",  # resembles --data, and is a field of the class that is parsed
+        "run train.py -- fit --model.loss mse",
         "run --gpus 1 split.py -- --name x",
         "run -m flags -- --workdir d",
     ],
