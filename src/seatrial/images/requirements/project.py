@@ -104,7 +104,7 @@ def project_needs(
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
     extensions = compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
-    script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
+    script = _as_it_runs(script, roots, built)
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
     packages = packages_of_imports(script.imports, roots).without(built)
     own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
@@ -149,6 +149,14 @@ def project_needs(
         named={**named_releases(project, project), **named_releases(script_dir, project)},
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
+
+
+def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
+    """Add likely imports whose packages are known, but no second framework; leave out modules that a build makes."""
+    likely, others = packages_of_imports(script.likely_imports, roots).known, {*FRAMEWORKS} - {script.framework}
+    imports = (*script.imports, *(each for each in likely if BUILT_ON.get(each, each) not in others))
+    missing = {name: found for name, found in script.missing.items() if name.rpartition(".")[2] not in built}
+    return replace(script, imports=imports, missing=missing)
 
 
 def _all_elsewhere(
