@@ -224,11 +224,13 @@ _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
-def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
-    """Return packages that imported ones need and no import names, tensorboard or mpich, and reasons for the rarer."""
+def implied(
+    found: Requirements, script: ScriptFacts, script_dir: Path, project: Path
+) -> tuple[list[str], list[str], list[str]]:
+    """Return packages that imported ones need and no import names, tensorboard or mpich; reasons, and warnings."""
     if found.hashed:
-        return [], []
-    why = list[str]()
+        return [], [], []
+    why, warnings = list[str](), list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
     remote = {each: where for each, where in script.modules.items() if each.startswith("remote.")}
@@ -254,7 +256,7 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        loaded = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
@@ -263,7 +265,7 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):
         lines.append("bitsandbytes")
-    return lines, why
+    return lines, why, warnings
 
 
 #: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admits it, and
@@ -287,8 +289,10 @@ def _has(found: Requirements, package: str) -> bool:
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
-def _environments(gym: str, have: Collection[str | None], script_dir: Path, project: Path) -> list[str]:
-    """Return the packages of Gym's environments that the script's folder or a configuration names in quotes."""
+def _environments(
+    gym: str, have: Collection[str | None], script_dir: Path, project: Path
+) -> tuple[list[str], list[str]]:
+    """Return packages of Gym's environments that the script's folder or a configuration names, and a warning."""
     globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
     files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
     read = [path for path in sorted(files) if path.suffix in (".py", ".yaml", ".yml", ".json")][:300]
@@ -300,7 +304,12 @@ def _environments(gym: str, have: Collection[str | None], script_dir: Path, proj
         if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
         for package in packages[gym].split()
     ]
-    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have]
+    warnings = []
+    if old := re.search(table("import_names")["mujoco_py"], text):
+        why = "runs on mujoco-py, which needs a compiler and ~/.mujoco as it starts: the image has neither"
+        use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
+        warnings.append(f"{old[1]}-v{old[2]} {why}; {use}")
+    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 
 
 def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:

@@ -133,14 +133,14 @@ def project_needs(
         *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
     )
     python, left_aside = _requested_python(project, needs.python, needs.source)
-    added, why = implied(needs.requirements, script, script_dir, project)
+    added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs,
         requirements=replace(needs.requirements.plus(*added), python=python),
         reason="; ".join((needs.reason, *why)),
         imports=imports,
         unused=_unused(script),
-        warnings=(*warnings, *left_aside),
+        warnings=(*warnings, *left_aside, *notes),
         absent=missing_packages,
         guessed=dict(guesses(packages, script, project, _sentences(with_also, packages, script, project))),
         project=project,
