@@ -120,6 +120,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "train.py": SCRIPT,
         "plain.py": "import math\nprint(math.pi)\n",  # reads no argument
         "options.py": 'add("--nodes_")',
+        "launch.py": "from split import run\nrun()\n",
         "elsewhere.py": "from inner import train\n",
         "added.py": "import _paths\nfrom base import options\n",
         "lib/inner/__init__.py": "",
@@ -161,6 +162,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run train.py -- fit --model.loss mse",
         "run --gpus 1 split.py -- --name x",
         "run -m flags -- --workdir d",
+        "run -m split -- --epochs 5 --name x",  # opts/base.py has it
+        "run -m launch -- --epochs 5 --name x",  # through split.py
     ],
 )
 def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: str) -> None:
