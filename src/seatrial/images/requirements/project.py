@@ -152,9 +152,10 @@ def project_needs(
 
 
 def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
-    """Add likely imports whose packages are known, but no second framework; leave out modules that a build makes."""
-    likely, others = packages_of_imports(script.likely_imports, roots).known, {*FRAMEWORKS} - {script.framework}
-    imports = (*script.imports, *(each for each in likely if BUILT_ON.get(each, each) not in others))
+    """Add likely imports whose packages are known, but no framework; leave out modules that a build makes."""
+    likely = packages_of_imports(script.likely_imports, roots).known
+    fitting = (each for each in likely if each not in FRAMEWORKS and BUILT_ON.get(each) in (None, script.framework))
+    imports = (*script.imports, *fitting)
     missing = {name: found for name, found in script.missing.items() if name.rpartition(".")[2] not in built}
     return replace(script, imports=imports, missing=missing)
 
