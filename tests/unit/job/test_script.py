@@ -380,6 +380,13 @@ def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
     assert found.imports == ("einops", "mpi4py") and found.optional_imports == ()
 
 
+def test_a_call_of_what_a_package_passes_on_runs_it(tmp_path: Path) -> None:
+    inner = "class Net:\n    def __init__(self):\n        import einops\n"
+    modules = {"nets____init__": "from .parts import Net as Model\n", "nets__parts____init__": "from .net import Net\n"}
+    found = facts_of(tmp_path, "from nets import Model\nModel()\n", **modules, nets__parts__net=inner)
+    assert found.imports == ("einops",)
+
+
 NEEDS_RANKS = {
     "the variable": "import os\nrank = int(os.environ['LOCAL_RANK'])\n",
     "a process group": "import torch.distributed as dist\ndef main():\n    dist.init_process_group('nccl')\nmain()\n",
