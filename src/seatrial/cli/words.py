@@ -121,10 +121,10 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             script = Path(words[0])
             if script.suffix != ".py" or words[0].startswith("-"):
                 return argv
-            text = next(read_sources([script], here, _MOST_BYTES), "")
         elif name == "-m":
             script = Path(f"{words[-1].replace('.', '/')}.py")
         if not name or name == "-m":
+            text = next(read_sources([script], here, _MOST_BYTES), "")
             break
     typed = list(typed_parts(argv[at:], known))
     values = [words[-1].removeprefix("--env=") for name, words in typed if name in ("--env", "-e")]
@@ -132,13 +132,13 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     absent, texts = not name and not script.is_file(), [text]  # the missing file is the error to report
-    long = [] if absent else [word for word in theirs if word[:2] == "--"]
+    long = [] if absent else [word for word in theirs if word[:2] == "--" and "." not in word]
     similar = {word for word in long if difflib.get_close_matches(word, known, n=1, cutoff=0.8)}
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
         others = {*" ".join(read_table("docker.json")["run"]).split(), "-it", *(name[1:] for name in known)}
         similar |= {word for word in theirs & others if word[:1] == "-" and len(word) > 2}
     if ours or similar:
-        texts += read_sources([script, *_imported_files(script, text)], here, _MOST_BYTES)
+        texts += _with_imports(script, text)
     if similar or absent:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
@@ -176,18 +176,29 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
     from seatrial.job.reading.modules import folder_of
     from seatrial.job.startable import scripts
 
-    for root in dict.fromkeys(name.partition(".")[0] for name in _IMPORTED.findall(text)):
+    for root in dict.fromkeys(name.lstrip(".").partition(".")[0] for name in _IMPORTED.findall(text)):
         for folder in {*script.parents, folder_of(root, Path.cwd()) or Path()}:
-            yield folder / f"{root}.py"
+            yield from (folder / f"{root}.py", folder / root / "__init__.py")
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
+
+
+def _with_imports(script: Path, text: str) -> Iterator[str]:
+    """Yield the texts of the project's files that a script imports, and of those that they import."""
+    from seatrial.system.project_files import read_sources
+
+    files = [*_imported_files(script, text)]
+    texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
+    yield from texts
+    further = (each for each in _imported_files(script, "\n".join(texts)) if each not in files)
+    yield from read_sources(dict.fromkeys(further), Path.cwd(), _MOST_BYTES)
 
 
 def declared_options(script: Path, names: Iterable[str]) -> set[str]:
     """Return the options of seatrial that a script's own parser has, too, and that it does not take from seatrial."""
     from seatrial.system.project_files import read_sources
 
-    texts = [*read_sources([script], Path.cwd(), _MOST_BYTES)]
-    texts += read_sources([*_imported_files(script, "".join(texts))], Path.cwd(), _MOST_BYTES)
+    text = next(read_sources([script], Path.cwd(), _MOST_BYTES), "")
+    texts = [text, *_with_imports(script, text)]
     found = {name for name in names if name not in _ALWAYS_OURS and any(_declares(each, name) for each in texts)}
     return {name for name in found if not any(re.search(_PLACES.get(name, "(?!)"), each) for each in texts)}
 

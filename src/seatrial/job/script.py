@@ -46,7 +46,7 @@ class ScriptFacts(Readings):
         imports: top-level names of modules that are neither the project's nor the standard library's, and without
             which the script cannot start.
         optional_imports: such names behind a condition, in functions that may never be called, in
-            ``try … except ImportError``.
+            ``try … except ImportError``. likely_imports: those of them behind conditions that may hold.
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
@@ -73,6 +73,7 @@ class ScriptFacts(Readings):
 
     imports: tuple[str, ...] = ()
     optional_imports: tuple[str, ...] = ()
+    likely_imports: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
@@ -314,7 +315,9 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         **{each.name: getattr(reading, each.name) for each in fields(Readings)},
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
+        likely_imports=tuple(sorted(set(_foreign(reading.likely)) - set(imports))),
         modules={
+            **reading.likely,
             **reading.needed,
             **_named(seen, certain, {**optional, **imports}),
             **reading.needed,  # imports first

@@ -120,6 +120,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "train.py": SCRIPT,
         "plain.py": "import math\nprint(math.pi)\n",  # reads no argument
         "options.py": 'add("--nodes_")',
+        "launch.py": "from split import run\nrun()\n",
         "elsewhere.py": "from inner import train\n",
         "added.py": "import _paths\nfrom base import options\n",
         "lib/inner/__init__.py": "",
@@ -129,6 +130,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "mounted.py": "parser.add_argument('--data', default='/data')\n",
         "tf1.py": "import tensorflow as tf\nflags = tf.app.flags\nflags.DEFINE_string('csv', '', '')\n",
         "typed.py": "from fastcore.script import call_parse\n@call_parse\ndef main(model_name: str, data: str): ...\n",
+        "tapped.py": "from tap import Tap\nclass Options(Tap):\n    dataset: str = 'a'\n",
         "flags.py": "from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -158,8 +160,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run typed.py -- --model_name m --data d",
         "run elsewhere.py -- --train_files a.csv",
         "run train.py -- --data d",
+        "run tapped.py -- --dataset d",  # resembles --data, and is a field of the class that is parsed
+        "run train.py -- fit --model.loss mse",
         "run --gpus 1 split.py -- --name x",
         "run -m flags -- --workdir d",
+        "run -m split -- --epochs 5 --name x",  # opts/base.py has it
+        "run -m launch -- --epochs 5 --name x",  # through split.py
     ],
 )
 def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: str) -> None:

@@ -88,6 +88,20 @@ def test_a_missing_input_is_named_with_its_place(
     assert words in sentence
 
 
+def test_a_typed_path_is_read_by_the_branch_that_the_arguments_take_alone(tmp_path: Path) -> None:
+    source = """
+p.add_argument("--root")
+p.add_argument("--kind")
+a = p.parse_args()
+if a.kind == "shapes":
+    open(a.root + "/shapes.txt")
+elif a.kind == "models":
+    open(a.root + "/models.txt")
+"""
+    target = target_of(tmp_path, source, "--root", "data", "--kind", "models")
+    assert [each.path for each in script_facts(target, tmp_path).reads] == ["data/models.txt"]
+
+
 @pytest.mark.parametrize(
     "source",
     [

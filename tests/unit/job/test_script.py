@@ -350,12 +350,44 @@ def test_a_module_that_only_a_condition_imports_is_optional_and_all_that_it_impo
     assert found.optional_imports == ("onnx",) and found.where == {"onnx": "export.py:1"}
 
 
+def test_an_import_behind_a_condition_is_likely_unless_the_condition_is_known_to_fail(tmp_path: Path) -> None:
+    source = """
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--track", action="store_true")
+args = p.parse_args()
+def get(download=True):
+    if download:
+        import six
+    if args.track:
+        import wandb
+    try:
+        import apex
+    except ImportError:
+        apex = None
+for step in range(9):
+    if step % 3 == 0:
+        import matplotlib
+get()
+"""
+    found = facts_of(tmp_path, source)
+    assert found.likely_imports == ("matplotlib", "six")
+    assert {"apex", "wandb"} < {*found.optional_imports}
+
+
 def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
     source = "from tools import dist\nimport net as n\ndist.setup()\nn.Net()\n"
     dist = "def setup():\n    import mpi4py\ndef other():\n    import horovod\n"
     net = "class Net:\n    def __init__(self):\n        import einops\n"
     found = facts_of(tmp_path, source, tools____init__="", tools__dist=dist, net=net)
     assert found.imports == ("einops", "mpi4py") and found.optional_imports == ()
+
+
+def test_a_call_of_what_a_package_passes_on_runs_it(tmp_path: Path) -> None:
+    inner = "class Net:\n    def __init__(self):\n        import einops\n"
+    modules = {"nets____init__": "from .parts import Net as Model\n", "nets__parts____init__": "from .net import Net\n"}
+    found = facts_of(tmp_path, "from nets import Model\nModel()\n", **modules, nets__parts__net=inner)
+    assert found.imports == ("einops",)
 
 
 NEEDS_RANKS = {

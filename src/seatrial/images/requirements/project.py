@@ -109,7 +109,7 @@ def project_needs(
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
     extensions = compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
-    script = replace(script, missing={k: v for k, v in script.missing.items() if k.rpartition(".")[2] not in built})
+    script = _as_it_runs(script, roots, built)
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
     packages = packages_of_imports(script.imports, roots).without(built)
     own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
@@ -138,14 +138,14 @@ def project_needs(
         *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
     )
     python, left_aside = _requested_python(project, needs.python, needs.source)
-    added, why = implied(needs.requirements, script, script_dir, project)
+    added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs,
         requirements=replace(needs.requirements.plus(*added), python=python),
         reason="; ".join((needs.reason, *why)),
         imports=imports,
         unused=_unused(script),
-        warnings=(*warnings, *left_aside),
+        warnings=(*warnings, *left_aside, *notes),
         absent=missing_packages,
         guessed=dict(guesses(packages, script, project, _sentences(needs, packages, script, missing_packages))),
         project=project,
@@ -154,6 +154,15 @@ def project_needs(
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
     return _locked(_with_asserted(needs, script, packages.known), project)
+
+
+def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
+    """Add likely imports whose packages are known, but no framework; leave out modules that a build makes."""
+    likely = packages_of_imports(script.likely_imports, roots).known
+    fitting = (each for each in likely if each not in FRAMEWORKS and BUILT_ON.get(each) in (None, script.framework))
+    imports = (*script.imports, *fitting)
+    missing = {name: found for name, found in script.missing.items() if name.rpartition(".")[2] not in built}
+    return replace(script, imports=imports, missing=missing)
 
 
 def _all_elsewhere(

@@ -193,7 +193,7 @@ class Files:
             return tests is not None and all(truth(test, unit) is wanted for test, wanted in tests)
 
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2]))
-        self.constants.likely = likely
+        self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
         writing = [(each.unit, path) for each in self._noted for path in calls.made_paths(each.node)]
@@ -219,7 +219,7 @@ class Files:
             full = full_name(dotted(node.func), module.names)
             if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
                 self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
-            is_typed = flag in typed and found.text.startswith(typed[flag])
+            is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
             usual = likely(unit, tests) and unit in self.constants.always and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
@@ -334,6 +334,17 @@ class Files:
                     reached.add(edge[0])
                     pending.append(edge[0])
         return reached
+
+    def may_run(
+        self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None], *, tried: bool = False
+    ) -> Callable[[Unit, Tests], bool]:
+        """Return what tells if no condition known to fail keeps code from running; ``tried``: and no caught error."""
+
+        def may(unit: Unit, tests: Tests) -> bool:
+            return tried if tests is None else all(truth(test, unit) in (None, wanted) for test, wanted in tests)
+
+        reached = self.reached(start, lambda unit, edge: may(unit, edge[2]))
+        return lambda unit, tests: unit in reached and may(unit, tests)
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""

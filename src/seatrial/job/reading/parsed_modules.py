@@ -368,11 +368,37 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
         first, _, rest = name.partition(".")
         imported = [each for each in module.meanings(first) if isinstance(each, tuple)]
         for path, inner in imported:
-            other, inside = at(path), ".".join(part for part in (inner, rest) if part)
+            other, inside = _source_of(at(path), ".".join(part for part in (inner, rest) if part), at)
             yield from functions_of(other, inside) if other and inside else ()
         own = [*functions_of(module, name)] if unclear or not imported else []
         starred = [] if own or imported else [at(path) for path, inner in module.bound.values() if inner == "*"]
         yield from own or (each for other in starred if other for each in functions_of(other, name))
+
+
+def _source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None, str]:
+    """Return the module that defines a name, and its name there; packages pass it on: ``from .net import Net``."""
+    for _ in range(_MOST_MEANINGS):
+        first, _, rest = name.partition(".")
+        if (
+            module is None
+            or module.path.name != "__init__.py"
+            or {first, name} & {*module.flow.functions, *module.flow.bases}
+        ):
+            break
+        passed = [
+            node
+            for node in module.flow.body("")
+            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+        ]
+        pairs = [
+            (node.module, each.name) for node in passed for each in node.names if (each.asname or each.name) == first
+        ]
+        base = module.path.parent.joinpath(*(pairs[0][0] or "").split(".")) if len(pairs) == 1 else None
+        files = [each for each in (base.with_suffix(".py"), base / "__init__.py") if is_file(each)] if base else []
+        if not files:
+            break
+        module, name = at(files[0]), ".".join(filter(None, (pairs[0][1], rest)))
+    return module, name
 
 
 def functions_of(module: Module, name: str) -> Iterator[Unit]:

@@ -130,13 +130,15 @@ class ProjectReading(Readings):
     """Add all else that is seen, each with its first place.
 
     Attributes:
-        needed, optional: dotted names of modules that are not the project's.
+        needed, optional: dotted names of modules that are not the project's. likely: optional ones that no condition
+            with a known value leaves out.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
         relative: the first relative import of the script itself that runs in any case: (where, ``.net``).
     """
 
     needed: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
+    likely: dict[str, str] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
     relative: tuple[str, str] | None = None
@@ -192,6 +194,7 @@ class ProjectReader:
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
         self.joins: list[tuple[Unit, Tests, str]] = []  # calls behind conditions that need a launcher's ranks
+        self.later: list[tuple[Unit, Tests, str, str]] = []  # imports that a run may come to
         self.starts: list[tuple[Unit, ast.expr]] = []  # scripts in lists of words
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
@@ -242,6 +245,10 @@ class ProjectReader:
         for unit, tests, evidence in self.joins:
             if likely and unit in always and likely(unit, tests):
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
+        may = self.files.may_run((self.start, ""), self.devices.truth)
+        for unit, tests, name, where in self.later:
+            if name.partition(".")[0] not in self.own and may(unit, tests):
+                self.reading.likely.setdefault(name, where)
         started = [*self._read_started()]
         return replace(
             self.reading,
@@ -513,7 +520,9 @@ class ProjectReader:
             modules = self.reading.optional if queue is self.perhaps else self.reading.needed
             own = cython or roots is not absolute or any(found) or self.roots.holds(module, parts[0])
             if not own:
-                modules.setdefault(name, f"{module.shown}:{node.lineno}")
+                modules.setdefault(name, where := f"{module.shown}:{node.lineno}")
+                if queue is self.perhaps:
+                    self.later.append((unit, seen.tests, name, where))
 
     def _note_missing(
         self, module: Module, node: Import, parts: list[str], roots: list[Path], of: Module | None
