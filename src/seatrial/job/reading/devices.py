@@ -40,6 +40,8 @@ _BOOSTERS = {
     "catboost": ("CatBoost", 'task_type="GPU"'),
 }
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
+#: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
+_OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
@@ -57,8 +59,8 @@ class Reason:
 
     Attributes:
         weight: the lower, the more it explains.
-        device: ``cpu``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; "" for a
-            hint, shown only after a run that stayed on the CPU.
+        device: ``cpu``, ``mps``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; ""
+            for a hint, shown only after a run that stayed on the CPU.
         certain: whether it holds in every run with these arguments.
     """
 
@@ -113,6 +115,8 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
             yield Verdict(f"{reason.words}, but {have}", f"--gpus {len(numbers)}", False)
         elif kind == "cuda" and not there and not chooses:
             yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
+        elif kind in _OTHERS:
+            yield Verdict(f"{reason.words}, {_OTHERS[kind]}: the run has NVIDIA's alone", reason.change, reason.certain)
         elif kind == "cpu":
             runs = "runs" if reason.certain else "may run"
             yield Verdict(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
@@ -124,18 +128,19 @@ class Devices(Evaluation):
     #: Whether the code sets the options' values, so that the command line cannot change them.
     is_fixed = False
 
-    def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
-        """Return what keeps the script from its GPUs, strongest first. ``units``: the parts that run, in order."""
+    def begin_with(self, units: Iterable[Unit]) -> None:
+        """Note what sets values. ``units``: the parts that run, in order."""
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
         self._choosing: dict[int, bool] = {}
         self.is_open = False  # a setattr sets what is not seen
         telling = {path for path, module in modules.items() if _TELLING.search(module.source)}
         self.units = [unit for unit in units if unit[0] in telling]
-        handlers: list[tuple[Unit, ast.ExceptHandler]] = []
+        self._modules = modules
+        self._handlers: list[tuple[Unit, ast.ExceptHandler]] = []
         for unit in self.units:
             for node in statements(self.body(unit)):
                 if isinstance(node, ast.ExceptHandler):
-                    handlers.append((unit, node))
+                    self._handlers.append((unit, node))
                 elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
                     self.setters.setdefault(key, []).append(unit)
                     self.outside |= (
@@ -144,15 +149,20 @@ class Devices(Evaluation):
                 elif isinstance(node, ast.Call) and dotted(node.func) == "setattr":
                     self.is_open = True
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
+
+    def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
+        """Return what keeps the script from its GPUs, strongest first. Call ``begin_with`` first."""
         try:
             sinks = list(self._sinks())
         except RecursionError:  # hundreds of elif
             return ()
-        found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
+        elsewhere = [*self._elsewhere(sinks)]
+        found = [*elsewhere, *self._hidden(sinks), *(() if elsewhere else self._on_cpu(sinks, imported))]
         found += [
-            *self._fallbacks(handlers),
+            *self._beyond(sinks),
+            *self._fallbacks(self._handlers),
             *self._boosters(units, imported),
-            *_nowhere(self.start.name, [*modules.values()], imported),
+            *_nowhere(self.start.name, [*self._modules.values()], imported),
         ]
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
@@ -170,7 +180,7 @@ class Devices(Evaluation):
 
     def _guarded(self, sink: _Sink) -> bool:
         """Return whether an unknown condition around an expression decides which of its values is used."""
-        around = (each for node in self.body(sink.unit) for each in ast.walk(node) if isinstance(each, ast.If))
+        around = [each for node in self.body(sink.unit) for each in ast.walk(node) if isinstance(each, ast.If | ast.IfExp)]
         tests = [each.test for each in around if any(inner is sink.node for inner in ast.walk(each))]
         own = _names(sink.node)  # empty for a constant
         shared = (each for each in tests if not own or not own.isdisjoint(_names(each)))
@@ -206,6 +216,17 @@ class Devices(Evaluation):
 
     def _is_on(self, name: str) -> bool:
         return self.of_option(name) == frozenset([True])
+
+    def _elsewhere(self, sinks: list[_Sink]) -> Iterator[Reason]:
+        """Yield the first use of another maker's device that a usual run reaches; a device that is made may be unused."""
+        moved = [sink for sink in sinks if sink.kind != "device"] if _reaches_gpu(sinks) else sinks
+        for sink in (each for each in moved if each.unit in self.constants.always and not self._guarded(each)):
+            [device, *others] = sink.devices or {""}
+            if not others and device in _OTHERS:
+                place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
+                change = self._change(sink, "cuda", "gpu") or f"choose cuda in {place}"
+                yield Reason(0, f"{sink.place} uses {device}", change, device)
+                return
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
@@ -345,7 +366,8 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:
-    return any(each != "cpu" for sink in sinks if not sink.kind.startswith("visible") for each in sink.devices or ())
+    devices = (each for sink in sinks if not sink.kind.startswith("visible") for each in sink.devices or ())
+    return any(each != "cpu" and each not in _OTHERS for each in devices)
 
 
 def _nowhere(script: str, modules: list[Module], imported: set[str]) -> Iterator[Reason]:
@@ -373,6 +395,8 @@ def _device(value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"cuda:{value}" if value >= 0 else "cpu"
     text = str(value).lower().strip("/ ")
+    if (kind := text.partition(":")[0]) in _OTHERS:
+        return kind
     if isinstance(value, bool | None) or not re.fullmatch(r"(cpu|cuda|gpu)(:.*)?|auto|\d+", text):
         return None
     index = re.search(r"\d+$", text)

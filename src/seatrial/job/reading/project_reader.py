@@ -231,8 +231,9 @@ class ProjectReader:
         others = (each for each in self.modules.known() if each is not module)
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
-        devices = self.devices.found(self.visited, imported)
-        reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
+        self.devices.begin_with(self.visited)
+        self.files.decide((self.start, ""), self.devices.truth)
+        devices, reads = self.devices.found(self.visited, imported), self.files.reads((self.start, ""))
         always, likely = self.files.constants.always, self.files.constants.likely
         for unit, tests, evidence in self.joins:
             if likely and unit in always and likely(unit, tests):
