@@ -38,6 +38,18 @@ def test_a_gpu_that_may_be_missing_is_warned_of(tmp_path: Path, source: str, wor
     assert not first.startswith("!") and words in first
 
 
+@cases("source", "words")
+def test_a_device_of_another_maker_is_named(tmp_path: Path, source: str, words: str) -> None:
+    assert words in next(iter(found(tmp_path, source)))
+
+
+@cases("args", "words")
+def test_options_that_name_gpus_are_compared_with_the_run(tmp_path: Path, args: tuple[str, ...], words: str) -> None:
+    given = found(tmp_path, "net.cuda()\n", *args)
+    assert words in given[0] if words else not given
+    assert found(tmp_path, "net.cuda()\n", *args, gpus=4) == []
+
+
 @cases("source", "args")
 def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple[str, ...] | None) -> None:
     (tmp_path / "c.yaml").write_text("device: auto\n")

@@ -42,6 +42,11 @@ _BOOSTERS = {
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
 _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
+#: An option and its values among words joined by NUL.
+_WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)([=\0])((?:[^-\0][^\0]*(?:\0|$))+)")
+#: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
+_NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(ids?|list))|(?:gpu|device|cuda)s?")
+_COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
@@ -106,15 +111,16 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
         numbers = value.replace(" ", "").split(",")
         valid = [each.isdecimal() and int(each) < count for each in numbers]
         there = numbers[: [*valid, False].index(False)]
+        more = "seatrial run … --gpus "
         have = f"the {owner} has {count} GPU{'s' * (count > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
             yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
             yield Verdict(f"{reason.words}, so the script sees {len(set(there))}: {have}", reason.change, False)
         elif kind == "visible" and there and there != numbers:
-            yield Verdict(f"{reason.words}, but {have}", f"--gpus {len(numbers)}", False)
+            yield Verdict(f"{reason.words}, but {have}", f"{more}{len(numbers)}", False)
         elif kind == "cuda" and not there and not chooses:
-            yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
+            yield Verdict(f"{reason.words}, but {have}", reason.change or f"{more}{int(value) + 1}", False)
         elif kind in _OTHERS:
             yield Verdict(f"{reason.words}, {_OTHERS[kind]}: the run has NVIDIA's alone", reason.change, reason.certain)
         elif kind == "cpu":
@@ -160,6 +166,7 @@ class Devices(Evaluation):
         found = [*elsewhere, *self._hidden(sinks), *(() if elsewhere else self._on_cpu(sinks, imported))]
         found += [
             *self._beyond(sinks),
+            *_typed(self.arguments),
             *self._fallbacks(self._handlers),
             *self._boosters(units, imported),
             *_nowhere(self.start.name, [*self._modules.values()], imported),
@@ -180,7 +187,8 @@ class Devices(Evaluation):
 
     def _guarded(self, sink: _Sink) -> bool:
         """Return whether an unknown condition around an expression decides which of its values is used."""
-        around = [each for node in self.body(sink.unit) for each in ast.walk(node) if isinstance(each, ast.If | ast.IfExp)]
+        nodes = (each for node in self.body(sink.unit) for each in ast.walk(node))
+        around = [each for each in nodes if isinstance(each, ast.If | ast.IfExp)]
         tests = [each.test for each in around if any(inner is sink.node for inner in ast.walk(each))]
         own = _names(sink.node)  # empty for a constant
         shared = (each for each in tests if not own or not own.isdisjoint(_names(each)))
@@ -218,7 +226,7 @@ class Devices(Evaluation):
         return self.of_option(name) == frozenset([True])
 
     def _elsewhere(self, sinks: list[_Sink]) -> Iterator[Reason]:
-        """Yield the first use of another maker's device that a usual run reaches; a device that is made may be unused."""
+        """Yield the first use of another maker's device that a usual run reaches; one that is only made may be unused."""
         moved = [sink for sink in sinks if sink.kind != "device"] if _reaches_gpu(sinks) else sinks
         for sink in (each for each in moved if each.unit in self.constants.always and not self._guarded(each)):
             [device, *others] = sink.devices or {""}
@@ -359,6 +367,22 @@ class Devices(Evaluation):
             return frozenset("cpu" if each else "cuda" for each in values)
         devices = {device for each in values if (device := _device(each)) is not None}
         return frozenset(devices) if len(devices) == len(values) else None
+
+
+def _typed(words: Sequence[str]) -> Iterator[Reason]:
+    """Yield the options that name GPUs by numbers, with the GPU of the highest number that all readings require."""
+    for flag, sign, value in _WITH_VALUES.findall("\0".join(words)):
+        name, value = flag.lstrip("-+").replace("-", "_").lower().rpartition(".")[2], value.replace("\0", " ").strip()
+        numbers = re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
+        kind = _NUMBERED.fullmatch(name)
+        named = (sign == "=" or flag[0] == "-") and (kind or _COUNTED.fullmatch(name))
+        if not named or not re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers):
+            continue
+        top = max(map(int, numbers.split(",")))
+        are_names = kind and (kind[1] or "," in numbers or "cuda:" in value)
+        if (top := top if are_names else top - 1) > 0:
+            asks = f"names GPU {top}" if are_names else f"asks for {top + 1} GPUs"
+            yield Reason(3, f"{flag}{'=' if sign == '=' else ' '}{value} {asks}", "", f"cuda:{top}")
 
 
 def _names(node: ast.AST) -> set[str]:
