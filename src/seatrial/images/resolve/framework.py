@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -38,6 +39,9 @@ _OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
 #: Beginnings of JAX extras that bring packages for one kind of accelerator. Source: jax/setup.py, extras_require.
 _ACCELERATORS = ("cuda", "tpu", "rocm")
 
+#: The first GPU that releases older than the tables' lack, and the first JAX for CUDA 11.8, which Hopper needs. Source:
+#: docs.jax.dev/en/latest/changelog.html.
+_NEWER, _FIRST_JAX = "8.0", "0.4"
 #: Rules that the machine's GPUs break, not the project's files.
 _GPU_RULES = {"architecture", "driver", "forward-compat", "cpu-build"}
 
@@ -165,7 +169,7 @@ def _resolve_one(
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
     if requirement is None or requirement.url or other or not _known(constraints):
-        return _left_to_pip(resolved, found, line, framework)
+        return _left_to_pip(resolved, found, line, framework, machine)
     stack = _or_raise(constraints, machine, needs)
     assert stack.requirement is not None
     assert stack.wheel is not None
@@ -204,8 +208,22 @@ def _resolve_one(
     )
 
 
-def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:
-    """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked."""
+def _left_to_pip(
+    resolved: Resolved, found: Requirements, line: str, framework: Framework, machine: TargetMachine | None
+) -> Resolved:
+    """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked.
+
+    Raises StackError: it is older than the oldest that they know, which has no code for the machine's GPUs.
+    """
+    requirement = parsed(line)
+    pinned = requirement and re.fullmatch(r"===?([\d.]+)", str(public(requirement)[0]))
+    oldest = _FIRST_JAX if framework == "jax" else wheels(framework, pinned=True)[-1].version
+    newer = [gpu for gpu in (machine.gpus if machine else ()) if Version(gpu.cc) >= Version(_NEWER)]
+    if newer and pinned and Version(pinned[1]) < Version(oldest):
+        gpu = f"{newer[0].name} (sm_{newer[0].cc.replace('.', '')})"
+        raise StackError(
+            f"{line} has no code for {gpu}, nor has any before {oldest}", run="seatrial plan … --gpus none"
+        )
     choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
     warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
     return replace(

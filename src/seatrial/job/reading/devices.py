@@ -226,7 +226,7 @@ class Devices(Evaluation):
         return self.of_option(name) == frozenset([True])
 
     def _elsewhere(self, sinks: list[_Sink]) -> Iterator[Reason]:
-        """Yield the first use of another maker's device that a usual run reaches; one that is only made may be unused."""
+        """Yield the first use of another maker's device that a usual run reaches; one that is made may be unused."""
         moved = [sink for sink in sinks if sink.kind != "device"] if _reaches_gpu(sinks) else sinks
         for sink in (each for each in moved if each.unit in self.constants.always and not self._guarded(each)):
             [device, *others] = sink.devices or {""}
