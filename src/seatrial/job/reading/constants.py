@@ -70,7 +70,7 @@ class Constants:
     Attributes:
         callers: unit → calls that run it.
         always: units that run in every run, once that is known. likely: decides by tests, instead.
-        options: name → option.
+        options: name → option. entries: functions whose parameters are options, by Fire or Typer.
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
@@ -83,6 +83,7 @@ class Constants:
         self.always: set[Unit] = set()
         self.likely: Callable[[Unit, Tests], bool] | None = None
         self.options: dict[str, ParserOption] = {}
+        self.entries: set[Unit] = set()
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
         self.by_setting = False
@@ -172,6 +173,9 @@ class Constants:
             owner = dotted(node.value)
             made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
             parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
+            parsed |= owner in ("cfg", "config") and isinstance(
+                self.options[key].node.func, ast.Name
+            )  # of a data class
             if isinstance(node, ast.Attribute) or parsed or any("parse_args" in ast.dump(each) for each in made):
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
@@ -253,7 +257,8 @@ class Constants:
                 return [_Value(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]
-            if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
+            by_click = any(re.search("option|argument", ast.dump(each)) for each in function.decorator_list)
+            if name in self.options and (by_click or unit in self.entries):
                 return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
             passed = [_Value(*each) for each in self.passed(name, unit)]
             return passed or [_Value(_default(name, function), top, False)]
@@ -302,17 +307,35 @@ class Constants:
         index = names.index(name) - (names[0] in ("self", "cls"))
         for caller, node, always, tests in self.callers.get(unit, ()):
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
+            match keywords(node).get(None):
+                case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[table]) if given is None:
+                    given = ast.copy_location(ast.Attribute(table, name), node)
             sure = self.likely(caller, tests) if self.likely else always
             sure = sure and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
         """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
-        if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option"):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option", "argument"):
             self._note_option(unit, node)
         for name, default in declared(node):
-            call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
-            self._note_option(unit, ast.copy_location(call, node))
+            self._note_declared(unit, node, name, default)
+
+    def note_parameters(self, units: Sequence[Unit]) -> None:
+        """Note the parameters of functions that fire, typer or tyro call with options."""
+        self.entries.update(units)
+        for unit in units:
+            module = self._module_at(unit[0])
+            for node in [module.flow.functions[unit[1]]] if module and unit[1] else []:
+                for name in parameters(node):
+                    default = _default(name, node)
+                    if isinstance(default, ast.Call) and last_name(default.func) in ("Option", "Argument"):  # of typer
+                        default = next(iter(default.args), None)
+                    self._note_declared(unit, node, name, default or ast.Constant(None))
+
+    def _note_declared(self, unit: Unit, node: ast.AST, name: str, default: ast.expr) -> None:
+        call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
+        self._note_option(unit, ast.copy_location(call, node))
 
     def _note_option(self, unit: Unit, node: ast.Call) -> None:
         words = [word for word in map(literal, node.args) if word is not None]
@@ -331,8 +354,22 @@ class Constants:
         for flag, value in typed_options(self.arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
                 return Text(value, True)
+        if not known.flags[0].startswith("-"):
+            places = [each.flags[0] for each in self.options.values() if not each.flags[0].startswith("-")]
+            words = [*self._positional()]
+            if len(words) == len(places):
+                return Text(words[places.index(known.flags[0])], True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
+
+    def _positional(self) -> Iterator[str]:
+        """Yield the arguments that are neither an option nor its value; one that is not known may take a value."""
+        switches = {flag for each in self.options.values() if is_switch(each.node) for flag in each.flags}
+        before = ""
+        for word in self.arguments:
+            if not word.startswith("-") and (not before.startswith("-") or "=" in before or before in switches):
+                yield word
+            before = word
 
     def placeholders(self, used: Set[str]) -> Iterator[str]:
         """Yield ``train.py:90 --project: <your project id>`` for what is used and the user must give."""
@@ -351,14 +388,20 @@ class Constants:
         return [] if module is None else module.flow.assigned(unit[1]).get(name, [])
 
 
+def is_switch(node: ast.Call) -> bool:
+    """Return whether an option of argparse, or Click, takes no value."""
+    given = keywords(node)
+    return "is_flag" in given or ("action" in given and literal(given["action"]) not in ("store", "append", "extend"))
+
+
 def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield (name, default) of ``flags.DEFINE_string("name", default)``, and of each field of a data class."""
     pairs: list[tuple[str | None, ast.expr | None]] = []
     if isinstance(node, ast.Call) and last_name(node.func).startswith("DEFINE_") and node.args:
         pairs = [(literal(node.args[0]), keywords(node).get("default") or next(iter(node.args[1:]), None))]
-    elif isinstance(node, ast.ClassDef) and "dataclass" in {
-        dotted(getattr(each, "func", each)) for each in node.decorator_list
-    }:
+    elif isinstance(node, ast.ClassDef) and not {"dataclass", "Tap"}.isdisjoint(
+        last_name(getattr(each, "func", each)) for each in (*node.decorator_list, *node.bases)
+    ):
         for each in (each for each in node.body if isinstance(each, ast.AnnAssign)):
             default = keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value
             pairs.append((last_name(each.target), default))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from seatrial.job.reading.constants import ANY, member
+from seatrial.job.reading.constants import ANY, is_switch, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
@@ -301,7 +301,7 @@ class Devices(Evaluation):
         flag, rest = max(option.flags, key=len), given
         if not flag.startswith("-") or self.is_fixed:
             return None
-        takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
+        takes_none = is_switch(option.node)
         tried: list[list[str]] = (
             [[flag]] if takes_none else [[flag, value] for value in values or ("cuda", "0", "gpu", "true")]
         )
