@@ -176,7 +176,7 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
             yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shown}"
 
 
-def foreign_experiments(job: Job, files: Sequence[str]) -> Iterator[str]:
+def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each of MLflow's experiments that the sources use and whose files go to another machine."""
     code = "\n".join(
         (*read_sources((job.project / each for each in files), job.project, _MOST_SEARCHED), *job.target.args)

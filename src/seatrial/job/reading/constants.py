@@ -257,8 +257,8 @@ class Constants:
                 return [_Value(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]
-            by_click = any(re.search("option|argument", ast.dump(each)) for each in function.decorator_list)
-            if name in self.options and (by_click or unit in self.entries):
+            by_click = any("option" in ast.dump(each) for each in function.decorator_list)
+            if unit in self.entries or (name in self.options and by_click):
                 return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
             passed = [_Value(*each) for each in self.passed(name, unit)]
             return passed or [_Value(_default(name, function), top, False)]
@@ -316,26 +316,18 @@ class Constants:
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
         """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
-        if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option", "argument"):
+        if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option"):
             self._note_option(unit, node)
         for name, default in declared(node):
-            self._note_declared(unit, node, name, default)
+            call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
+            self._note_option(unit, ast.copy_location(call, node))
 
-    def note_parameters(self, units: Sequence[Unit]) -> None:
-        """Note the parameters of functions that fire, typer or tyro call with options."""
+    def note_entries(self, units: Sequence[Unit]) -> None:
+        """Note functions that fire, typer or tyro call with options."""
         self.entries.update(units)
         for unit in units:
-            module = self._module_at(unit[0])
-            for node in [module.flow.functions[unit[1]]] if module and unit[1] else []:
-                for name in parameters(node):
-                    default = _default(name, node)
-                    if isinstance(default, ast.Call) and last_name(default.func) in ("Option", "Argument"):  # of typer
-                        default = next(iter(default.args), None)
-                    self._note_declared(unit, node, name, default or ast.Constant(None))
-
-    def _note_declared(self, unit: Unit, node: ast.AST, name: str, default: ast.expr) -> None:
-        call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
-        self._note_option(unit, ast.copy_location(call, node))
+            if unit[1] and (module := self._module_at(unit[0])):
+                self.note_options(unit, module.flow.functions[unit[1]])
 
     def _note_option(self, unit: Unit, node: ast.Call) -> None:
         words = [word for word in map(literal, node.args) if word is not None]
@@ -354,22 +346,8 @@ class Constants:
         for flag, value in typed_options(self.arguments):
             if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
                 return Text(value, True)
-        if not known.flags[0].startswith("-"):
-            places = [each.flags[0] for each in self.options.values() if not each.flags[0].startswith("-")]
-            words = [*self._positional()]
-            if len(words) == len(places):
-                return Text(words[places.index(known.flags[0])], True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
-
-    def _positional(self) -> Iterator[str]:
-        """Yield the arguments that are neither an option nor its value; one that is not known may take a value."""
-        switches = {flag for each in self.options.values() if is_switch(each.node) for flag in each.flags}
-        before = ""
-        for word in self.arguments:
-            if not word.startswith("-") and (not before.startswith("-") or "=" in before or before in switches):
-                yield word
-            before = word
 
     def placeholders(self, used: Set[str]) -> Iterator[str]:
         """Yield ``train.py:90 --project: <your project id>`` for what is used and the user must give."""
@@ -388,12 +366,6 @@ class Constants:
         return [] if module is None else module.flow.assigned(unit[1]).get(name, [])
 
 
-def is_switch(node: ast.Call) -> bool:
-    """Return whether an option of argparse, or Click, takes no value."""
-    given = keywords(node)
-    return "is_flag" in given or ("action" in given and literal(given["action"]) not in ("store", "append", "extend"))
-
-
 def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """Yield (name, default) of ``flags.DEFINE_string("name", default)``, and of each field of a data class."""
     pairs: list[tuple[str | None, ast.expr | None]] = []
@@ -405,6 +377,9 @@ def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         for each in (each for each in node.body if isinstance(each, ast.AnnAssign)):
             default = keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value
             pairs.append((last_name(each.target), default))
+    elif isinstance(node, FunctionNode):  # typer's default is its Option's first argument
+        given = [(name, _default(name, node)) for name in parameters(node)]
+        pairs = [(name, each.args[0] if isinstance(each, ast.Call) and each.args else each) for name, each in given]
     yield from ((name, default) for name, default in pairs if name and default)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
-from seatrial.job.reading.constants import ANY, is_switch, member
+from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
@@ -134,19 +134,18 @@ class Devices(Evaluation):
     #: Whether the code sets the options' values, so that the command line cannot change them.
     is_fixed = False
 
-    def begin_with(self, units: Iterable[Unit]) -> None:
-        """Note what sets values. ``units``: the parts that run, in order."""
+    def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
+        """Return what keeps the script from its GPUs, strongest first. ``units``: the parts that run, in order."""
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
         self._choosing: dict[int, bool] = {}
         self.is_open = False  # a setattr sets what is not seen
         telling = {path for path, module in modules.items() if _TELLING.search(module.source)}
         self.units = [unit for unit in units if unit[0] in telling]
-        self._modules = modules
-        self._handlers: list[tuple[Unit, ast.ExceptHandler]] = []
+        handlers: list[tuple[Unit, ast.ExceptHandler]] = []
         for unit in self.units:
             for node in statements(self.body(unit)):
                 if isinstance(node, ast.ExceptHandler):
-                    self._handlers.append((unit, node))
+                    handlers.append((unit, node))
                 elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
                     self.setters.setdefault(key, []).append(unit)
                     self.outside |= (
@@ -155,21 +154,16 @@ class Devices(Evaluation):
                 elif isinstance(node, ast.Call) and dotted(node.func) == "setattr":
                     self.is_open = True
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
-
-    def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
-        """Return what keeps the script from its GPUs, strongest first. Call ``begin_with`` first."""
         try:
             sinks = list(self._sinks())
         except RecursionError:  # hundreds of elif
             return ()
-        elsewhere = [*self._elsewhere(sinks)]
-        found = [*elsewhere, *self._hidden(sinks), *(() if elsewhere else self._on_cpu(sinks, imported))]
+        found = [*self._hidden(sinks), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
-            *self._beyond(sinks),
             *_typed(self.arguments),
-            *self._fallbacks(self._handlers),
+            *self._fallbacks(handlers),
             *self._boosters(units, imported),
-            *_nowhere(self.start.name, [*self._modules.values()], imported),
+            *_nowhere(self.start.name, [*modules.values()], imported),
         ]
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
@@ -225,25 +219,19 @@ class Devices(Evaluation):
     def _is_on(self, name: str) -> bool:
         return self.of_option(name) == frozenset([True])
 
-    def _elsewhere(self, sinks: list[_Sink]) -> Iterator[Reason]:
-        """Yield the first use of another maker's device that a usual run reaches; one that is made may be unused."""
-        moved = [sink for sink in sinks if sink.kind != "device"] if _reaches_gpu(sinks) else sinks
-        for sink in (each for each in moved if each.unit in self.constants.always and not self._guarded(each)):
-            [device, *others] = sink.devices or {""}
-            if not others and device in _OTHERS:
-                place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
-                change = self._change(sink, "cuda", "gpu") or f"choose cuda in {place}"
-                yield Reason(0, f"{sink.place} uses {device}", change, device)
-                return
-
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
+        reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         for sink in sinks:
             [device, *others] = sink.devices or {""}
+            place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
-                place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
                 edit = "" if several else f"choose {device.partition(':')[0]}:0 in {place}"
                 yield Reason(3, f"{sink.place} uses {device}", self._change(sink, "cuda:0", "0") or edit, device)
+            usual = sink.unit in self.constants.always and not (reaches and sink.kind == "device")
+            if not others and device in _OTHERS and usual and not self._guarded(sink):
+                change = self._change(sink, "cuda", "gpu") or f"choose cuda in {place}"
+                yield Reason(0, f"{sink.place} uses {device}", change, device)
 
     def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
         if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):
@@ -301,7 +289,7 @@ class Devices(Evaluation):
         flag, rest = max(option.flags, key=len), given
         if not flag.startswith("-") or self.is_fixed:
             return None
-        takes_none = is_switch(option.node)
+        takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
         tried: list[list[str]] = (
             [[flag]] if takes_none else [[flag, value] for value in values or ("cuda", "0", "gpu", "true")]
         )
@@ -375,6 +363,8 @@ def _typed(words: Sequence[str]) -> Iterator[Reason]:
         name, value = flag.lstrip("-+").replace("-", "_").lower().rpartition(".")[2], value.replace("\0", " ").strip()
         numbers = re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
         kind = _NUMBERED.fullmatch(name)
+        if kind and (device := value.partition(":")[0]) in _OTHERS:
+            yield Reason(1, f"{flag}{'=' if sign == '=' else ' '}{value} names {device}", f"give {flag} cuda", device)
         named = (sign == "=" or flag[0] == "-") and (kind or _COUNTED.fullmatch(name))
         if not named or not re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers):
             continue

@@ -182,23 +182,20 @@ class Files:
                 values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
         self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
 
-    def decide(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> None:
-        """Find what a usual run reaches. ``truth``: whether a condition holds."""
+    def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
+        """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
+
+        Sets ``hub_model``, the first model that it loads by a hub's name, ``outputs`` and ``remote``: see Readings.
+        """
+        reads = {path: Read(path, where, None) for path, where in self._composed.items()}
+        if self._moves:
+            return self._with_named(reads)
 
         def likely(unit: Unit, tests: Tests) -> bool:
             return tests is not None and all(truth(test, unit) is wanted for test, wanted in tests)
 
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2]))
         self.constants.likely = likely
-
-    def reads(self, start: Unit) -> tuple[Read, ...]:
-        """Return what the script reads; () if unseen code may create it. Call ``decide`` first.
-
-        Sets ``hub_model``, the first model that it loads by a hub's name, ``outputs`` and ``remote``: see Readings.
-        """
-        reads, likely = {path: Read(path, where, None) for path, where in self._composed.items()}, self.constants.likely
-        if self._moves or likely is None:
-            return self._with_named(reads)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
         writing = [(each.unit, path) for each in self._noted for path in calls.made_paths(each.node)]

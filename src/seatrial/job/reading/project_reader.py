@@ -234,9 +234,8 @@ class ProjectReader:
         others = (each for each in self.modules.known() if each is not module)
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
-        self.devices.begin_with(self.visited)
-        self.files.decide((self.start, ""), self.devices.truth)
-        devices, reads = self.devices.found(self.visited, imported), self.files.reads((self.start, ""))
+        devices = self.devices.found(self.visited, imported)
+        reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
         always, likely = self.files.constants.always, self.files.constants.likely
         for unit, tests, evidence in self.joins:
             if likely and unit in always and likely(unit, tests):
@@ -467,7 +466,7 @@ class ProjectReader:
             commands = [name for name, each in decorated if dotted(getattr(each, "func", each)) == f"{called}.command"]
             entries += [(module.path, name) for name in commands if not commands[1:]]
             self.files.note_runs((module.path, unit), entries, always=seen.always, tests=seen.tests)
-            self.files.constants.note_parameters(entries)
+            self.files.constants.note_entries(entries)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
         self.parsers.note(
             *(node, f"{module.shown}:{node.lineno}"),
