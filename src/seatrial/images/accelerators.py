@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 
 from packaging.version import Version
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, StackError
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.resolve.answers import Lock
 from seatrial.images.resolve.check import Checked
@@ -17,6 +18,7 @@ from seatrial.job.model import Job
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine
+from seatrial.stack.rules import FIRST_CUDA
 from seatrial.system.project_files import read_sources
 
 #: Module → the accelerators that it alone computes on. Sources: their pages on pypi.org.
@@ -31,6 +33,16 @@ _MOST_SOURCE_BYTES = 5_000_000
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
 #: Those of frameworks whose builds no table knows.
 _OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
+#: Package → the newest GPU that its releases on PyPI have code for; and those whose names tell their CUDA. Sources:
+#: paddlepaddle.org.cn, "Tables"; PaddleHelix#369; mindspore.cn, "Install" of 2.3, the last with GPUs (CUDA 11.6).
+_NEWEST: dict[str, str] = table("import_names")["newest_gpus"]
+_FOR_CUDA = re.compile(r"(?:mxnet-cu|cupy-cuda)(1\d|\d)(\d)(?:mkl)?")
+_OF_PADDLE = re.compile(r"^--.*paddle|^paddle.*post12")
+#: NVIDIA's last image with MXNet, and the index of Paddle's builds for CUDA 12.
+_ELSEWHERE = {
+    "mxnet": "seatrial run … --image nvcr.io/nvidia/mxnet:24.06-py3",
+    "paddlepaddle": "--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/   # in the list",
+}
 
 #: Modules by which a script may start or load programs, libraries and modules that no list names.
 _OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
@@ -38,9 +50,23 @@ _OPEN_DOORS = {"ctypes", "importlib", "subprocess"}
 _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
 
 
-def without_use(job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked) -> tuple[str, ...]:
-    """Warn that no package computes on a GPU. Raises ConfigError: that is certain, and a GPU is requested."""
+def without_use(
+    job: Job,
+    script: ScriptFacts,
+    needs: Needs,
+    resolved: Resolved,
+    checked: Checked,
+    machine: TargetMachine | None,
+) -> tuple[str, ...]:
+    """Warn that no package computes on the machine's GPUs.
+
+    Raises ConfigError: that is certain, and a GPU is requested. Raises StackError: the framework has no code for it.
+    """
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
+    if old := next(_older_than_the_gpus(needs, [each or "" for each in names], machine), None):
+        if resolved.stack.wheel is not None:
+            return (old,)
+        raise StackError(old, run=_ELSEWHERE.get(old.split()[1].partition("-")[0], _ON_THE_CPU))
     own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
     if own and resolved.stack.wheel is None:
         return (f"seatrial does not know which GPUs {own[0]} supports: see its release notes",)
@@ -66,6 +92,21 @@ def without_code(machine: TargetMachine | None, lock: Lock | None) -> Iterator[s
     for name, (sm, first) in table("source_builds")["first_code"].items():
         if newest >= Version(sm) and Version(at.get(name, first)) < Version(first):
             yield f"{name} {at[name]} has code only for GPUs before sm_{sm.replace('.', '')}: require {name}>={first}"
+
+
+def _older_than_the_gpus(needs: Needs, names: Sequence[str], machine: TargetMachine | None) -> Iterator[str]:
+    """Yield ``mxnet-cu112 has no code for H100 (sm_90): …`` for what was built before the machine's GPUs."""
+    others = any(map(_OF_PADDLE.search, (*needs.requirements.options, *needs.requirements.lines)))
+    for name, gpu in product(names, machine.gpus if machine else ()):
+        needed = max(
+            (cuda for least, cuda in FIRST_CUDA if Version(gpu.cc) >= Version(least)), default="0", key=Version
+        )
+        built, newest = _FOR_CUDA.fullmatch(name), _NEWEST.get(name)
+        message = f"package {name} has no code for {gpu.name} (sm_{gpu.cc.replace('.', '')})"
+        if built and Version(cuda := f"{built[1]}.{built[2]}") < Version(needed):
+            yield f"{message}: it is built for CUDA {cuda}, and CUDA {needed} is the first with it"
+        elif newest and Version(gpu.cc) > Version(newest) and not (others and name.startswith("paddle")):
+            yield f"{message}: its newest is for sm_{newest.replace('.', '')}"
 
 
 def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:

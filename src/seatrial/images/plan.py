@@ -95,7 +95,7 @@ def plan_image(
     prepared = partial(_prepared, job, script, machine, cpu_only)
     base, resolved, checked, needs, old_calls = _of_list_or_imports(choose, prepared, day_of(job), resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
-    idle = () if cpu_only else without_use(job, script, needs, resolved, checked)
+    idle = () if cpu_only else without_use(job, script, needs, resolved, checked, machine)
     lines = resolved.requirements.lines
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=lines)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None

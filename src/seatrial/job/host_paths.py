@@ -46,6 +46,9 @@ _MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|un
 _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
+#: Calls of MLflow that store files; the two lines of an experiment. Source: mlflow/store/tracking/file_store.py.
+_LOGS_FILES = re.compile(r"\bmlflow\b(?s:.*)\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
+_OF_MLFLOW = re.compile(r"""(?m)^(artifact_location|name):\s*['"]?(?:file:/*(?=/|[A-Z]:))?(.*?)['"]?\s*$""")
 #: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
 _OF_YOLO = re.compile(r"""(?m)^(path|train|val|names|nc|download)\s*:[ \t]*["']?([^\s"'#\[]*)""")
 
@@ -171,6 +174,21 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         if not known and not any(path.name in line for line in lines):
             shown = shlex.quote(str(brought or folder))
             yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shown}"
+
+
+def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for each of MLflow's experiments that the sources use and whose files go to another machine."""
+    code = "\n".join(
+        (*read_sources((job.project / each for each in files), job.project, _MOST_SEARCHED), *job.target.args)
+    )
+    if _LOGS_FILES.search(code) and "set_tracking_uri" not in code and "MLFLOW_TRACKING_URI" not in job.env:
+        for file in sorted(job.folder.glob("mlruns/*/meta.yaml")):
+            found = dict(_OF_MLFLOW.findall("".join(read_sources([file], job.project, _MOST_OF_POINTER))))
+            name, place = found.get("name", ""), found.get("artifact_location", "")
+            used = name in code if "set_experiment" in code else name == "Default"
+            if used and of_a_machine(place) and not _exists(Path(place)):
+                shown = file.parent.relative_to(job.folder)
+                yield f"{shown}/meta.yaml has MLflow write to {place}, of another machine: rm -r {shown}"
 
 
 def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:

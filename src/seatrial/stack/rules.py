@@ -182,7 +182,7 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
 
 #: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: only the framework has PTX. Sources: CUDA's
 #: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
-_FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
+FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
 
 
 def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:
@@ -192,7 +192,7 @@ def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bo
         return cc >= Version(wheel.jit_from)
     if _has_machine_code(wheel, gpu):
         return True
-    first = next((cuda for least, cuda in _FIRST_CUDA if cc >= Version(least)), "0")
+    first = next((cuda for least, cuda in FIRST_CUDA if cc >= Version(least)), "0")
     if not any(_version(ptx) <= cc for ptx in wheel.ptx) or _version(wheel.cuda) < Version(first):
         return False
     if machine.driver is None or candidate.forward_compat:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from package_indexes import Index, serving
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, StackError
 from seatrial.images.base import DEFAULT_BASE
 from seatrial.images.plan import plan_image
 from seatrial.images.resolve.uv import UvResolver
@@ -152,3 +152,39 @@ def test_a_release_without_code_for_the_gpu_is_named(tmp_path: Path, release: st
         shown = plan(tmp_path, "import torch\n", f"torch\nbitsandbytes=={release}\n", index=index, machine=gpu)
     note = "bitsandbytes 0.35.0 has code only for GPUs before sm_90: require bitsandbytes>=0.37.0"
     assert (note in shown) is warns
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("mxnet-cu112==1.9.1\n", "package mxnet-cu112 has no code for H100 .sm_90.: it is built for CUDA 11.2"),
+        ("cupy-cuda101\n", "cupy-cuda101 has no code for H100"),
+        ("paddlepaddle-gpu==2.6.2\n", "paddlepaddle-gpu has no code for H100 .sm_90.: its newest is for sm_86"),
+        ("mindspore\n", "mindspore has no code for H100"),
+        ("torch==0.4.1\n", "torch==0.4.1 .requirements.txt. is older than torch 1.0.0"),
+        ("jax==0.2.10\n", "jax==0.2.10 .requirements.txt. is older than jax"),
+    ],
+)
+def test_a_framework_without_code_for_the_gpu_is_refused(tmp_path: Path, listed: str, message: str) -> None:
+    text = f"import {listed.partition('=')[0].strip().partition('-')[0]}\n"
+    with pytest.raises(StackError, match=message):
+        plan(tmp_path, text, listed, machine="h100")
+    assert "has no code for" not in plan(tmp_path, text, listed, cpu_only=True)
+
+
+@pytest.mark.parametrize(
+    ("listed", "machine"),
+    [
+        ("--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/\npaddlepaddle-gpu\n", "h100"),
+        ("mxnet-cu112\n", "a100"),
+        ("cupy-cuda12x\n", "h100"),
+        ("cupy-cuda118\n", "h100"),
+    ],
+)
+def test_a_framework_with_code_for_the_gpu_is_planned(tmp_path: Path, listed: str, machine: str) -> None:
+    assert "has no code for" not in plan(tmp_path, "import numpy\n", listed, machine=machine)
+
+
+def test_an_old_package_beside_a_framework_is_warned_of(tmp_path: Path) -> None:
+    said = plan(tmp_path, "import torch\n", "torch\ncupy-cuda101==9.6.0\n", machine="h100")
+    assert "package cupy-cuda101 has no code for H100" in said

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seatrial.job.host_paths import missing_folders, missing_inputs
+from seatrial.job.host_paths import missing_folders, missing_inputs, mlflow_paths
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.devices import verdicts
 from seatrial.job.script import script_facts
@@ -36,6 +36,20 @@ def test_a_run_on_the_cpu_is_certain(tmp_path: Path, source: str, words: str, ch
 def test_a_gpu_that_may_be_missing_is_warned_of(tmp_path: Path, source: str, words: str) -> None:
     first = next(iter(found(tmp_path, source)))
     assert not first.startswith("!") and words in first
+
+
+@cases("source", "words")
+def test_a_device_of_another_maker_is_named(tmp_path: Path, source: str, words: str) -> None:
+    assert words in next(iter(found(tmp_path, source)))
+
+
+@cases("args", "words", "everywhere")
+def test_options_that_name_gpus_are_compared_with_the_run(
+    tmp_path: Path, args: tuple[str, ...], words: str, everywhere: bool | None
+) -> None:
+    given = found(tmp_path, "net.cuda()\n", *args)
+    assert words in given[0] if words else not given
+    assert bool(found(tmp_path, "net.cuda()\n", *args, gpus=4)) is bool(everywhere)
 
 
 @cases("source", "args")
@@ -71,6 +85,41 @@ def test_without_a_container_a_variable_counts_the_gpus_of_the_machine(
     target = target_of(tmp_path, f"os.environ['CUDA_VISIBLE_DEVICES'] = '{shown}'\nnet.to('cuda:2')\n")
     given = [each.words for each in verdicts(script_facts(target, tmp_path).devices, 1, machine)]
     assert words in given[0] if words else not given
+
+
+@cases("source", "only")
+def test_an_option_is_read_however_a_library_declares_it(tmp_path: Path, source: str, only: str | None) -> None:
+    for args, path in (((), "d/x.json"), (("--data", "d/other.json"), "d/other.json")):
+        target = target_of(tmp_path, source, *args)
+        said = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
+        assert [path in each for each in said] == ([] if only and not args else [True])
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("mlflow.log_model(m, 'm')", ["mlruns/0"]),
+        ("mlflow.set_experiment('cifar')\nmlflow.autolog()", ["mlruns/1"]),
+        ("mlflow.set_experiment('new')\nmlflow.autolog()", []),
+        ("mlflow.log_metric('x', 1)", []),
+        ("mlflow.set_tracking_uri('http://x')\nmlflow.autolog()", []),
+    ],
+)
+def test_an_experiment_of_another_machine_is_named_where_the_code_uses_it(
+    tmp_path: Path, code: str, names: list[str]
+) -> None:
+    for number, place, name in (("0", "/home/nobody/mlruns/0", "Default"), ("1", "/C:/Users/n/mlruns/1", "cifar")):
+        (tmp_path / "mlruns" / number).mkdir(parents=True)
+        (tmp_path / "mlruns" / number / "meta.yaml").write_text(f"artifact_location: file://{place}\nname: {name}\n")
+    job = Job(project=tmp_path, target=target_of(tmp_path, f"import mlflow\n{code}\n"))
+    assert [each.partition("/meta.yaml ")[0] for each in mlflow_paths(job, ["train.py"])] == names
+
+
+def test_a_call_without_its_required_argument_is_warned_of(tmp_path: Path) -> None:
+    source = "with torch.amp.autocast():\n    pass\n"
+    [said] = script_facts(target_of(tmp_path, source), tmp_path).misfits
+    assert said == "train.py:4 calls torch.amp.autocast() without device_type: a run that reaches this line fails"
+    assert not script_facts(target_of(tmp_path, source.replace("()", "('cuda')")), tmp_path).misfits
 
 
 @cases("source", "words", "args")

@@ -70,7 +70,7 @@ class Constants:
     Attributes:
         callers: unit → calls that run it.
         always: units that run in every run, once that is known. likely: decides by tests, instead.
-        options: name → option.
+        options: name → option. entries: functions whose parameters are options, by Fire or Typer.
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
@@ -83,6 +83,7 @@ class Constants:
         self.always: set[Unit] = set()
         self.likely: Callable[[Unit, Tests], bool] | None = None
         self.options: dict[str, ParserOption] = {}
+        self.entries: set[Unit] = set()
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
         self.by_setting = False
@@ -172,6 +173,9 @@ class Constants:
             owner = dotted(node.value)
             made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
             parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
+            parsed |= owner in ("cfg", "config") and isinstance(
+                self.options[key].node.func, ast.Name
+            )  # of a data class
             if isinstance(node, ast.Attribute) or parsed or any("parse_args" in ast.dump(each) for each in made):
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
@@ -253,7 +257,8 @@ class Constants:
                 return [_Value(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]
-            if name in self.options and any("option" in ast.dump(each) for each in function.decorator_list):
+            by_click = any("option" in ast.dump(each) for each in function.decorator_list)
+            if unit in self.entries or (name in self.options and by_click):
                 return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
             passed = [_Value(*each) for each in self.passed(name, unit)]
             return passed or [_Value(_default(name, function), top, False)]
@@ -302,6 +307,9 @@ class Constants:
         index = names.index(name) - (names[0] in ("self", "cls"))
         for caller, node, always, tests in self.callers.get(unit, ()):
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
+            match keywords(node).get(None):
+                case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[table]) if given is None:
+                    given = ast.copy_location(ast.Attribute(table, name), node)
             sure = self.likely(caller, tests) if self.likely else always
             sure = sure and caller in self.always and None not in keywords(node)
             yield given or _default(name, function), caller if given else (unit[0], ""), sure
@@ -313,6 +321,13 @@ class Constants:
         for name, default in declared(node):
             call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
             self._note_option(unit, ast.copy_location(call, node))
+
+    def note_entries(self, units: Sequence[Unit]) -> None:
+        """Note functions that fire, typer or tyro call with options."""
+        self.entries.update(units)
+        for unit in units:
+            if unit[1] and (module := self._module_at(unit[0])):
+                self.note_options(unit, module.flow.functions[unit[1]])
 
     def _note_option(self, unit: Unit, node: ast.Call) -> None:
         words = [word for word in map(literal, node.args) if word is not None]
@@ -356,12 +371,15 @@ def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     pairs: list[tuple[str | None, ast.expr | None]] = []
     if isinstance(node, ast.Call) and last_name(node.func).startswith("DEFINE_") and node.args:
         pairs = [(literal(node.args[0]), keywords(node).get("default") or next(iter(node.args[1:]), None))]
-    elif isinstance(node, ast.ClassDef) and "dataclass" in {
-        dotted(getattr(each, "func", each)) for each in node.decorator_list
-    }:
+    elif isinstance(node, ast.ClassDef) and not {"dataclass", "Tap"}.isdisjoint(
+        last_name(getattr(each, "func", each)) for each in (*node.decorator_list, *node.bases)
+    ):
         for each in (each for each in node.body if isinstance(each, ast.AnnAssign)):
             default = keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value
             pairs.append((last_name(each.target), default))
+    elif isinstance(node, FunctionNode):  # typer's default is its Option's first argument
+        given = [(name, _default(name, node)) for name in parameters(node)]
+        pairs = [(name, each.args[0] if isinstance(each, ast.Call) and each.args else each) for name, each in given]
     yield from ((name, default) for name, default in pairs if name and default)
 
 

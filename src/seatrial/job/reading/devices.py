@@ -40,6 +40,13 @@ _BOOSTERS = {
     "catboost": ("CatBoost", 'task_type="GPU"'),
 }
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
+#: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
+_OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
+#: An option and its values among words joined by NUL.
+_WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)([=\0])((?:[^-\0][^\0]*(?:\0|$))+)")
+#: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
+_NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(ids?|list))|(?:gpu|device|cuda)s?")
+_COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
@@ -57,8 +64,8 @@ class Reason:
 
     Attributes:
         weight: the lower, the more it explains.
-        device: ``cpu``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; "" for a
-            hint, shown only after a run that stayed on the CPU.
+        device: ``cpu``, ``mps``, ``cuda:3``, or after ``visible:`` the GPUs that the script shows to a framework; ""
+            for a hint, shown only after a run that stayed on the CPU.
         certain: whether it holds in every run with these arguments.
     """
 
@@ -104,15 +111,18 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
         numbers = value.replace(" ", "").split(",")
         valid = [each.isdecimal() and int(each) < count for each in numbers]
         there = numbers[: [*valid, False].index(False)]
+        more = "seatrial run … --gpus "
         have = f"the {owner} has {count} GPU{'s' * (count > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
             yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
             yield Verdict(f"{reason.words}, so the script sees {len(set(there))}: {have}", reason.change, False)
         elif kind == "visible" and there and there != numbers:
-            yield Verdict(f"{reason.words}, but {have}", f"--gpus {len(numbers)}", False)
+            yield Verdict(f"{reason.words}, but {have}", f"{more}{len(numbers)}", False)
         elif kind == "cuda" and not there and not chooses:
-            yield Verdict(f"{reason.words}, but {have}", reason.change or f"--gpus {int(value) + 1}", False)
+            yield Verdict(f"{reason.words}, but {have}", reason.change or f"{more}{int(value) + 1}", False)
+        elif kind in _OTHERS:
+            yield Verdict(f"{reason.words}, {_OTHERS[kind]}: the run has NVIDIA's alone", reason.change, reason.certain)
         elif kind == "cpu":
             runs = "runs" if reason.certain else "may run"
             yield Verdict(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
@@ -150,6 +160,7 @@ class Devices(Evaluation):
             return ()
         found = [*self._hidden(sinks, imported), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
+            *_typed(self.arguments),
             *self._fallbacks(handlers),
             *self._boosters(units, imported),
             *_nowhere(self.start.name, [*modules.values()], imported),
@@ -171,7 +182,8 @@ class Devices(Evaluation):
 
     def _guarded(self, sink: _Sink) -> bool:
         """Return whether an unknown condition around an expression decides which of its values is used."""
-        around = (each for node in self.body(sink.unit) for each in ast.walk(node) if isinstance(each, ast.If))
+        nodes = (each for node in self.body(sink.unit) for each in ast.walk(node))
+        around = [each for each in nodes if isinstance(each, ast.If | ast.IfExp)]
         tests = [each.test for each in around if any(inner is sink.node for inner in ast.walk(each))]
         own = _names(sink.node)  # empty for a constant
         shared = (each for each in tests if not own or not own.isdisjoint(_names(each)))
@@ -210,12 +222,17 @@ class Devices(Evaluation):
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
+        reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         for sink in sinks:
             [device, *others] = sink.devices or {""}
+            place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
-                place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
                 edit = "" if several else f"choose {device.partition(':')[0]}:0 in {place}"
                 yield Reason(3, f"{sink.place} uses {device}", self._change(sink, "cuda:0", "0") or edit, device)
+            usual = sink.unit in self.constants.always and not (reaches and sink.kind == "device")
+            if not others and device in _OTHERS and usual and not self._guarded(sink):
+                change = self._change(sink, "cuda", "gpu") or f"choose cuda in {place}"
+                yield Reason(0, f"{sink.place} uses {device}", change, device)
 
     def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
         if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):
@@ -341,12 +358,31 @@ class Devices(Evaluation):
         return frozenset(devices) if len(devices) == len(values) else None
 
 
+def _typed(words: Sequence[str]) -> Iterator[Reason]:
+    """Yield the options that name GPUs by numbers, with the GPU of the highest number that all readings require."""
+    for flag, sign, value in _WITH_VALUES.findall("\0".join(words)):
+        name, value = flag.lstrip("-+").replace("-", "_").lower().rpartition(".")[2], value.replace("\0", " ").strip()
+        numbers = re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
+        kind = _NUMBERED.fullmatch(name)
+        if kind and (device := value.partition(":")[0]) in _OTHERS:
+            yield Reason(1, f"{flag}{'=' if sign == '=' else ' '}{value} names {device}", f"give {flag} cuda", device)
+        named = (sign == "=" or flag[0] == "-") and (kind or _COUNTED.fullmatch(name))
+        if not named or not re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers):
+            continue
+        top = max(map(int, numbers.split(",")))
+        are_names = kind and (kind[1] or "," in numbers or "cuda:" in value)
+        if (top := top if are_names else top - 1) > 0:
+            asks = f"names GPU {top}" if are_names else f"asks for {top + 1} GPUs"
+            yield Reason(3, f"{flag}{'=' if sign == '=' else ' '}{value} {asks}", "", f"cuda:{top}")
+
+
 def _names(node: ast.AST) -> set[str]:
     return {ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute)}
 
 
 def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:
-    return any(each != "cpu" for sink in sinks if not sink.kind.startswith("visible") for each in sink.devices or ())
+    devices = (each for sink in sinks if not sink.kind.startswith("visible") for each in sink.devices or ())
+    return any(each != "cpu" and each not in _OTHERS for each in devices)
 
 
 def _nowhere(script: str, modules: list[Module], imported: set[str]) -> Iterator[Reason]:
@@ -374,6 +410,8 @@ def _device(value: object) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"cuda:{value}" if value >= 0 else "cpu"
     text = str(value).lower().strip("/ ")
+    if (kind := text.partition(":")[0]) in _OTHERS:
+        return kind
     if isinstance(value, bool | None) or not re.fullmatch(r"(cpu|cuda|gpu)(:.*)?|auto|\d+", text):
         return None
     index = re.search(r"\d+$", text)

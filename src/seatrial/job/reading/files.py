@@ -30,6 +30,8 @@ _ADVICE = re.compile(
 _MAKES_ANY = re.compile(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
+#: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
+_GIVES_NONE = re.compile(r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|join|makedirs|mkdir|print|info")
 _STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
@@ -133,7 +135,7 @@ class Files:
             self._reading.append(ParsedCall(unit, node, always, tests))
         elif last in calls.ASKS:
             self._asking.append(ParsedCall(unit, node, always, tests))
-        elif last not in ("add_argument", "Path", "join", "makedirs", "mkdir", "print", "info"):
+        elif not _GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
         if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):

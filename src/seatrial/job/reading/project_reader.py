@@ -42,6 +42,7 @@ from seatrial.job.reading.signs import (
     TELLING,
     assigned_variables,
     dotted,
+    full_name,
     host_path,
     imported_names,
     keywords,
@@ -69,7 +70,7 @@ _NOTED = (
 #: Decorators whose functions a command line or a cluster starts; methods that training calls of what a class makes.
 _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
-_PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus")
+_PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
@@ -231,7 +232,9 @@ class ProjectReader:
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        may_fail = [f"{each}: a run that reaches this line fails" for each, _, sure in wrong if not sure]
+        may_fail = [each for each, _, sure in wrong if not sure] + [
+            *filter(None, [self.reading.certain_signs.get("lacks")])
+        ]
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
@@ -261,7 +264,11 @@ class ProjectReader:
             remote=self.files.remote,
             unmade=self.files.unmade((self.start, "")),
             files=(*self.modules.files(), *started),
-            misfits=(*ignored, *self.parsers.misfits(names), *may_fail[:_MOST_SHOWN]),
+            misfits=(
+                *ignored,
+                *self.parsers.misfits(names),
+                *(f"{each}: a run that reaches this line fails" for each in may_fail[:_MOST_SHOWN]),
+            ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
             least_python=self.least_python,
@@ -424,7 +431,7 @@ class ProjectReader:
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
-        if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and _PARSES_FIELDS.search(module.source)):
+        if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and self._parses_fields(module)):
             self.files.constants.note_options((module.path, unit), node)
         self.files.note_demands(node)
         if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
@@ -462,6 +469,10 @@ class ProjectReader:
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 
+    def _parses_fields(self, module: Module) -> bool:
+        first = self.modules.at(self.start)
+        return any(_PARSES_FIELDS.search(each.source) for each in (module, first) if each)
+
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
         called = dotted(node.func)
         if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
@@ -471,6 +482,14 @@ class ProjectReader:
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
             self.imported_by_text.append(((module.path, unit), node))
         run = list(named(module, unit, called, self.modules.at)) if called else []
+        by_typer = module.types.get(called, "").endswith("Typer")
+        if not run and (by_typer or full_name(called, module.names) in SETS["runners"]):
+            entries = [*called_by(module, unit, node, self.modules.at)]
+            decorated = ((name, each) for name, by in module.flow.functions.items() for each in by.decorator_list)
+            commands = [name for name, each in decorated if dotted(getattr(each, "func", each)) == f"{called}.command"]
+            entries += [(module.path, name) for name in commands if not commands[1:]]
+            self.files.note_runs((module.path, unit), entries, always=seen.always, tests=seen.tests)
+            self.files.constants.note_entries(entries)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
         self.parsers.note(
             *(node, f"{module.shown}:{node.lineno}"),

@@ -90,6 +90,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
         full = full_name(called := dotted(node.func), names)
+        lacks = TABLES["required"].get(full)
+        if lacks and not node.args and {lacks, None}.isdisjoint(keywords(node)):
+            yield "lacks", f"calls {called}() without {lacks}"
         if _LOADING.fullmatch(full):
             words = [literal(node.args[0]) or "" if node.args else "", ""]
             yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())

@@ -201,7 +201,7 @@ class Evaluation:
 
     def _of_call(self, node: ast.Call, unit: Unit) -> Values:
         name, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
-        if last in ("is_available", "is_gpu_available", "is_built_with_cuda"):
+        if last in ("is_available", "is_built", "is_gpu_available", "is_built_with_cuda"):
             return frozenset([re.search("mps|xpu|npu|hpu", name) is None])
         first = self.values(node.args[0], unit) if node.args else None
         if last in _CONVERSIONS and node.args:
