@@ -116,6 +116,8 @@ def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
     made = [_trial(0, loss=4.0), _trial(1, loss=4.2)]
     [loss] = [column for column in columns(made, None) if column.title == "loss"]
     assert [_cell(each, made, loss).percent for each in made] == ["100", "95"]
+    lacking = _cell(Trial(2, {}, "failed"), made, loss)
+    assert (lacking.text, lacking.best) == ("", False)  # the page's template refuses names that are undefined
 
 
 def test_an_objective_that_is_printed_under_a_longer_name_is_one_column() -> None:
