@@ -292,7 +292,7 @@ class UvResolver:
         """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
-        early: tuple[str, ...] | None = None
+        early, asked = None, False  # whether uv passed over releases in favour of pre-releases
         while True:
             exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
@@ -303,7 +303,8 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                if early is None and (early := self._early(request, answer)) is not None:
+                if not asked and (early := self._early(request, answer)) is not None:
+                    asked = True
                     continue
                 if request.dependencies and (newer := self._newer_sources(request, answer, excluded)):
                     excluded |= newer
@@ -315,6 +316,9 @@ class UvResolver:
                 if not newest:
                     return found
                 dated = found
+                continue
+            if early is not None and newest is None and isinstance(answer, Unsatisfiable):
+                early = None  # the list fits pre-releases alone
                 continue
             if newest and isinstance(answer, Unsatisfiable):
                 at_odds = answer.named & newest.keys() or {*newest}

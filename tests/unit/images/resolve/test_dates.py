@@ -172,6 +172,13 @@ def test_a_pre_release_is_chosen_only_where_there_is_no_other(plan: Any, require
     assert installed in "\n".join(made.context_texts.values())
 
 
+def test_a_pre_release_stays_where_the_list_fits_no_other(plan: Any) -> None:
+    plan.index.has("early", "early-1.0-py3-none-any.whl", "early-2.0rc1-py3-none-any.whl")
+    plan.index.has("limit", "limit-1.0-py3-none-any.whl", "limit-2.0-py3-none-any.whl")
+    plan.index.needs["early-1.0"] = ("limit<2",)
+    assert "early==2.0rc1" in "\n".join(plan("early\nlimit==2.0").context_texts.values())
+
+
 def test_a_package_is_not_older_for_a_dependency_without_a_wheel(plan: Any) -> None:
     for version, day in (("1.0", "2020-01-01"), ("2.0", "2023-01-01")):
         plan.index.has("config", file := f"config-{version}-py3-none-any.whl")
