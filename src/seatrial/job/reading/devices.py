@@ -42,8 +42,8 @@ _BOOSTERS = {
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
 _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
-#: An option and its values among words joined by NUL.
-_WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)([=\0])((?:[^-\0][^\0]*(?:\0|$))+)")
+#: An option with its value, or with the words behind it, among words joined by NUL.
+_WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)(?:=([^\0]+)|\0((?:[^-=\0][^=\0]*(?:\0|$))+))")
 #: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
 _NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(ids?|list))|(?:gpu|device|cuda)s?")
 _COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
@@ -360,20 +360,19 @@ class Devices(Evaluation):
 
 def _typed(words: Sequence[str]) -> Iterator[Reason]:
     """Yield the options that name GPUs by numbers, with the GPU of the highest number that all readings require."""
-    for flag, sign, value in _WITH_VALUES.findall("\0".join(words)):
-        name, value = flag.lstrip("-+").replace("-", "_").lower().rpartition(".")[2], value.replace("\0", " ").strip()
-        numbers = re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
-        kind = _NUMBERED.fullmatch(name)
-        if kind and (device := value.partition(":")[0]) in _OTHERS:
-            yield Reason(1, f"{flag}{'=' if sign == '=' else ' '}{value} names {device}", f"give {flag} cuda", device)
-        named = (sign == "=" or flag[0] == "-") and (kind or _COUNTED.fullmatch(name))
-        if not named or not re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers):
+    for flag, own, rest in _WITH_VALUES.findall("\0".join(words)):
+        name, value = flag.lstrip("-+").replace("-", "_").lower().rpartition(".")[2], (own or rest).replace("\0", " ")
+        shown, kind = f"{flag}{'=' if own else ' '}{value}".strip(), _NUMBERED.fullmatch(name)
+        if not (own or flag[0] == "-") or not (kind or _COUNTED.fullmatch(name)):
             continue
-        top = max(map(int, numbers.split(",")))
+        if kind and (device := value.strip().partition(":")[0]) in _OTHERS:
+            yield Reason(1, f"{shown} names {device}", f"give {flag} cuda", device)
+        numbers = re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
+        top = max(map(int, numbers.split(","))) if re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers) else 0
         are_names = kind and (kind[1] or "," in numbers or "cuda:" in value)
         if (top := top if are_names else top - 1) > 0:
-            asks = f"names GPU {top}" if are_names else f"asks for {top + 1} GPUs"
-            yield Reason(3, f"{flag}{'=' if sign == '=' else ' '}{value} {asks}", "", f"cuda:{top}")
+            count = f"{'needs at least' if kind and name[-1] != 's' else 'asks for'} {top + 1} GPUs"
+            yield Reason(3, f"{shown} {f'names GPU {top}' if are_names else count}", "", f"cuda:{top}")
 
 
 def _names(node: ast.AST) -> set[str]:
