@@ -215,6 +215,12 @@ def test_tensors_come_out_of_small_pieces_as_they_went_in(piece_bytes: int) -> N
         held.bytes.zero_()
 
 
+def test_a_python_without_memfd_create_saves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")  # as conda's
+    saved(tmp_path, 1)
+    assert load_newest(tmp_path, print)["model"]["weight"].tolist() == [1.0, 1.0]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_tensors_come_from_a_gpu_behind_kernels_that_still_run() -> None:
