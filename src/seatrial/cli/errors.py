@@ -281,7 +281,8 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     if sentence := OPTIONS.get(f"{command} {option.partition('=')[0]}"):
         return f"{option} was removed: {sentence}", None, f"{place} --help"
     own, of_run = options_of(*command.split()), options_of("run")
-    option = next((word for word in argv if word[:1] == "-" and f"-{word}" in own), option)  # click reads -on as -o
+    ours = argv[: [*argv, "--"].index("--")]
+    option = next((word for word in ours if word[:2] == option and f"-{word}" in own), option)  # click reads -on as -o
     if option in of_run and option[:2] == "--":
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
@@ -290,7 +291,8 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
-        words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
+        words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in ours]
+        words += argv[len(ours) :]
         return f"{unknown}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])
     if argv[0] == "sweep" and (typed := next((word for word in argv if word.startswith(f"{option}=")), None)):
         words = [part for word in argv for part in (("--set", word[2:]) if word == typed else (word,))]
