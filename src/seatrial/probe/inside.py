@@ -107,8 +107,8 @@ def _distributions() -> Dict[str, str]:
     import importlib.metadata  # here: 20 ms that the agent, which shares this package, never pays
 
     every = importlib.metadata.distributions()
-    named = (((each.metadata["Name"] or "").lower().replace("_", "-"), each.version) for each in every)
-    return {name: version for name, version in named if DISTRIBUTIONS.match(name)}
+    named = (((each.metadata["Name"] or "").lower().replace("_", "-"), each) for each in every)
+    return {name: each.version for name, each in named if DISTRIBUTIONS.match(name)}
 
 
 def _torch_build() -> Optional[Dict[str, Optional[str]]]:
