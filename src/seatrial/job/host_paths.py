@@ -47,7 +47,7 @@ _MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone
 _KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
 #: Calls of MLflow that store files; the two lines of an experiment. Source: mlflow/store/tracking/file_store.py.
-_LOGS_FILES = re.compile(r"\bmlflow\b(?s:.*)\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
+_LOGS_FILES = re.compile(r"\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
 _OF_MLFLOW = re.compile(r"""(?m)^(artifact_location|name):\s*['"]?(?:file:/*(?=/|[A-Z]:))?(.*?)['"]?\s*$""")
 #: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
 _OF_YOLO = re.compile(r"""(?m)^(path|train|val|names|nc|download)\s*:[ \t]*["']?([^\s"'#\[]*)""")
@@ -178,17 +178,18 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
 
 def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for each of MLflow's experiments that the sources use and whose files go to another machine."""
-    code = "\n".join(
-        (*read_sources((job.project / each for each in files), job.project, _MOST_SEARCHED), *job.target.args)
-    )
-    if _LOGS_FILES.search(code) and "set_tracking_uri" not in code and "MLFLOW_TRACKING_URI" not in job.env:
-        for file in sorted(job.folder.glob("mlruns/*/meta.yaml")):
+    places = sorted(job.folder.glob("mlruns/*/meta.yaml"))
+    read = read_sources((job.project / each for each in files if places), job.project, _MOST_SEARCHED)
+    code = "\n".join((*read, *job.target.args))
+    logs = _LOGS_FILES.search(code.partition("mlflow")[2])  # one search: code of megabytes may name it often
+    if logs and "set_tracking_uri" not in code and "MLFLOW_TRACKING_URI" not in job.env:
+        for file in places:
             found = dict(_OF_MLFLOW.findall("".join(read_sources([file], job.project, _MOST_OF_POINTER))))
             name, place = found.get("name", ""), found.get("artifact_location", "")
             used = name in code if "set_experiment" in code else name == "Default"
             if used and of_a_machine(place) and not _exists(Path(place)):
                 shown = file.parent.relative_to(job.folder)
-                yield f"{shown}/meta.yaml has MLflow write to {place}, of another machine: rm -r {shown}"
+                yield f"{shown}/meta.yaml has MLflow write to {place}, of another machine: mv mlruns mlruns.old"
 
 
 def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
