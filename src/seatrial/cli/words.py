@@ -186,7 +186,7 @@ def _with_imports(script: Path, text: str) -> Iterator[str]:
     """Yield the texts of the project's files that a script imports, and of those that they import."""
     from seatrial.system.project_files import read_sources
 
-    files = [*_imported_files(script, text)]
+    files = dict.fromkeys(_imported_files(script, text))
     texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
     yield from texts
     further = (each for each in _imported_files(script, "\n".join(texts)) if each not in files)

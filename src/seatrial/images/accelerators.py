@@ -60,7 +60,7 @@ def without_use(
 ) -> tuple[str, ...]:
     """Warn that no package computes on the machine's GPUs.
 
-    Raises ConfigError: that is certain, and a GPU is requested. Raises StackError: the framework has no code for it.
+    Raises ConfigError: that is certain, and a GPU is requested. Raises StackError: the framework has no code for one.
     """
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
     if old := next(_older_than_the_gpus(needs, [each or "" for each in names], machine), None):
@@ -97,16 +97,15 @@ def without_code(machine: TargetMachine | None, lock: Lock | None) -> Iterator[s
 def _older_than_the_gpus(needs: Needs, names: Sequence[str], machine: TargetMachine | None) -> Iterator[str]:
     """Yield ``mxnet-cu112 has no code for H100 (sm_90): …`` for what was built before the machine's GPUs."""
     others = any(map(_OF_PADDLE.search, (*needs.requirements.options, *needs.requirements.lines)))
-    for name, gpu in product(names, machine.gpus if machine else ()):
-        needed = max(
-            (cuda for least, cuda in FIRST_CUDA if Version(gpu.cc) >= Version(least)), default="0", key=Version
-        )
-        built, newest = _FOR_CUDA.fullmatch(name), _NEWEST.get(name)
+    known = [each for each in names if each in _NEWEST or _FOR_CUDA.fullmatch(each)]
+    for name, gpu in product(known, machine.gpus if machine else ()):
+        first = (cuda for least, cuda in FIRST_CUDA if Version(gpu.cc) >= Version(least))
+        needed, built, newest = max(first, default="0", key=Version), _FOR_CUDA.fullmatch(name), _NEWEST.get(name)
         message = f"package {name} has no code for {gpu.name} (sm_{gpu.cc.replace('.', '')})"
         if built and Version(cuda := f"{built[1]}.{built[2]}") < Version(needed):
-            yield f"{message}: it is built for CUDA {cuda}, and CUDA {needed} is the first with it"
+            yield f"{message}: it is built for CUDA {cuda}, and the GPU needs {needed} or newer"
         elif newest and Version(gpu.cc) > Version(newest) and not (others and name.startswith("paddle")):
-            yield f"{message}: its newest is for sm_{newest.replace('.', '')}"
+            yield f"{message}: its releases support GPUs up to sm_{newest.replace('.', '')}"
 
 
 def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:

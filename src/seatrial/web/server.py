@@ -87,9 +87,8 @@ class Server(uvicorn.Server):
             logger = logging.getLogger(name)
             logger.addHandler(logging.NullHandler())
             logger.propagate = False
-        signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # uvicorn raises the signal again when it has shut down
+        # uvicorn raises the signal again when it has shut down
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         with contextlib.suppress(KeyboardInterrupt):
             self.run(sockets=[sock])
 

@@ -157,9 +157,9 @@ def test_a_release_without_code_for_the_gpu_is_named(tmp_path: Path, release: st
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ("mxnet-cu112==1.9.1\n", "package mxnet-cu112 has no code for H100 .sm_90.: it is built for CUDA 11.2"),
+        ("mxnet-cu112==1.9.1\n", "mxnet-cu112 has no code for H100 .sm_90.: it is built for CUDA 11.2, and .* 11.8"),
         ("cupy-cuda101\n", "cupy-cuda101 has no code for H100"),
-        ("paddlepaddle-gpu==2.6.2\n", "paddlepaddle-gpu has no code for H100 .sm_90.: its newest is for sm_86"),
+        ("paddlepaddle-gpu==2.6.2\n", "paddlepaddle-gpu has no code for H100 .sm_90.: its releases .* up to sm_86"),
         ("mindspore\n", "mindspore has no code for H100"),
         ("torch==0.4.1\n", "torch==0.4.1 .requirements.txt. is older than torch 1.0.0"),
         ("jax==0.2.10\n", "jax==0.2.10 .requirements.txt. is older than jax"),

@@ -173,9 +173,8 @@ class Constants:
             owner = dotted(node.value)
             made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
             parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
-            parsed |= owner in ("cfg", "config") and isinstance(
-                self.options[key].node.func, ast.Name
-            )  # of a data class
+            # of a data class
+            parsed |= owner in ("cfg", "config") and isinstance(self.options[key].node.func, ast.Name)
             if isinstance(node, ast.Attribute) or parsed or any("parse_args" in ast.dump(each) for each in made):
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
