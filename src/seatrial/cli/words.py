@@ -242,7 +242,8 @@ _PROGRAMS = ("sudo", "docker", "podman", "nvidia-docker", "compose", "container"
 def without_docker(argv: Sequence[str]) -> tuple[str, list[str]]:
     """Return what stands for Docker's options of a command line, and its words without them; "" if it has none."""
     cut = argv.index("--") if "--" in argv else len(argv)
-    argv = ["--mount" if word == "-v" and ":" in after else word for word, after in itertools.pairwise([*argv, ""])]
+    pairs = itertools.pairwise([*argv[:cut], ""])
+    argv = [*("--mount" if word == "-v" and ":" in after else word for word, after in pairs), *argv[cut:]]
     known, rows, has_value = options_of(argv[0]), dict[str, str](), dict[str, bool]()
     for names, row in read_table("docker.json")["build" if argv[0] == "build" else "run"].items():
         for name in (each for each in names.split() if each[0] == "-"):
@@ -291,7 +292,8 @@ def _target(verb: str, word: str, rest: list[str]) -> list[str]:
 def of_docker(argv: Sequence[str]) -> tuple[str, str] | None:
     """Return (sentence, command) for ``docker run …`` behind seatrial, or for a command of Docker alone; else None."""
     at = next((at for at, word in enumerate(argv) if word not in _PROGRAMS), len(argv))
-    if argv[at:] and (at or argv[0] in read_table("docker.json")["commands"]):
+    if argv[at:] and ({*argv[:at]} - {"sudo"} or argv[0] in read_table("docker.json")["commands"]):
+        typed = " ".join(["docker", *(each for each in argv[:at] if each in _PROGRAMS[4:]), argv[at]])
         verb = OTHER_WORDS.get(argv[at], argv[at])
         if verb.split()[0] in VERBS:
             known, rest = options_of(*verb.split()), argv[at + 1 :]
@@ -299,8 +301,7 @@ def of_docker(argv: Sequence[str]) -> tuple[str, str] | None:
             while words and words[0].startswith("-") and words[0] not in known:
                 words = words[1:]
             command = shlex.join(["seatrial", *verb.split(), *words])
-            typed = " ".join(["docker", *(["compose"] if "compose" in argv[:at] else []), argv[at]])
             return f"seatrial starts containers itself: {typed} is seatrial {verb}", command
         command = shlex.join([*(argv[:at] or ["docker"]), *argv[at:]])
-        return f"seatrial has no counterpart to docker {argv[at]}", command
+        return f"seatrial has no counterpart to {typed}", command
     return None
