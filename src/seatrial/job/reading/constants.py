@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode, Tests, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, is_constant, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -318,7 +318,9 @@ class Constants:
         if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option"):
             self._note_option(unit, node)
         for name, default in declared(node):
-            call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], [ast.keyword("default", default)])
+            switch = [ast.keyword("action", ast.Constant("store_true"))] * is_constant(default, False)
+            given = [ast.keyword("default", default), *switch]
+            call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], given)
             self._note_option(unit, ast.copy_location(call, node))
 
     def note_entries(self, units: Sequence[Unit]) -> None:
