@@ -180,7 +180,10 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     same = [each / parts[-1] for each in folders if _exists(each / parts[-1])] if "." in parts[-1] else []
     there = os.path.relpath(same[0], job.folder) if same else None
     given = str(Path(there).parent) if there and len({each.path for each in reads}) > 1 else there
-    edit = f"-- {read.option} {given or 'PATH'}" if read.option else f"edit {read.where}"
+    if there and read.value and PurePosixPath(read.path).is_relative_to(read.value):
+        below = PurePosixPath(read.path).relative_to(read.value).parts
+        given = str(Path(*Path(there).parts[: -len(below) or None])) if there.endswith("/".join(below)) else None
+    edit = f"-- {read.option} {shlex.quote(given or 'PATH')}" if read.option else f"edit {read.where}"
     if WINDOWS.match(read.path):
         why = f"the project has {there}" if there else f"--data DIR mounts {CONTAINER_DATA}, for example"
         return f"is a Windows path, and no container has one: {edit}; {why}"
