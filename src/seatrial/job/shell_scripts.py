@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -21,6 +21,7 @@ from seatrial.job.reading.modules import is_file
 from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
+    BATCH_LINE,
     GPUS,
     RUNNERS,
     SHELL_SUFFIXES,
@@ -28,8 +29,8 @@ from seatrial.job.startable import (
     SUBMITTERS,
     PythonCommand,
     UnreadCommand,
-    batch_lines,
     batch_request,
+    batch_words,
     is_python,
     read_command,
     starts_python,
@@ -74,28 +75,19 @@ class _Left(Exception):
 
 @dataclass
 class ShellReading:
-    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut.
-
-    ``left``: what the image and seatrial's options replace, such as ``module load``; ``near``: the command of the
-    unread line, if only variables of the environment are unknown.
-    """
+    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut."""
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     unread: str | None = None
     cut: str | None = None
-    left: list[str] = field(default_factory=list, compare=False)
-    near: PythonCommand | None = field(default=None, compare=False)
+    left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
 
 
 def read_shell(text: str, arguments: Sequence[str], name: str, here: Path, batch: Sequence[str] = ()) -> ShellReading:
-    """Return the commands of a shell script in ``here``, with variables filled in, up to the first unread line.
-
-    ``batch``: the options of the command that submits the script.
-    """
+    """Return a script's commands in ``here``, as ``batch`` submits it, with variables, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
-    shell.batch = [*batch]
-    shell.batched(*batch_lines(text))
+    shell.batched(*batch, *BATCH_LINE.findall(text))
     text, shell.reading.cut = joined(text, name)
     try:
         shell.run(statements(text, name))
@@ -119,7 +111,7 @@ class _Shell(Words):
     def batched(self, *lines: str) -> None:
         """Take what a batch system's options request, behind those of an outer command; note the others."""
         self.batch = [*self.batch, *batch_request(" ".join(lines))]
-        self.reading.left += [line for line in lines if not batch_request(line)]
+        self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self) -> _Shell:
         """Return a shell that begins as this one is now; both note what they start in one place."""
@@ -254,7 +246,7 @@ class _Shell(Words):
             raise _Left(program)
         if program in SUBMITTERS and (inner := submitted(fields, self.here / self.folder)):
             shell = self._copy()
-            shell.batched(shlex.join(fields[: len(fields) - len(inner)]))
+            shell.batched(batch_words(fields, inner))
             return shell._program(place, inner, own, is_fed=is_fed)
         if _LEFT_OUT.match(shlex.join((program, *arguments))):
             self.reading.left.append(shlex.join((program, *arguments)))
@@ -309,9 +301,6 @@ class _Shell(Words):
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
-            near = re.sub(rf"{UNKNOWN}(?=\$(?:[A-Za-z_]\w*|{{\w+}}))", "", "\n".join(command.arguments))
-            if not _MARKS.search(" ".join((near, *command.options, *command.target))) and self.folder == ".":
-                self.reading.near = replace(command.requesting(self.batch), arguments=tuple(near.split("\n")))
             raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command and command.requesting(self.batch)
 
@@ -350,7 +339,7 @@ class _Shell(Words):
             body = statements(text := whole(path, _MOST_TEXT), self._path(words[0]))
             if program in SHELLS:
                 shell = self._copy()
-                shell.batched(*batch_lines(text))
+                shell.batched(*BATCH_LINE.findall(text))
                 return self._call(shell, body, words[0], words[1:])
             return self._call(self, body, words[0], words[1:] or self.arguments)
         if program in SHELLS:

@@ -36,7 +36,7 @@ _BATCH_GPUS = re.compile(
     r"(?:[:= ]+[a-zA-Z][\w.-]*)?(?:[:= ]*(\d+))?"
 )
 _BATCH_TIME = re.compile(r"(?:--time[= ]|(?<!\S)-t *|walltime=)(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-_BATCH_LINE = re.compile(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
+BATCH_LINE = re.compile(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 #: Scripts for a shell, or for a batch system that starts one.
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = re.compile(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
@@ -164,15 +164,12 @@ def whole(path: Path, most: int) -> str:
 
 @dataclass(frozen=True)
 class PythonCommand:
-    """Hold what a command starts: seatrial's options in place of a launcher's, the target and its arguments.
-
-    ``left``: what a script does besides, for which the image and seatrial's own options stand.
-    """
+    """Hold what a command starts: seatrial's options in place of a launcher's, the target and its arguments."""
 
     options: tuple[str, ...]
     target: tuple[str, ...]
     arguments: tuple[str, ...]
-    left: tuple[str, ...] = field(default=(), compare=False)
+    left: tuple[str, ...] = field(default=(), compare=False)  # what its script does besides, and a run does not
 
     def words(self) -> list[str]:
         """Return the words of seatrial's command line."""
@@ -184,9 +181,9 @@ class PythonCommand:
         return replace(self, options=(*self.options, *itertools.chain(*dict(reversed(pairs)).items())))
 
 
-def batch_lines(script: str) -> list[str]:
-    """Return the options in a script's comments for a batch system."""
-    return [each.strip() for each in _BATCH_LINE.findall(script)]
+def batch_words(words: Sequence[str], inner: Sequence[str]) -> str:
+    """Return the options of the submitting command, without the one that it submits."""
+    return "".join(f" {word}" for word in words if word not in inner and " " not in word)
 
 
 def batch_request(text: str) -> list[str]:
@@ -302,11 +299,11 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
         options += _launched(program, rest, here, *visible)
     else:
         options += [word for listed in visible for word in ("--gpus", _devices(listed))]
-    size = 2 if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1 else 1
-    if size == 1 and (not rest or rest[0].startswith("-")):
+    if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
+        return PythonCommand(tuple(options), ("-m", rest[1]), tuple(rest[2:])).requesting(batch)
+    if not rest or rest[0].startswith("-"):
         return None
-    target = ("-m", rest[1]) if size == 2 else (rest[0],)
-    return PythonCommand(tuple(options), target, tuple(rest[size:])).requesting(batch)
+    return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:])).requesting(batch)
 
 
 def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[str]]:
@@ -337,8 +334,8 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
         elif role == "devices" and (listed := re.search(r"(?:^|:)(\d+(?:,\d+)*)$", value)):
             visible = listed[1]
         elif is_accelerate and name == "config_file":
-            configured, listed_there, options = _configured(value, here)
-            count, visible = count or configured, visible or listed_there
+            configured, options = _configured(value, here)
+            count = count or configured
         elif name in variables:
             options += ["--env", f"{variables[name]}={value}"]
         elif role == "machines" and value not in ("1", "1:1"):
@@ -347,13 +344,13 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
             raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks with torchrun")
     if count and not count.isdecimal():
         raise UnreadCommand(f"{count!r} is not a number of processes")
-    gpus = _devices(visible, count) if visible not in ("", "-1", "all") else count
+    gpus = _devices(visible, count) if visible not in ("", "-1") else count
     options += ["--gpus", gpus] if gpus else []
     return options + (["--launcher", "torchrun"] if count > "1" or "," in gpus or not is_accelerate else [])
 
 
-def _configured(name: str, here: Path) -> tuple[str, str, list[str]]:
-    """Return the processes, the GPUs and the variables of accelerate's configuration file. Raises UnreadCommand."""
+def _configured(name: str, here: Path) -> tuple[str, list[str]]:
+    """Return the processes and the variables of accelerate's configuration file. Raises UnreadCommand."""
     from seatrial.system.project_files import as_table, parse_yaml, read_text  # only a configuration file needs them
 
     try:
@@ -377,5 +374,5 @@ def _configured(name: str, here: Path) -> tuple[str, str, list[str]]:
             text = value if isinstance(value, str) else str(value).lower()  # accelerate writes true and none so
             variables[own] = "no" if key == "mixed_precision" and value is False else text
     variables.pop("", None)
-    count, listed = str(table.get("num_processes", "")), str(table.get("gpu_ids", ""))
-    return count, listed, [word for each in variables.items() for word in ("--env", "=".join(each))]
+    count = str(table.get("num_processes", ""))
+    return count, [word for each in variables.items() for word in ("--env", "=".join(each))]

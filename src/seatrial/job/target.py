@@ -25,6 +25,7 @@ from seatrial.job.startable import (
     PythonCommand,
     UnreadCommand,
     batch_request,
+    batch_words,
     beginning,
     console_script,
     converted,
@@ -108,17 +109,17 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
     if not words or not words[0]:
         return None
     try:
-        typed, is_recipe, batch = shlex.join(words), words[0] in recipes, list[str]()
+        typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
         variables = activated(here) if words[0] == "pixi" else []
         if words[0] in SUBMITTERS:
             inner = submitted(words, here)
-            batch, words = batch_request(shlex.join(words[: len(words) - len(inner) + 1])), inner
+            batch, words = batch_words(words, inner), inner
         words = without_runner(words) or words
         if not words:
             raise TargetError(f"{typed} submits no script in {here}", run="seatrial run SCRIPT")
         called = None if is_file(here / words[0]) else console_script(words[0], here)
         if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
-            return command.requesting(batch)
+            return command.requesting(batch_request(batch))
         if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
             return _in_shell(words, here, batch)
         if not is_recipe and task_commands(words, here):
@@ -156,10 +157,10 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
     return [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)]
 
 
-def _in_shell(words: Sequence[str], here: Path, batch: Sequence[str]) -> PythonCommand:
+def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
     if words[1:2] == ["-c"] and words[2:]:
-        return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here, batch), here)
+        return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here, [batch]), here)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
@@ -172,7 +173,7 @@ def _in_shell(words: Sequence[str], here: Path, batch: Sequence[str]) -> PythonC
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
-    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here, batch), here)
+    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here, [batch]), here)
 
 
 #: Most commands of a script that an error lists.
@@ -196,8 +197,7 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
             run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
         )
     if not found:
-        beyond = next((each for each in (reading.unread, *reading.others) if each), None)
-        raise _no_python(name, path, beyond, here, reading.near)
+        raise _no_python(name, path, next(filter(None, (reading.unread, *reading.others)), None), here)
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
@@ -313,9 +313,7 @@ def _is_makefile(path: Path) -> bool:
     return path.suffix == ".mk" or path.name.lower() in ("makefile", "gnumakefile")
 
 
-def _no_python(
-    word: str, path: Path, beyond: str | None = None, here: Path = Path(), near: PythonCommand | None = None
-) -> TargetError:
+def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Path()) -> TargetError:
     """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
@@ -324,10 +322,7 @@ def _no_python(
     if kind == "shell script" and not text.strip():
         return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
     run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None
-    if beyond and near:
-        words = (f'"{each}"' if "$" in each else shlex.quote(each) for each in near.words())
-        run = f"seatrial run {' '.join(words)}"
-    elif beyond and (script := next((each for each in named if is_file(here / each)), None)):
+    if beyond and (script := next((each for each in named if is_file(here / each)), None)):
         run = f"seatrial run {shlex.quote(script)}   # its arguments stand behind --"
     if re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
         run = "seatrial doctor"
