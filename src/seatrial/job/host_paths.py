@@ -199,11 +199,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
         unclear = _exists(Path(folder)) or re.search("[$%]", folder)  # a folder that is mounted where it is
         return "this machine does not have" + ("" if unclear else f"; to mount it: {option}")
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
-        script = os.path.relpath(job.project / job.target.value, root)
-        words = [script, *(["--", *job.target.args] if job.target.args else [])]
-        run = f"seatrial run {shlex.join(words)}" if job.target.kind == "script" else "seatrial run …"
-        there = os.path.relpath(root, job.folder)
-        return f"is below {there}, but the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
+        folder = f"--workdir {shlex.quote(os.path.relpath(root, job.project))}"
+        return f"is below {os.path.relpath(root, job.folder)}, but the script runs in {job.folder.name}: {folder}"
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")

@@ -95,12 +95,6 @@ _MPI = (
 )
 
 
-def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> list[str] | None:
-    """Return seatrial's words for what ``python_command`` reads, or None."""
-    command = python_command(words, here, recipes)
-    return command.words() if command else None
-
-
 def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> PythonCommand | None:
     """Return the command that starts Python here: a launcher's, a shell's, the project's; None for others.
 

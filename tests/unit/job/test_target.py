@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,15 @@ from syrupy.assertion import SnapshotAssertion
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.shell_scripts import read_shell
-from seatrial.job.target import in_our_words, python_command, resolve_target
+from seatrial.job.target import python_command, resolve_target
 from tables import cases
 
 RECIPES = ("digits", "mnist")
+
+
+def in_our_words(words: list[str], here: Path, recipes: Collection[str] = ()) -> list[str] | None:
+    command = python_command(words, here, recipes)
+    return command.words() if command else None
 
 
 @pytest.fixture
