@@ -63,7 +63,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
         at += len(words)
     if not argv[at:] or argv[at].endswith(".py"):
         return argv
-    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS
+    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS, SUBMITTERS
 
     python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
     if not python and argv[at].startswith("-") and argv[at] != "--":
@@ -77,10 +77,11 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     if (read := python_command([*python, *typed], Path.cwd(), RECIPES)) is None:
         return argv
-    parts = list(typed_parts(command := read.words(), known))
+    parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
-    behind = [words for name, words in typed_parts(argv[at + 1 : cut], known) if name and words[0] not in command]
-    behind = ours if argv[at] in RUNNERS else behind  # a runner has options of its own
+    parts_behind = typed_parts(argv[at + 1 : cut], known)  # what the script requests gives way; its arguments stay
+    behind = [words for name, words in parts_behind if name and words[0] not in (*read.arguments, "--launcher", "-m")]
+    behind = ours if argv[at] in (*RUNNERS, *SUBMITTERS, "srun") else behind  # these have options of their own
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
