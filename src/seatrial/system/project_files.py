@@ -100,7 +100,8 @@ def _has_table(path: Path, folder: Path) -> bool:
 
 def matching(folder: Path, pattern: str, most: int) -> list[Path]:
     """Return at most so many paths that a project's own pattern matches; Path.glob refuses "." and "a**"."""
-    return sorted(folder / each for each in islice(iglob(pattern, root_dir=folder, recursive=True), most))
+    found = iglob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
+    return sorted(folder / each for each in islice(found, most))
 
 
 def is_there(path: Path) -> bool:

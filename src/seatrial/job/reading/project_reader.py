@@ -298,9 +298,9 @@ class ProjectReader:
         for wanted in (each.replace(".", "/") for each in known if re.fullmatch(r"[A-Za-z_][\w.*]*", each)):
             parts = re.compile(wanted.replace("*", "([^/]+)"))
             for root in self.roots.absolute if self.words or "*" not in wanted else ():
-                files = filter(is_file, matching(root, f"{wanted}.py", _MOST_MODULES))
+                scripts = filter(is_file, matching(root, f"{wanted}.py", _MOST_MODULES))
                 packages = filter(is_file, matching(root, f"{wanted}/__init__.py", _MOST_MODULES))
-                names = {**{path.parent: path for path in packages}, **{path.with_suffix(""): path for path in files}}
+                names = {**{path.parent: path for path in packages}, **{path.with_suffix(""): path for path in scripts}}
                 for name, path in names.items():
                     made = parts.fullmatch(name.relative_to(root).as_posix())
                     if made and set(made.groups()) <= self.words:
