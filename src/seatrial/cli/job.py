@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Collection, Mapping
@@ -60,6 +61,8 @@ def read_job(
     ``resume``: a run to continue; without a target, its job is taken, changed by the flags.
     """
     flags.pop("trust", None)
+    for name in (each for each in flags.get("env") or () if each.isidentifier() and each not in os.environ):
+        click.echo(f"seatrial warning: --env {name} is not set on this machine, so the run lacks it", err=True)
     leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
     named = flags.pop("project", None)
     project = check_folder((project_of_runs(named) if [*words] == ["predict"] else named) or project_root(Path()))

@@ -95,6 +95,7 @@ def sweep(
         from seatrial.job.loading import read_sweep
         from seatrial.search.request import define, parse_parallel
         from seatrial.search.search import open_search, resume_search
+        from seatrial.search.trial import no_settings
         from seatrial.system.command import install_extra
         from seatrial.system.project_files import project_root
 
@@ -122,8 +123,10 @@ def sweep(
         settings = chosen.pop("settings")
         typed = {**chosen, "trials": trials, "budget_s": budget_s, "parallel": parallel}
         table = read_sweep(project).changed(**{key: value for key, value in typed.items() if value is not None})
-        definition, at_once = define(table, settings, study), parse_parallel(table.parallel)
         job = read_job(words, flags).without_notify
+        if not settings and not table.set:
+            raise no_settings(job)
+        definition, at_once = define(table, settings, study), parse_parallel(table.parallel)
         require_consent(job, screen, trust=trust)
         found = open_search(definition, job, host, screen.note, budget_s=table.budget_s, parallel=at_once)
     if engine == "ray":

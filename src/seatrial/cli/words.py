@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import click
+
 from seatrial.cli.options import Root, has_undecoded, options_of, quoted
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
@@ -16,6 +18,9 @@ from seatrial.job.flags import read_table
 
 #: Files of a project that are searched for the name of an option.
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
+
+#: Parts of a shell script without a counterpart that a note names.
+_MOST_LEFT = 6
 
 #: Words of a program that reads its command line, and modules that it may leave this to.
 _PARSERS = re.compile(
@@ -63,27 +68,33 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
         at += len(words)
     if not argv[at:] or argv[at].endswith(".py"):
         return argv
-    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS
+    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS, SUBMITTERS
 
     python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
     if not python and argv[at].startswith("-") and argv[at] != "--":
         return argv
     from seatrial.images.recipes import RECIPES
-    from seatrial.job.target import in_our_words
+    from seatrial.job.target import python_command
 
     cut = argv.index("--") if "--" in argv else len(argv)
     ours = _ours_behind(argv[at:cut], known)
     theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
-    if (command := in_our_words([*python, *typed], Path.cwd(), RECIPES)) is None:
+    if (read := python_command([*python, *typed], Path.cwd(), RECIPES)) is None:
         return argv
-    parts = list(typed_parts(command, known))
+    parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
-    behind = [words for name, words in typed_parts(argv[at + 1 : cut], known) if name and words[0] not in command]
-    behind = ours if argv[at] in RUNNERS else behind  # a runner has options of its own
+    parts_behind = typed_parts(argv[at + 1 : cut], known)  # what the script requests gives way; its arguments stay
+    behind = [words for name, words in parts_behind if name and words[0] not in (*read.arguments, "--launcher", "-m")]
+    behind = ours if argv[at] in (*RUNNERS, *SUBMITTERS, "srun") else behind  # these have options of their own
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
-    return [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
+    found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
+    if read.target[-1] not in typed and not {"-q", "--quiet"} & {*argv[:cut]}:
+        left = f"; left out: {', '.join([*read.left[:_MOST_LEFT], *['…'][: len(read.left) > _MOST_LEFT]])}"
+        told = f"seatrial {shlex.join(typed)} is read as: seatrial {shlex.join(found)}{left * bool(read.left)}"
+        click.echo(told, err=True)
+    return found
 
 
 def _ours_behind(words: Sequence[str], known: Mapping[str, bool]) -> list[list[str]]:

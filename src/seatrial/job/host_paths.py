@@ -199,7 +199,10 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     same = [each / parts[-1] for each in folders if (each / parts[-1]).is_file()] if "." in parts[-1] else []
     there = os.path.relpath(same[0], job.folder) if same else None
     given = str(Path(there).parent) if there and len({each.path for each in reads}) > 1 else there
-    edit = f"-- {read.option} {given or 'PATH'}" if read.option else f"edit {read.where}"
+    if there and read.value and PurePosixPath(read.path).is_relative_to(read.value):
+        below = PurePosixPath(read.path).relative_to(read.value).parts
+        given = str(Path(*Path(there).parts[: -len(below) or None])) if there.endswith("/".join(below)) else None
+    edit = f"-- {read.option} {shlex.quote(given or 'PATH')}" if read.option else f"edit {read.where}"
     if WINDOWS.match(read.path):
         why = f"the project has {there}" if there else f"--data DIR mounts {CONTAINER_DATA}, for example"
         return f"is a Windows path, and no container has one: {edit}; {why}"
@@ -215,11 +218,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
         unclear = _exists(Path(folder)) or re.search("[$%]", folder)  # a folder that is mounted where it is
         return "this machine does not have" + ("" if unclear else f"; to mount it: {option}")
     if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
-        script = os.path.relpath(job.project / job.target.value, root)
-        words = [script, *(["--", *job.target.args] if job.target.args else [])]
-        run = f"seatrial run {shlex.join(words)}" if job.target.kind == "script" else "seatrial run …"
-        there = os.path.relpath(root, job.folder)
-        return f"is below {there}, but the script runs in {job.folder.name}: cd {shlex.quote(there)} && {run}"
+        folder = f"--workdir {shlex.quote(os.path.relpath(root, job.project))}"
+        return f"is below {os.path.relpath(root, job.folder)}, but the script runs in {job.folder.name}: {folder}"
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")

@@ -9,6 +9,7 @@ import copy
 import operator
 import posixpath
 import re
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from seatrial.job.reading.modules import is_file
 from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import (
+    BATCH_LINE,
     GPUS,
     RUNNERS,
     SHELL_SUFFIXES,
@@ -27,6 +29,8 @@ from seatrial.job.startable import (
     SUBMITTERS,
     PythonCommand,
     UnreadCommand,
+    batch_request,
+    batch_words,
     is_python,
     read_command,
     starts_python,
@@ -46,6 +50,7 @@ _HARMLESS = re.compile(
 _FINDS = ("which", "command", "type", "hash")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
+_LEFT_OUT = re.compile(rf"(module|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 #: Builtins that read unknown input or jump.
@@ -76,11 +81,13 @@ class ShellReading:
     others: list[str] = field(default_factory=list)
     unread: str | None = None
     cut: str | None = None
+    left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
 
 
-def read_shell(text: str, arguments: Sequence[str], name: str, here: Path) -> ShellReading:
-    """Return the commands of a shell script in ``here``, with variables filled in, up to the first unread line."""
+def read_shell(text: str, arguments: Sequence[str], name: str, here: Path, batch: Sequence[str] = ()) -> ShellReading:
+    """Return a script's commands in ``here``, as ``batch`` submits it, with variables, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
+    shell.batched(*batch, *BATCH_LINE.findall(text))
     text, shell.reading.cut = joined(text, name)
     try:
         shell.run(statements(text, name))
@@ -98,8 +105,13 @@ class _Shell(Words):
         super().__init__(name, arguments)
         self.here, self.values = here, dict.fromkeys(_FOLDERS, f"{HERE}.")
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
-        self.folder, self.left = ".", [_MOST_RUN]
+        self.folder, self.left, self.batch = ".", [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
+
+    def batched(self, *lines: str) -> None:
+        """Take what a batch system's options request, behind those of an outer command; note the others."""
+        self.batch = [*self.batch, *batch_request(" ".join(lines))]
+        self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self) -> _Shell:
         """Return a shell that begins as this one is now; both note what they start in one place."""
@@ -176,7 +188,7 @@ class _Shell(Words):
         shells = list[_Shell]()
         for body in bodies:
             shell = self._copy()
-            shell.reading = ShellReading([*self.reading.started], [*self.reading.others])
+            shell.reading = ShellReading([*self.reading.started], [*self.reading.others], left=self.reading.left)
             try:
                 shell.run(body)
             except _Left:
@@ -233,7 +245,11 @@ class _Shell(Words):
         if program in ("exit", "return"):
             raise _Left(program)
         if program in SUBMITTERS and (inner := submitted(fields, self.here / self.folder)):
-            return self._program(place, inner, own, is_fed=is_fed)
+            shell = self._copy()
+            shell.batched(batch_words(fields, inner))
+            return shell._program(place, inner, own, is_fed=is_fed)
+        if _LEFT_OUT.match(shlex.join((program, *arguments))):
+            self.reading.left.append(shlex.join((program, *arguments)))
         if _INSTALLS.match(" ".join((program, *arguments))):
             return True
         if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
@@ -286,7 +302,7 @@ class _Shell(Words):
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
             raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
-        return command
+        return command and command.requesting(self.batch)
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run a builtin that changes the shell's state, or another script."""
@@ -320,12 +336,15 @@ class _Shell(Words):
         """Run a shell script of the project; nothing for an environment's ``activate`` and for others' files."""
         path = (self.here / self._path(words[0])).resolve() if words and UNKNOWN not in words[0] else self.here
         if path.is_relative_to(self.here.resolve()) and path.name != "activate" and is_file(path):
-            body = statements(whole(path, _MOST_TEXT), self._path(words[0]))
+            body = statements(text := whole(path, _MOST_TEXT), self._path(words[0]))
             if program in SHELLS:
-                return self._call(self._copy(), body, words[0], words[1:])
+                shell = self._copy()
+                shell.batched(*BATCH_LINE.findall(text))
+                return self._call(shell, body, words[0], words[1:])
             return self._call(self, body, words[0], words[1:] or self.arguments)
         if program in SHELLS:
             raise UnreadCommand(place)
+        self.reading.left.append(place.partition(": ")[2] or place)
         return True
 
     def _path(self, name: str) -> str:

@@ -7,7 +7,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
@@ -28,6 +28,15 @@ _WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice"
 SHELLS = ("bash", "sh", "zsh")
 #: Programs that submit a command or a script to a batch system. Source: man sbatch of Slurm, qsub of PBS, bsub of LSF.
 SUBMITTERS = ("sbatch", "qsub", "bsub")
+#: A batch system's GPUs of one node, or of one task, in its options or a script's comments; its time limit.
+#: Sources: slurm.schedmd.com/sbatch.html, qsub of PBS Professional and Torque, bsub of LSF.
+_BATCH_GPUS = re.compile(
+    r"(?:--gres[= ](?:\S*,)?gpu|--gpus(?:-per-(?:node|task))?(?=[= ])|(?<!\S)-G(?=[ \d])"
+    r"|\bn?gpus(?==)|-gpu \S*?num(?==))"
+    r"(?:[:= ]+[a-zA-Z][\w.-]*)?(?:[:= ]*(\d+))?"
+)
+_BATCH_TIME = re.compile(r"(?:--time[= ]|(?<!\S)-t *|walltime=)(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+BATCH_LINE = re.compile(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 #: Scripts for a shell, or for a batch system that starts one.
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = re.compile(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
@@ -161,10 +170,35 @@ class PythonCommand:
     options: tuple[str, ...]
     target: tuple[str, ...]
     arguments: tuple[str, ...]
+    left: tuple[str, ...] = field(default=(), compare=False)  # what its script does besides, and a run does not
 
     def words(self) -> list[str]:
         """Return the words of seatrial's command line."""
         return [*self.options, *self.target, *(["--", *self.arguments] if self.arguments else [])]
+
+    def requesting(self, batch: Sequence[str]) -> PythonCommand:
+        """Return the command with what a batch system's ``batch`` requests and the command itself does not."""
+        pairs = [pair for pair in zip(batch[::2], batch[1::2], strict=True) if pair[0] not in self.options]
+        return replace(self, options=(*self.options, *itertools.chain(*dict(reversed(pairs)).items())))
+
+
+def batch_words(words: Sequence[str], inner: Sequence[str]) -> str:
+    """Return the options of the submitting command, without the one that it submits."""
+    return "".join(f" {word}" for word in words if word not in inner and " " not in word)
+
+
+def batch_request(text: str) -> list[str]:
+    """Return seatrial's options for ``--gres=gpu:2 --time=1:00:00`` of a batch system."""
+    options = list[str]()
+    if gpus := _BATCH_GPUS.search(text):
+        tasks = re.search(r"(?:--ntasks(?:-per-node)?[= ]|(?<!\S)-n *)(\d+)", text) if "-task" in gpus[0] else None
+        count = int(gpus[1] or 1) * int(tasks[1] if tasks else 1)
+        options = ["--gpus", str(count or "none")]
+    if time := _BATCH_TIME.search(text):
+        units = "dhms" if time[1] or time[4] else "dmsh"
+        limit = "".join(f"{int(each)}{unit}" for each, unit in zip(time.groups(), units, strict=True) if int(each or 0))
+        options += ["--timeout", limit] if limit else []
+    return options
 
 
 def is_python(word: str) -> bool:
@@ -217,26 +251,35 @@ def without_runner(words: Sequence[str]) -> list[str]:
     return ["python", *rest] if is_script else rest
 
 
-def _without_wrapper(words: list[str]) -> list[str]:
-    """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once."""
+def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
+    """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once, and its request."""
     starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
     at = next(starts, 0) if words and words[0] in _WRAPPERS else 0
     count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
     if count and count[1] != "1" and words[0] == "srun":
         raise UnreadCommand(f"srun starts the command {count[1]} times")
-    return words[at:]
+    return words[at:], batch_request(shlex.join(words[:at]))
+
+
+def _devices(listed: str, count: str = "") -> str:
+    """Return the request for GPUs that are listed as CUDA_VISIBLE_DEVICES lists them, at most a count of them."""
+    if listed in ("", "-1"):
+        return "none"
+    devices = re.sub(r"\s", "", listed).split(",")
+    return f"device={','.join(devices[: int(count or len(devices))])}" if len(devices) >= int(count or 0) else count
 
 
 def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | None:
     """Read ``A=1 torchrun --nproc_per_node 4 train.py --lr 1``; None: it starts no Python. Raises UnreadCommand."""
     variables = [*itertools.takewhile(ASSIGNMENT.fullmatch, words)]
-    rest, options, devices = [*words[len(variables) :]], list[str](), list[str]()
+    rest, options, visible = [*words[len(variables) :]], list[str](), list[str]()
     for name, _, value in (each.partition("=") for each in variables):
         if name == "CUDA_VISIBLE_DEVICES":
-            devices = ["--gpus", str(len(value.split(","))) if value not in ("", "-1") else "none"]
+            visible = [value]
         elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
-    rest = without_runner(_without_wrapper(rest))
+    rest, batch = _without_wrapper(rest)
+    rest = without_runner(rest)
     program = PurePosixPath(rest[0]).name if rest else ""
     if is_python(program) or program.endswith(".py"):
         rest = rest[is_python(program) :]
@@ -254,14 +297,14 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
     elif program not in LAUNCHERS or (program == "accelerate" and rest[1:2] != ["launch"]):
         return None
     if program:
-        options += _launched(program, rest, here)
+        options += _launched(program, rest, here, *visible)
     else:
-        options += devices
+        options += [word for listed in visible for word in ("--gpus", _devices(listed))]
     if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
-        return PythonCommand(tuple(options), ("-m", rest[1]), tuple(rest[2:]))
+        return PythonCommand(tuple(options), ("-m", rest[1]), tuple(rest[2:])).requesting(batch)
     if not rest or rest[0].startswith("-"):
         return None
-    return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:]))
+    return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:])).requesting(batch)
 
 
 def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[str]]:
@@ -273,7 +316,7 @@ def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[s
     return roles, table["variables"], table["kinds"], table["idle"]["names"].split()
 
 
-def _launched(program: str, rest: list[str], here: Path) -> list[str]:
+def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> list[str]:
     """Return seatrial's options for a launcher's; remove its name and its options from ``rest``."""
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
@@ -289,8 +332,8 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
         value = value if sign or not rest else rest.pop(0)
         if role == "processes" and value not in ("gpu", "auto", GPUS):
             count = value
-        elif role == "devices" and value != "all":
-            count = count or str(value.count(",") + 1)
+        elif role == "devices" and (listed := re.search(r"(?:^|:)(\d+(?:,\d+)*)$", value)):
+            visible = listed[1]
         elif is_accelerate and name == "config_file":
             configured, options = _configured(value, here)
             count = count or configured
@@ -302,8 +345,9 @@ def _launched(program: str, rest: list[str], here: Path) -> list[str]:
             raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks with torchrun")
     if count and not count.isdecimal():
         raise UnreadCommand(f"{count!r} is not a number of processes")
-    options += ["--gpus", count] if count else []
-    return options + (["--launcher", "torchrun"] if count > "1" or not is_accelerate else [])
+    gpus = _devices(visible, count) if visible not in ("", "-1") else count
+    options += ["--gpus", gpus] if gpus else []
+    return options + (["--launcher", "torchrun"] if count > "1" or "," in gpus or not is_accelerate else [])
 
 
 def _configured(name: str, here: Path) -> tuple[str, list[str]]:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import dropwhile
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from seatrial.job.startable import (
     SUBMITTERS,
     PythonCommand,
     UnreadCommand,
+    batch_request,
+    batch_words,
     beginning,
     console_script,
     converted,
@@ -92,28 +95,31 @@ _MPI = (
 )
 
 
-def in_our_words(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> list[str] | None:
-    """Return seatrial's words for a command that starts Python here: a launcher's, a shell's, the project's; else None.
+def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> PythonCommand | None:
+    """Return the command that starts Python here: a launcher's, a shell's, the project's; None for others.
 
     A recipe's name is none, though a task has the same one. Raises TargetError: seatrial cannot express it.
     """
     if not words or not words[0]:
         return None
     try:
-        typed, is_recipe = shlex.join(words), words[0] in recipes
+        typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
         variables = activated(here) if words[0] == "pixi" else []
-        words = submitted(words, here) if words[0] in SUBMITTERS else without_runner(words) or words
+        if words[0] in SUBMITTERS:
+            inner = submitted(words, here)
+            batch, words = batch_words(words, inner), inner
+        words = without_runner(words) or words
         if not words:
             raise TargetError(f"{typed} submits no script in {here}", run="seatrial run SCRIPT")
         called = None if is_file(here / words[0]) else console_script(words[0], here)
         if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
-            return command.words()
+            return command.requesting(batch_request(batch))
         if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
-            return _in_shell(words, here).words()
+            return _in_shell(words, here, batch)
         if not is_recipe and task_commands(words, here):
             place = makefile(here) if words[0] == "make" else here
             script = "".join(f"export {each}\n" for each in variables) + typed
-            return _one_command(typed, place or here, read_shell(script, [], words[0], here), here).words()
+            return _one_command(typed, place or here, read_shell(script, [], words[0], here), here)
     except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
@@ -145,10 +151,10 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
     return [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)]
 
 
-def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
+def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
     if words[1:2] == ["-c"] and words[2:]:
-        return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here), here)
+        return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here, [batch]), here)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
@@ -161,7 +167,7 @@ def _in_shell(words: Sequence[str], here: Path) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
-    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here), here)
+    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here, [batch]), here)
 
 
 #: Most commands of a script that an error lists.
@@ -171,7 +177,7 @@ _MOST_LISTED = 8
 def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
-        return reading.started[0][1]
+        return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
     found = [  # only scripts that exist before it runs
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
     ]
@@ -185,7 +191,7 @@ def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> Py
             run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
         )
     if not found:
-        raise _no_python(name, path, next((each for each in (reading.unread, *reading.others) if each), None))
+        raise _no_python(name, path, next(filter(None, (reading.unread, *reading.others)), None), here)
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
@@ -301,7 +307,7 @@ def _is_makefile(path: Path) -> bool:
     return path.suffix == ".mk" or path.name.lower() in ("makefile", "gnumakefile")
 
 
-def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
+def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Path()) -> TargetError:
     """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
@@ -310,6 +316,8 @@ def _no_python(word: str, path: Path, beyond: str | None = None) -> TargetError:
     if kind == "shell script" and not text.strip():
         return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
     run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None
+    if beyond and (script := next((each for each in named if is_file(here / each)), None)):
+        run = f"seatrial run {shlex.quote(script)}   # its arguments stand behind --"
     if re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
         run = "seatrial doctor"
     elif re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):

@@ -199,7 +199,10 @@ def parse_dimension(text: str) -> Dimension:
     """Parse NAME=SPEC. Raises UsageError for other text, an empty range, and a logarithm of zero."""
     name, equals, spec = text.partition("=")
     if text.startswith("--"):
-        raise UsageError(f"--set has no value: the option {name} follows it", run="seatrial sweep --help")
+        typed = text.lstrip("-")
+        run = f"seatrial sweep … --set {typed}" if equals else "seatrial sweep --help"
+        message = f"--set has no value: the option {name} follows it"
+        raise UsageError(message, run=run, instead=(text, [typed]) if equals else None)
     if not equals or not re.fullmatch(_NAME, name) or not spec.strip():
         message, better = f"--set {text!r} is not NAME=VALUE,VALUE… or NAME=LOW..HIGH", _example(name)
         raise UsageError(message, run=better, instead=(text, [better.split()[-1]]))

@@ -148,6 +148,9 @@ _NEXT_OPTION = re.compile(r"\b(?:add_argument|option)\(")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
+_OPTION = r"""["']--([\w-]+)["'?/=]"""
+
+
 def ways_in(job: Job, names: Sequence[str]) -> dict[str, str]:
     """Return name of a setting → ``--flag``, ``--flag=``, or the name of a variable. Raises UsageError."""
     source = None if job.target.kind == "recipe" else _sources(job)
@@ -187,17 +190,32 @@ def _way_in(job: Job, name: str, source: str | None) -> str:
     both = f"{re.escape(variable)}|{re.escape(word)}"
     constant = re.search(rf"(?m)^(?:({both})|\s+({both})(?=\s))\s*(?::[^=\n]+)?=", source)  # not f(name=value)
     fixed = constant and (constant[1] or constant[2])
-    known = re.findall(r"""["']--([\w-]+)["'?/=]""", source)
-    if close := nearest(name.replace("_", "-"), known):
+    known = re.findall(_OPTION, source)
+    short = (each for each in known if _initials(each) == word or each == _initials(word))  # --lr of a learning_rate
+    if close := nearest(name.replace("_", "-"), known) or next(short, None):
         message = f"{job.target.value} has no option --{name}; did you mean {close}?"
         raise UsageError(message, run="${EDITOR:-vi} seatrial.toml", instead=(f"{name}=", [f"{close}="]))
     raise UsageError(
         f"{job.target.value} has no way to set {name}",
         cause=f"{fixed} is a constant in its source, which nothing from outside reaches"
         if fixed
-        else f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source",
+        else f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source"
+        + (f"; it has --{', --'.join(dict.fromkeys(known[:8]))}" if known else ""),
         run=f'parser.add_argument("--{name.replace("_", "-")}") in {job.target.value}, or os.environ["{variable}"]',
     )
+
+
+def no_settings(job: Job) -> UsageError:
+    """Return the error for a search without a setting, with an option of the script that is a number."""
+    source = (None if job.target.kind == "recipe" else _sources(job)) or "'--batch-size', default=64)"
+    numbers = dict(re.findall(rf"{_OPTION}[^)]*?\bdefault\s*=\s*(\d*\.?\d+(?:e-?\d+)?)\b", source))
+    name = next((each for each in ("lr", "learning-rate", "batch-size", *numbers) if each in numbers), None)
+    values = f"{name.replace('-', '_')}={numbers[name]},{float(numbers[name]) * 2:g}" if name else "NAME=V1,V2"
+    return UsageError("No settings to try: add --set NAME=V1,V2", run=f"seatrial sweep … --set {values}")
+
+
+def _initials(name: str) -> str:
+    return "".join(each[:1] for each in re.split("[-_]", name))
 
 
 def _switch(flag: str, behind: str) -> str:

@@ -14,6 +14,8 @@ import sys
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from glob import iglob
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,12 @@ def _has_table(path: Path, folder: Path) -> bool:
         return _is_own(path, folder) and b"[tool.seatrial" in read_bytes(path, inside=path.parent)
     except ConfigError:
         return False
+
+
+def matching(folder: Path, pattern: str, most: int) -> list[Path]:
+    """Return at most so many paths that a project's own pattern matches; Path.glob refuses "." and "a**"."""
+    found = iglob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
+    return sorted(folder / each for each in islice(found, most))
 
 
 def is_there(path: Path) -> bool:

@@ -68,3 +68,17 @@ def test_retired_key_names_its_replacement(key: str, tmp_path: Path) -> None:
         read_sweep(tmp_path)
 
     assert KEYS[key] in f"{refused.value.message} {refused.value.cause}"
+
+
+def test_a_variable_to_pass_that_is_not_set_here_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.py").touch()
+    monkeypatch.setenv("SET_HERE", "1")
+    monkeypatch.delenv("NOT_HERE", raising=False)
+    job = read_job(["a.py"], {"env": ("SET_HERE", "NOT_HERE", "GIVEN=1")}, arguments=[])
+    assert job.env == {"SET_HERE": "1", "GIVEN": "1"}
+    assert capsys.readouterr().err.splitlines() == [
+        "seatrial warning: --env NOT_HERE is not set on this machine, so the run lacks it"
+    ]

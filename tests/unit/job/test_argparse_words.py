@@ -26,6 +26,7 @@ def misfits(folder: Path, source: str, words: str) -> tuple[str, ...]:
     [
         ("--data-dir d --learn 1", "train.py:5 rejects --learn: unknown option; it has --lr"),
         ("--data-path=d --data-dir d", "rejects --data-path: unknown option; it has --data-"),
+        ("--data-dri d --data-dir d", "rejects --data-dri: unknown option; did you mean --data-dir?"),
         ("--lr 1", "train.py:4 requires --data-dir, which is not given"),
         ("-l 1 --data d", ""),
         ("--data-dir d -- --other", ""),

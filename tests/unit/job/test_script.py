@@ -150,6 +150,7 @@ def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> 
         ("import_module(f'nets.big.{args.name}')", ("--name", "resnet"), ()),
         ("import_module(args.anything)", ("unet",), ()),
         ("import_module(table['module'])", ("-C", "nets/c.json"), ("scipy",)),
+        ("import_module(f'nets.big.{args.a}{args.b}')", ("u", "net"), ()),  # two names in one part
         ("import_module('os')", (), ()),
     ],
 )

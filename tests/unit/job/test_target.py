@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,15 @@ from syrupy.assertion import SnapshotAssertion
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
 from seatrial.job.shell_scripts import read_shell
-from seatrial.job.target import in_our_words, resolve_target
+from seatrial.job.target import python_command, resolve_target
 from tables import cases
 
 RECIPES = ("digits", "mnist")
+
+
+def in_our_words(words: list[str], here: Path, recipes: Collection[str] = ()) -> list[str] | None:
+    command = python_command(words, here, recipes)
+    return command.words() if command else None
 
 
 @pytest.fixture
@@ -151,7 +157,38 @@ def test_a_task_has_its_folder_its_variables_and_what_it_depends_on(tmp_path: Pa
 )
 def test_what_a_batch_system_would_start_is_started(tmp_path: Path, typed: str) -> None:
     (tmp_path / "job.sh").write_text("#PBS -q gpu\ncd $PBS_O_WORKDIR\npython sub/train.py --lr $1\n")
-    assert in_our_words(shlex.split(typed), tmp_path) == ["sub/train.py", "--", "--lr", "1"]
+    gpus = ["--gpus", "1"] if "--gres" in typed else []
+    assert in_our_words(shlex.split(typed), tmp_path) == [*gpus, "sub/train.py", "--", "--lr", "1"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "lines", "words"),
+    [
+        ("sbatch j.sh", "#SBATCH --gres=gpu:a100:2,tmpfs:9\n#SBATCH -t 90", "--gpus 2 --timeout 90m"),
+        ("sbatch --gpus=1 j.sh", "#SBATCH --gpus-per-node=4\n#SBATCH --time=1-12", "--gpus 1 --timeout 1d12h"),
+        ("bash j.sh", "#SBATCH --gpus-per-task=v100:2 # two\n#SBATCH --ntasks=2\n", "--gpus 4"),
+        ("j.sh", "##SBATCH --gres=gpu:3\n#SBATCH --gres=gpu\n#SBATCH --time 02:30:00", "--gpus 1 --timeout 2h30m"),
+        ("j.sh", "#PBS -l select=1:ncpus=8:ngpus=2 -l walltime=24:00:00", "--gpus 2 --timeout 24h"),
+        ("j.sh", '#BSUB -q gpu -gpu "num=2:mode=shared"', "--gpus 2"),
+        ("j.sh", "#SBATCH --gres=gpu:0\n#SBATCH --time=0", "--gpus none"),
+        ("j.sh", "#SBATCH --gres=gpu:4\nexport CUDA_VISIBLE_DEVICES=2,3", "--gpus device=2,3"),
+        ("srun -n1 --gres=gpu:2 -t 5:30 python train.py", "", "--gpus 2 --timeout 5m30s"),
+        ("CUDA_VISIBLE_DEVICES=1,3 torchrun --nproc_per_node=2 train.py", "", "--gpus device=1,3 --launcher torchrun"),
+        ("accelerate launch --gpu_ids 1,3 train.py", "", "--gpus device=1,3 --launcher torchrun"),
+        ("CUDA_VISIBLE_DEVICES=GPU-8f2a python train.py", "", "--gpus device=GPU-8f2a"),
+    ],
+)
+def test_a_request_for_gpus_and_time_becomes_ours(tmp_path: Path, typed: str, lines: str, words: str) -> None:
+    (tmp_path / "j.sh").write_text(f"#!/bin/bash\n{lines}\nmodule load cuda\nsource activate e\nsrun python train.py\n")
+    assert sorted(in_our_words(typed.split(), tmp_path) or ()) == sorted([*words.split(), "train.py"])
+
+
+def test_what_a_job_script_does_besides_is_told(tmp_path: Path) -> None:
+    lines = "#SBATCH --gres=gpu:2\n#SBATCH --mem=8G\nmodule load cuda\nsource activate e\npip install x\n"
+    (tmp_path / "j.sh").write_text(f"{lines}if nvidia-smi; then mkdir -p o; fi\nsrun python train.py\n")
+    command = python_command(["sbatch", "j.sh"], tmp_path)
+    left = ("--mem=8G", "module load cuda", "source activate e", "pip install x", "mkdir -p o")
+    assert command is not None and command.left == left
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def on_a_terminal(tmp_path, *steps, seconds=240):
 @pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
 def test_it_quits_cleanly_on_a_terminal(tmp_path, how):
     act = {"ctrl-c": b"\x03", "sigterm": lambda pid: os.kill(pid, signal.SIGTERM)}[how]
-    output, code = on_a_terminal(tmp_path, (b"containers", act))
+    output, code = on_a_terminal(tmp_path, (b"memory", act))
     assert code == 0 and "seatrial top" in output
     assert output.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in output  # the screen and the cursor are back
     assert "Traceback" not in output

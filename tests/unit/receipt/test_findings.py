@@ -72,6 +72,34 @@ def test_missing_file_names_the_option_that_brings_it(tmp_path: Path, path: str,
 
 
 @pytest.mark.parametrize(
+    ("warning", "printed", "given", "arguments"),
+    [
+        (
+            "rejects --epohcs: unknown option; did you mean --epochs?",
+            "unrecognized arguments: --epohcs 4",
+            "",
+            "--epochs",
+        ),
+        (
+            "reads d/x.csv, which is missing, but the project has e f/x.csv: -- --data 'e f'",
+            "",
+            "--data=d",
+            "--data 'e f'",
+        ),
+        ("reads d/x.csv, which is missing, but the project has e/x.csv: -- --data e", "", "--data d", "--data e"),
+        ("reads d/x.csv, which is missing, but the project has e/x.csv: -- --data e", "", "", "--data e"),
+    ],
+)
+def test_what_a_warning_advised_is_the_fix_of_the_failure(
+    tmp_path: Path, warning: str, printed: str, given: str, arguments: str
+) -> None:
+    words = printed.split()[2:] or given.split()
+    plan = script_plan(tmp_path, "a.py", *words).model_copy(update={"warnings": (f"a.py:8 {warning}",)})
+    finding = found(plan, f"a.py: error: {printed}")[0] if printed else missing_file(plan, "d/x.csv")
+    assert finding.fix == f"seatrial run a.py -- {arguments}{' 4' * bool(printed)}"
+
+
+@pytest.mark.parametrize(
     ("backend", "fix"), [("local", "sudo apt-get install"), ("docker", "in seatrial.toml: [image]")]
 )
 def test_missing_program_is_no_file_of_the_project(tmp_path: Path, backend: str, fix: str) -> None:

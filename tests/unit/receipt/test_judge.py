@@ -259,6 +259,25 @@ def test_the_fix_of_a_metric_that_was_never_reported_reports_it(scenario, tmp_pa
     assert json.loads((tmp_path / "reported.jsonl").read_text()) == {"f1": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("stdout", "condition", "verdict", "words"),
+    [
+        ("acc: 0.5\nval_acc: 0.91\n", ">= 0.9", "pass", "last val_acc: 0.91, stdout line 2"),
+        ("val_acc: 0.8\n", ">= 0.9", "fail", "last val_acc: 0.8"),
+        ("val_acc: 98 %\n", ">= 0.9", "fail", "98 % was printed"),
+        ("val_acc: 98 %\n", ">= 90", "pass", "last val_acc: 98"),
+        ("val_acc: 0.95\nval_acc: nan\n", ">= 0.9", "fail", "last val_acc: nan"),
+        ("val_accuracy: 0.95\n", ">= 0.9", "fail", "did you mean val_accuracy?"),
+    ],
+)
+def test_a_printed_metric_is_judged_as_a_reported_one(tmp_path, stdout, condition, verdict, words):
+    run = Scenario(prologue(()) + ending(3), (), "none")
+    run.stdout = stdout
+    set_criteria(metrics={"val_acc": condition})(run)
+    [judged] = [each for each in run.judge(tmp_path).criteria if each.id == "metric-val_acc"]
+    assert judged.verdict == verdict and words in judged.evidence
+
+
 def test_two_samples_are_too_few_for_a_mean(tmp_path):
     receipt = Scenario(prologue((H200,)) + running(4, (H200,)) + ending(6.9), (H200,), "required").judge(tmp_path)
     assert receipt.measurements.samples == 2 and verdicts(receipt)["gpu-busy"] == "not judged"

@@ -24,7 +24,7 @@ OTHERS = frozenset((
     "runs/jobs.py: _weights", "runs/models.py: _is_pickle",
     "runs/models.py: _whole_safetensors",
     "runs/models.py: _whole_zip", "search/ray_cluster.py: check_nodes", "search/ray_cluster.py: _node_check",
-    "search/ray_cluster.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
+    "search/ray_cluster.py: check", "search/search.py: _joined",
     "search/trial.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
     "search/study.py: acquire",
 ))  # fmt: skip

@@ -20,7 +20,7 @@ from seatrial.search.space import (
     parse_dimension,
     parse_space,
 )
-from seatrial.search.trial import check_switches, varied, ways_in
+from seatrial.search.trial import check_switches, no_settings, varied, ways_in
 from tables import cases
 
 
@@ -103,6 +103,23 @@ def test_setting_without_a_way_in_is_refused(
     with pytest.raises(UsageError, match=f"no way to set {name}") as caught:
         _variants(_job(tmp_path, text), f"{name}=1")
     assert (cause or "") in str(caught.value.cause) and (run or "") in str(caught.value.run)
+
+
+@pytest.mark.parametrize(
+    ("source", "run"),
+    [
+        ("p.add_argument('--data', default='d')\np.add_argument('--epochs', type=int, default=3)\n", "epochs=3,6"),
+        ("p.add_argument('--epochs', default=3)\np.add_argument('--lr', type=float, default=1e-3)\n", "lr=1e-3,0.002"),
+        ("p.add_argument('--lr')\n", "NAME=V1,V2"),
+    ],
+)
+def test_a_search_without_settings_proposes_one_that_the_script_has(tmp_path: Path, source: str, run: str) -> None:
+    assert no_settings(_job(tmp_path, source)).run == f"seatrial sweep … --set {run}"
+
+
+def test_the_initials_of_a_setting_are_its_option(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did you mean lr"):
+        _variants(_job(tmp_path, "p.add_argument('--lr')\n"), "learning_rate=1")
 
 
 def test_recipes_know_their_settings(tmp_path: Path) -> None:

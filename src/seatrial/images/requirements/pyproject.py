@@ -30,7 +30,15 @@ from seatrial.images.requirements.pip_format import (
     python_specifier,
     refuse_too_many,
 )
-from seatrial.system.project_files import MAX_PARSED_BYTES, as_table, is_there, parse_toml, read_text, read_toml
+from seatrial.system.project_files import (
+    MAX_PARSED_BYTES,
+    as_table,
+    is_there,
+    matching,
+    parse_toml,
+    read_text,
+    read_toml,
+)
 from seatrial.system.text import shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
@@ -374,7 +382,7 @@ def _members(project: Path) -> dict[str, Path]:
 def _matching(root: Path, patterns: Iterable[object]) -> Iterator[Path]:
     for pattern in patterns:
         if isinstance(pattern, str) and pattern and not pattern.startswith("/") and ".." not in pattern:
-            yield from sorted(islice(root.glob(pattern), _MOST_MEMBERS))
+            yield from matching(root, pattern, _MOST_MEMBERS)
 
 
 def _unchecked(file: Path) -> dict[str, Any]:

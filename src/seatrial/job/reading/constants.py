@@ -339,6 +339,11 @@ class Constants:
             known = self.options.setdefault(name, ParserOption(words, unit, node))
             known.again = known.again or known.node is not node
 
+    def given(self, flag: str) -> str:
+        """Return the value of an option by its flag, as ``of_option`` finds it; "" for none."""
+        found = (self.of_option(name) for name, each in self.options.items() if flag in each.flags)
+        return next((each.text for each in found if each), "")
+
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]

@@ -85,7 +85,7 @@ class Read:
     Attributes:
         where: ``train.py:78``. option: by which it is given, ``--data``, or None.
         advice: the message of the script where the path is missing: ``Run prepare.py first``, or "".
-        verb: ``names`` where no call is seen to read it.
+        verb: ``names`` where no call is seen to read it. value: the option's own, which may be a folder of the path.
     """
 
     path: str
@@ -93,6 +93,7 @@ class Read:
     option: str | None
     advice: str = ""
     verb: str = "reads"
+    value: str = ""
 
     def __str__(self) -> str:
         return f"{self.where} {self.verb} {self.path}"
@@ -245,7 +246,8 @@ class Files:
             missing = (usual or is_typed) and not unclear and not there
             if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
-                reads.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", flag, advice))
+                where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
+                reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
         return self._with_named(reads)
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:

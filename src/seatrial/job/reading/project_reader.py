@@ -55,7 +55,7 @@ from seatrial.job.reading.signs import (
     used_paths,
 )
 from seatrial.job.reading.version_checks import version_bounds
-from seatrial.system.project_files import read_sources
+from seatrial.system.project_files import matching, read_sources
 from seatrial.system.source import MAX_BYTES
 
 #: Most units read: reading is for hints, and a plan waits for it.
@@ -298,9 +298,9 @@ class ProjectReader:
         for wanted in (each.replace(".", "/") for each in known if re.fullmatch(r"[A-Za-z_][\w.*]*", each)):
             parts = re.compile(wanted.replace("*", "([^/]+)"))
             for root in self.roots.absolute if self.words or "*" not in wanted else ():
-                files = [path for path in islice(root.glob(f"{wanted}.py"), _MOST_MODULES) if is_file(path)]
-                packages = [path for path in islice(root.glob(f"{wanted}/__init__.py"), _MOST_MODULES) if is_file(path)]
-                names = {**{path.parent: path for path in packages}, **{path.with_suffix(""): path for path in files}}
+                scripts = filter(is_file, matching(root, f"{wanted}.py", _MOST_MODULES))
+                packages = filter(is_file, matching(root, f"{wanted}/__init__.py", _MOST_MODULES))
+                names = {**{path.parent: path for path in packages}, **{path.with_suffix(""): path for path in scripts}}
                 for name, path in names.items():
                     made = parts.fullmatch(name.relative_to(root).as_posix())
                     if made and set(made.groups()) <= self.words:

@@ -18,6 +18,7 @@ from seatrial.events import MODEL_SUFFIXES, FilesOutside, HostLaunched, ModelsSa
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.keys import holds
 from seatrial.job.units import format_bytes, format_seconds
+from seatrial.receipt.reported import ReportedSteps
 from seatrial.receipt.section import Block, Criterion, Section, Verdict, Verdicts
 from seatrial.receipt.values import clean, count, figure, quote
 from seatrial.system.files import status_of
@@ -169,26 +170,31 @@ def _image_size(run: RunEvidence) -> Judgement:
 
 
 def _metric(name: str, condition: str) -> Judge:
-    """Judge a condition on the last value reported under a name; one that is never reported fails."""
+    """Judge a condition on the last value reported or printed under a name; without any it fails."""
 
     def judge(run: RunEvidence) -> Judgement:
         if holds(condition, 0.0) is None:
             return Judgement("fail", f"the condition {clean(condition)!r} is invalid; write, for example, '>= 0.985'")
-        found = run.evidence.steps.find(name)
+        steps = run.evidence.steps
+        printed = run.output.printed.complement(steps, own=bool(run.evidence.written))
+        found = steps.find(name) or ReportedSteps(series={key: each.points for key, each in printed.items()}).find(name)
         if found is None:
-            reported = ", ".join(list(run.evidence.steps.series)[:8]) or "no number"
-            printed = run.output.printed.complement(run.evidence.steps, own=bool(run.evidence.written))
-            also = f"; numbers that are only printed ({', '.join([*printed][:8])}) are not judged" if printed else ""
-            close = nearest(name, [*run.evidence.steps.series, *printed]) or name
-            also += f"; did you mean {close}?" if close != name else ""
-            if close not in run.evidence.steps.series:
-                also += "; fix: " + _REPORT.replace("KEY", close).replace("VALUE", re.sub(r"\W+", "_", close))
-            missing = f"the target never reported {name} to $SEATRIAL_EVENTS: it reported {reported} there{also}"
-            return Judgement("fail", missing, condition, None)
-        reported_as, points = found
-        last = points[-1][1]
-        verdict: Verdict = "pass" if holds(condition, last) else "fail"
-        return Judgement(verdict, f"last {reported_as}: {figure(last)}", condition, figure(last))
+            close = nearest(name, [*steps.series, *printed])
+            words = (
+                f"no {name} was reported or printed; found: {', '.join([*steps.series, *printed][:8]) or 'no number'}"
+            )
+            fix = _REPORT.replace("KEY", name).replace("VALUE", re.sub(r"\W+", "_", name))
+            words += f"; did you mean {close}?" if close else f"; fix: {fix}   # the script's own value"
+            return Judgement("fail", words, condition, None)
+        known_as, points = found
+        shown = None if known_as in steps.series else printed[known_as]
+        last, place = points[-1][1], f", {shown.stream} line {shown.line}" if shown else ""
+        words = (shown and shown.ended_as) or figure(last)
+        if shown and shown.unit == "%" and abs(float(condition.strip("<>=! "))) <= 1:
+            also = f"{words} % was printed{place}; the condition is of a fraction: write, for example, '>= 98.5'"
+            return Judgement("fail", also, condition, words)
+        verdict: Verdict = "pass" if holds(condition, float(words if shown and shown.ended_as else last)) else "fail"
+        return Judgement(verdict, f"last {known_as}: {words}{place}", condition, words)
 
     return judge
 

@@ -38,7 +38,8 @@ class FindingsSection(Section):
         if (memory := run.measurements.gpu_memory) and memory.failed is not None:
             found.append(by_id("gpu-memory-not-held").finding([memory.failed]))
         looks = (_missing_file, _lost_files, _out_of_memory, did_nothing, failed_quietly, went_to_background)
-        return [*found, *(finding for look in looks if (finding := look(run)))]
+        found += [finding for look in looks if (finding := look(run))]
+        return [_as_warned(finding, run.plan) for finding in found]
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         return [Notices(receipt.shown_findings)] if receipt.findings else []
@@ -83,6 +84,27 @@ def _of_this_run(finding: Finding, run: RunEvidence) -> Finding:
     if finding.id in ("python-module-missing", "python-part-missing"):
         return _module_of_project(finding, run)
     return finding
+
+
+#: Warnings of a plan about an argument that the script does not have, or whose file is missing, with the right one.
+_MEANT = re.compile(r" rejects (--[\w-]+): unknown option; did you mean (--[\w-]+)\?$")
+_LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: -- (--?[\w-]+) (.+)$")
+
+
+def _as_warned(finding: Finding, plan: Plan) -> Finding:
+    """Return the finding with the command that the plan's warnings advise for it, or itself."""
+    words, arguments = _run_again(plan)
+    before = [*arguments]
+    for warning in plan.warnings:
+        if (meant := _MEANT.search(warning)) and finding.id == "arguments-unknown":
+            arguments = [re.sub(rf"^{meant[1]}(?==|$)", meant[2], each) for each in arguments]
+        elif (lies := _LIES_AT.search(warning)) and finding.id == "file-missing" and lies[1] in finding.message:
+            option, value = lies[2], shlex.split(lies[3])
+            given = next((each for each in arguments if each.partition("=")[0] == option), "")
+            at = arguments.index(given) if given else len(arguments)
+            arguments[at : at + 1 + (given == option)] = [*([] if arguments else ["--"]), option, *value]
+    command = shlex.join(["seatrial", *([] if plan.job.tuning else ["run"]), *words, *arguments])
+    return finding if arguments == before else _with_fix(finding, command)
 
 
 def _with_each_argument(finding: Finding, plan: Plan) -> Finding:
