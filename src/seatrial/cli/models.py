@@ -77,7 +77,7 @@ def export(
 def _job_and_model(
     word: str, recipe: str, flags: dict[str, Any], verb: Verb, screen: Screen, *, with_network: bool = False
 ) -> tuple[Job, TrainedModel]:
-    """Return the job, of any recipe yet, and the model that a word names; check its file, and print notes about it."""
+    """Return a job, whose recipe is set later, and the model that a word names; check its file, and print its notes."""
     from seatrial.cli.job import read_allowed_job
     from seatrial.runs.models import check_model_file, find_model
     from seatrial.runs.store import store_of

@@ -227,7 +227,7 @@ _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 def implied(
     found: Requirements, script: ScriptFacts, script_dir: Path, project: Path
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return packages that imported ones need and no import names, tensorboard or mpich; reasons, and warnings."""
+    """Return packages that imported ones need and no import names, such as tensorboard; reasons; and warnings."""
     if found.hashed:
         return [], [], []
     why, warnings = list[str](), list[str]()
@@ -306,7 +306,7 @@ def _environments(
     ]
     warnings = []
     if old := re.search(table("import_names")["mujoco_py"], text):
-        why = "runs on mujoco-py, which needs a compiler and ~/.mujoco as it starts: the image has neither"
+        why = "runs on mujoco-py, which needs a compiler and ~/.mujoco when it starts: the image has neither"
         use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
         warnings.append(f"{old[1]}-v{old[2]} {why}; {use}")
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings

@@ -92,7 +92,7 @@ def limited(resolver: UvResolver, request: ResolveRequest, needs: Needs) -> Need
 
 
 def with_releases(resolver: UvResolver, request: ResolveRequest, needs: Needs) -> Needs:
-    """Take the release of the pins' day of each repository without a commit, whose head is of today."""
+    """Replace each repository without a commit, whose head is today's, by its release on the day of the pins."""
     taken = of_releases(needs, needs.until) if needs.until else needs
     lines = (line for line in taken.requirements.lines if line not in needs.requirements.lines)
     found = resolver.resolve(replace(request.only(*lines), as_of=needs.until, dates=())) if taken != needs else None

@@ -399,7 +399,7 @@ class UvResolver:
         return {each.name: (wanted[each.name], each.version) for each in found}
 
     def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
-        """Return the packages that stay at pre-releases; None unless a listed one has others, which uv passed over."""
+        """Return the packages that stay at pre-releases; None unless uv passed over another release of a listed one."""
         early = [each.name for each in lock.packages if Version(each.version).is_prerelease]
         apart = self._apart(request, early) if request.dependencies and not request.prereleases else {}
         stable = {name for name, (wanted, at) in apart.items() if not (wanted.prereleases or Version(at).is_prerelease)}

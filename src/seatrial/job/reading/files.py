@@ -342,7 +342,7 @@ class Files:
     def may_run(
         self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None], *, tried: bool = False
     ) -> Callable[[Unit, Tests], bool]:
-        """Return what tells if no condition known to fail keeps code from running; ``tried``: and no caught error."""
+        """Return a test of whether code may run: no condition around it is known to fail. ``tried``: also below try."""
 
         def may(unit: Unit, tests: Tests) -> bool:
             return tried if tests is None else all(truth(test, unit) in (None, wanted) for test, wanted in tests)
