@@ -13,8 +13,8 @@ import stat
 import sys
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
-from glob import iglob
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,11 @@ def _has_table(path: Path, folder: Path) -> bool:
 
 
 def matching(folder: Path, pattern: str, most: int) -> list[Path]:
-    """Return at most so many paths that a project's own pattern matches; Path.glob refuses "." and "a**"."""
-    found = iglob(pattern, root_dir=folder, recursive=True)  # noqa: PTH207
-    return sorted(folder / each for each in islice(found, most))
+    """Return at most so many paths that a project's own pattern matches; none for one that Path.glob refuses."""
+    pattern = re.sub(r"\*{2,}(?=[^/])|(?<=[^/*])\*{2,}", "*", pattern)  # "a**"
+    with suppress(ValueError, IndexError, NotImplementedError):  # "" and "."; glob.iglob follows links in circles
+        return sorted(islice(folder.glob(pattern), most))
+    return []
 
 
 def is_there(path: Path) -> bool:

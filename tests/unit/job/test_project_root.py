@@ -13,7 +13,7 @@ from seatrial.images.plan import image_needs
 from seatrial.job.model import Job
 from seatrial.job.script import source_facts
 from seatrial.planning.site import container_places, local_places, target_argv
-from seatrial.system.project_files import project_root
+from seatrial.system.project_files import matching, project_root
 
 
 @pytest.fixture
@@ -137,3 +137,10 @@ def test_what_the_folder_has_not_starts_in_the_project_and_the_files_workdir_cou
 def test_similar_names_are_those_of_the_folder(repository: Path) -> None:
     with pytest.raises(TargetError, match=r"did you mean train\.py\?"):
         job_in(repository / "tools", target="trian.py")
+
+
+def test_a_pattern_of_a_project_follows_no_link_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "x.py").touch()
+    (tmp_path / "again").symlink_to(".")
+    assert matching(tmp_path, "**/x.py", 100) == [tmp_path / "x.py"]
+    assert [matching(tmp_path, each, 100) for each in (".", "/x", "x**")] == [[], [], [tmp_path / "x.py"]]
