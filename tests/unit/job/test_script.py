@@ -108,6 +108,8 @@ def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
     [
         ("numpy.int", "import numpy as np\nx = np.bool, np.int64", "area(y.astype(np.int))", "np.int"),
         ("numpy.2", "import numpy as np\nx = np.inf, np.float64, np.prod, math.sqrt", "np.math.sqrt(2)", "np.math"),
+        ("numpy.2", "import numpy as np\nx = np.matmul, np.nan, np.char", "np.mat([1])", "np.mat"),
+        ("numpy.4", "import numpy as np\nx = np.trapezoid, np.isin", "np.trapz([1])", "np.trapz"),
         ("yaml.load", "import yaml\nyaml.load(f, yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
         ("yaml.load", "import yaml\nyaml.load(f, Loader=yaml.FullLoader)", "cfg = yaml.load(f)", "yaml.load(…)"),
         ("torchtext.data.Field", "from torchtext import data\ndata.utils", "text = data.Field()", "data.Field"),

