@@ -217,7 +217,7 @@ def test_tensors_come_out_of_small_pieces_as_they_went_in(piece_bytes: int) -> N
 
 def test_a_python_without_memfd_create_saves_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")  # as conda's
-    saved(tmp_path, 1)
+    saved(tmp_path, 1, process_bytes=1)
     assert load_newest(tmp_path, print)["model"]["weight"].tolist() == [1.0, 1.0]
 
 
