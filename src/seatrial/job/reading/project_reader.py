@@ -71,6 +71,11 @@ _NOTED = (
 _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
+#: What asks whether a package is installed, is_apex_available(), find_spec("wandb"), HAS_XLA, or for another machine.
+_ASKS = re.compile(
+    r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
+    r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
+)
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
@@ -250,7 +255,8 @@ class ProjectReader:
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
         may = self.files.may_run((self.start, ""), self.devices.truth)
         for unit, tests, name, where in self.later:
-            if name.partition(".")[0] not in self.own and may(unit, tests):
+            asked = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
+            if name.partition(".")[0] not in self.own and not any(map(_ASKS.match, asked)) and may(unit, tests):
                 self.reading.likely.setdefault(name, where)
         started = [*self._read_started()]
         return replace(
