@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
-from seatrial.job.reading.files import CONFIGURATION, Read, Write
+from seatrial.job.reading.files import CONFIGURATION, OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of, is_folder
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
@@ -124,7 +124,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
             found += _lacking(job, path, read, reads)
         elif brought and not _exists(brought):
             found.append(f"{read}, and the mounted folder has no {brought}")
-        elif (held := _placeholders(path)) and not _is_written(posixpath.basename(read.path)):
+        elif (held := _placeholders(path)) and not OUTPUT.search(read.path.replace("/", "-")):
             found.append(f"{read}, a folder that holds only {', '.join(held)}")
         elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)

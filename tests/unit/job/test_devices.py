@@ -139,7 +139,9 @@ def test_a_missing_input_is_named_with_its_place(
     assert words in sentence
 
 
-@pytest.mark.parametrize(("folder", "files"), [("logs", [".gitkeep"]), ("data", [".gitkeep", "x.csv"]), ("data", [])])
+@pytest.mark.parametrize(
+    ("folder", "files"), [("checkpoints", [".gitkeep"]), ("data", [".gitkeep", "x.csv"]), ("data", [])]
+)
 def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
     tmp_path: Path, folder: str, files: list[str]
 ) -> None:

@@ -45,7 +45,7 @@ _HEAD = re.compile(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""
 #: The scheme of a remote path; pathlib takes one of its slashes.
 _REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
-_OUTPUT = re.compile(
+OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
 #: Names of settings for a place to write to.
@@ -252,7 +252,7 @@ class Files:
             if named and is_typed and is_folder(model) and not any(model.glob("[!.]*")):  # waits for a download
                 named, text = False, f"{text}/config.json"
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
-            unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
+            unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
             beside = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not beside)
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
@@ -395,14 +395,14 @@ class Files:
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
         for name, option in self.constants.options.items():
-            found = self.constants.of_option(name) if _OUTPUT.search(name) else None
+            found = self.constants.of_option(name) if OUTPUT.search(name) else None
             if found is not None and is_outside(found.text):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
         known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self.constants.arguments):
-            if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
+            if flag not in known and OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
         for key, value, where in self._settings:
             if _OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
