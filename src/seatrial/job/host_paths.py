@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
-from seatrial.job.reading.files import CONFIGURATION, Read, Write
-from seatrial.job.reading.modules import folders_of
+from seatrial.job.reading.files import CONFIGURATION, OUTPUT, Read, Write
+from seatrial.job.reading.modules import folders_of, is_folder
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
 
@@ -36,9 +36,10 @@ _MOST_BYTES = 200_000
 _MOST_PATHS = 20
 #: Most missing inputs named, also in one sentence; bytes read to find what creates them.
 _MOST_MISSING, _MOST_MORE, _MOST_SEARCHED = 5, 3, 2_000_000
-#: Folders that every image has; suffixes of lists of files.
+#: Folders that every image has; suffixes of lists of files; files that keep an empty folder in Git.
 _OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
+_PLACEHOLDER = re.compile(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I)
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
@@ -123,6 +124,8 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
             found += _lacking(job, path, read, reads)
         elif brought and not _exists(brought):
             found.append(f"{read}, and the mounted folder has no {brought}")
+        elif (held := _placeholders(path)) and not OUTPUT.search(read.path.replace("/", "-")):
+            found.append(f"{read}, a folder that holds only {', '.join(held)}")
         elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
             absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
     yield from found[:_MOST_MISSING]
@@ -334,6 +337,12 @@ def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True)
 def _is_written(name: str) -> bool:
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
     return not _WRITTEN.isdisjoint(words)
+
+
+def _placeholders(folder: Path) -> list[str]:
+    """Return the files that keep an otherwise empty folder in Git."""
+    names = sorted(each.name for each in folder.iterdir()) if is_folder(folder) and os.access(folder, os.R_OK) else []
+    return names if all(map(_PLACEHOLDER.fullmatch, names)) else []
 
 
 def _exists(path: Path) -> bool:

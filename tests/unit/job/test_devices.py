@@ -129,12 +129,40 @@ def test_a_missing_input_is_named_with_its_place(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x.csv").touch()
     (tmp_path / "sub" / "z.csv").mkdir()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / ".gitkeep").touch()
     (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
     target = target_of(tmp_path, source, *(args or ()))
     [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)
     assert words in sentence
+
+
+@pytest.mark.parametrize(
+    ("folder", "files"), [("checkpoints", [".gitkeep"]), ("data", [".gitkeep", "x.csv"]), ("data", [])]
+)
+def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
+    tmp_path: Path, folder: str, files: list[str]
+) -> None:
+    (tmp_path / folder).mkdir()
+    for name in files:
+        (tmp_path / folder / name).touch()
+    target = target_of(tmp_path, f"os.listdir({folder!r})\n")
+    reads = script_facts(target, tmp_path).reads
+    assert [each.path for each in reads] == [folder]
+    assert not [*missing_inputs(Job(project=tmp_path, target=target), reads)]
+
+
+def test_a_configuration_beside_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:
+    (tmp_path / "sub" / "conf").mkdir(parents=True)
+    (tmp_path / "sub" / "conf" / "c.yaml").touch()
+    source = "from urllib.request import urlretrieve\nopen('conf/c.yaml')\nurlretrieve('http://x', p)\nopen('x.csv')\n"
+    (tmp_path / "sub" / "train.py").write_text(source)
+    target = Target(kind="script", value="sub/train.py")
+    [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)
+    assert "reads conf/c.yaml, which is below sub" in sentence
+    assert sentence.endswith("--workdir sub")
 
 
 def test_a_typed_path_is_read_by_the_branch_that_the_arguments_take_alone(tmp_path: Path) -> None:
@@ -164,6 +192,10 @@ elif a.kind == "models":
         'open("x/y", "w")\nif not os.path.exists("x"):\n    raise OSError\n',
         'os.makedirs("data", exist_ok=True)\nopen("data/x.csv")\n',
         'os.chdir(p)\nopen("x.csv")\n',
+        'try:\n    open("x.csv")\nexcept OSError:\n    if late:\n        return\n    raise\n',
+        'while 1:\n    try:\n        open("x.csv")\n    except E:\n        if n:\n            break\n        raise\n',
+        'import hydra\nhydra.initialize("gone")\nhydra.compose("c.yaml")\n',
+        'import hydra\nhydra.initialize_config_module("seatrial_gone")\nhydra.compose(config_name="c")\n',
         'if late:\n    open("x.csv")\n',
         'def fit():\n    Trainer(output_dir="r")\nfit()\nassert os.path.isdir("r/x")\n',
         'def make(path):\n    np.ones(3).tofile(path)\nmake("x/y")\nif not os.path.exists("x/y"):\n    raise OSError\n',

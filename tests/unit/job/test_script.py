@@ -371,6 +371,14 @@ def get(download=True):
 for step in range(9):
     if step % 3 == 0:
         import matplotlib
+if is_torch_tpu_available():
+    import torch_xla
+if importlib.util.find_spec("comet_ml"):
+    import comet_ml
+if os.name == "nt" or platform.system() == "Darwin" or sys.version_info < (3, 8):
+    import colorama
+if os.environ.get("USE_NEPTUNE"):
+    import neptune
 get()
 """
     found = facts_of(tmp_path, source)

@@ -74,7 +74,7 @@ _COMPUTES = re.compile(
 _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
 #: Lock files of package managers, in search order.
-LOCKS = ("uv.lock", "poetry.lock", "pdm.lock")
+LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "requirements.lock")
 
 #: Lists of packages that are not read → the command that makes one that is.
 UNREAD = {

@@ -28,6 +28,7 @@ from seatrial.images.requirements.pip_format import (
     line_of,
     parsed,
     python_specifier,
+    read_requirements,
     refuse_too_many,
 )
 from seatrial.system.project_files import (
@@ -189,12 +190,15 @@ def own_packages(file: Path) -> dict[str, Path | None]:
 def locked_versions(file: Path) -> tuple[str, ...]:
     """Return ``name==version`` of each package that a lock file has once, from an index; () without a file.
 
-    uv names the source of each package; poetry and pdm only of those from elsewhere. Formats:
+    uv names the source of each package; poetry and pdm only of those from elsewhere; Rye writes pip's format. Formats:
     https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile,
     https://python-poetry.org/docs/basic-usage/#installing-with-poetrylock
     """
     if not is_there(file):
         return ()
+    if file.name == "requirements.lock":
+        pins = read_requirements(file, file.parent).lines
+        return tuple(each for each in pins if "==" in each and not each.startswith(_OF_A_BUILD))
     text = _ARRAY_ENTRY.sub("", read_text(file, inside=file.parent, limit_bytes=_MAX_LOCK_BYTES))
     if len(text) > MAX_PARSED_BYTES:
         raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")

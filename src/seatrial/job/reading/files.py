@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,7 +45,7 @@ _HEAD = re.compile(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""
 #: The scheme of a remote path; pathlib takes one of its slashes.
 _REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
-_OUTPUT = re.compile(
+OUTPUT = re.compile(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
 #: Names of settings for a place to write to.
@@ -124,10 +125,12 @@ class Files:
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = False
         self._composed: Mapping[str, str] = {}
+        self._configs = ANY  # the folder of Hydra's compose()
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = calls.called_names(node)
+        self._note_configs(unit, node)
         if name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
@@ -147,6 +150,14 @@ class Files:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
+
+    def _note_configs(self, unit: Unit, node: ast.Call) -> None:
+        given, module = keywords(node), self._module_at(unit[0])
+        name = literal(next(iter(node.args), given.get("config_path", given.get("config_module")))) or ""
+        full = full_name(dotted(node.func), module.names if module else {})
+        path = unit[0].parent / name if full == "hydra.initialize" else self._folder / name.replace(".", "/")
+        if full in ("hydra.initialize", "hydra.initialize_config_module") and name and is_folder(path):
+            self._configs = os.path.relpath(path, self._folder)
 
     def note_demands(self, node: ast.AST) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
@@ -232,6 +243,7 @@ class Files:
                 found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text) or (asks and found.text in guarded)
             )
             unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
+            unclear = unclear or (last == "compose" and not text.endswith(".yaml"))  # may be of the ConfigStore
             unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
@@ -240,8 +252,9 @@ class Files:
             if named and is_typed and is_folder(model) and not any(model.glob("[!.]*")):  # waits for a download
                 named, text = False, f"{text}/config.json"
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
-            unclear = unclear or (last in calls.MAY_LACK and _OUTPUT.search(text.replace("/", "-")))
-            unclear = unclear or (makes_any and not of_a_machine(text))
+            unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
+            beside = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
+            unclear = unclear or (makes_any and not of_a_machine(text) and not beside)
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
             missing = (usual or is_typed) and not unclear and not there
             if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):
@@ -264,6 +277,8 @@ class Files:
 
     def _paths(self, unit: Unit, node: ast.Call) -> Iterable[ast.expr]:
         names = module.names if (module := self._module_at(unit[0])) else {}
+        if full_name(dotted(node.func), names) == "hydra.compose" and (given := [*node.args, *keywords(node).values()]):
+            return [ast.BinOp(ast.Constant(f"{self._configs}/"), ast.Add(), given[0])]
         return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node, names)
 
     def _texts(self, path: ast.expr, unit: Unit) -> Iterator[Text | None]:
@@ -380,14 +395,14 @@ class Files:
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
         for name, option in self.constants.options.items():
-            found = self.constants.of_option(name) if _OUTPUT.search(name) else None
+            found = self.constants.of_option(name) if OUTPUT.search(name) else None
             if found is not None and is_outside(found.text):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
         known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self.constants.arguments):
-            if flag not in known and _OUTPUT.search(flag.lstrip("-")) and is_outside(value):
+            if flag not in known and OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
         for key, value, where in self._settings:
             if _OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:

@@ -258,7 +258,7 @@ class Flow:
         optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
         stands_in = optional and any(not self._provided(each) for each in tried)
-        always, tests = (False, None) if node.handlers else (runs.always, runs.tests)
+        always, tests = (False, None) if any(map(_goes_on, node.handlers)) else (runs.always, runs.tests)
         inner = runs._replace(needed=runs.needed and not optional, always=always, tests=tests)
         children = _block(node.body, inner)
         for handler in node.handlers:
@@ -354,6 +354,12 @@ def fails(block: Sequence[ast.stmt]) -> bool:
     """Recognise a block that ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``: no good run takes it."""
     ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
     return bool(ends) and not _exits(ends[0])
+
+
+def _goes_on(handler: ast.ExceptHandler) -> bool:
+    """Return whether a run may go on after an error; no error of the code is a KeyboardInterrupt."""
+    leaves = any(isinstance(inner, ast.Return | ast.Continue | ast.Break) for inner in ast.walk(handler))
+    return last_name(handler.type or handler) != "KeyboardInterrupt" and (leaves or not fails(handler.body))
 
 
 def _exit_call(node: ast.AST) -> ast.Call | None:

@@ -71,6 +71,11 @@ _NOTED = (
 _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
+#: What asks whether a package is installed, is_apex_available(), find_spec("wandb"), HAS_XLA, or for another machine.
+_ASKS = re.compile(
+    r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
+    r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
+)
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
@@ -204,6 +209,18 @@ class ProjectReader:
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
+    def _decide_conditions(self) -> None:
+        """Note ranks that are needed, and imports that may run, behind conditions."""
+        always, likely = self.files.constants.always, self.files.constants.likely
+        for unit, tests, evidence in self.joins:
+            if likely and unit in always and likely(unit, tests):
+                self.reading.certain_signs.setdefault("needs-ranks", evidence)
+        may = self.files.may_run((self.start, ""), self.devices.truth)
+        for unit, tests, name, where in self.later:
+            asked = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
+            if name.partition(".")[0] not in self.own and not any(map(_ASKS.match, asked)) and may(unit, tests):
+                self.reading.likely.setdefault(name, where)
+
     def read(self) -> ProjectReading | None:
         """Read the script and its imports; return None if they extend sys.path. Raises TargetError."""
         module = self.modules.at(self.start)
@@ -232,9 +249,8 @@ class ProjectReader:
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        may_fail = [each for each, _, sure in wrong if not sure] + [
-            *filter(None, [self.reading.certain_signs.get("lacks")])
-        ]
+        lacks = self.reading.certain_signs.get("lacks")
+        may_fail = [*(each for each, _, sure in wrong if not sure), *filter(None, [lacks])]
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
@@ -244,14 +260,7 @@ class ProjectReader:
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
         devices = self.devices.found(self.visited, imported)
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
-        always, likely = self.files.constants.always, self.files.constants.likely
-        for unit, tests, evidence in self.joins:
-            if likely and unit in always and likely(unit, tests):
-                self.reading.certain_signs.setdefault("needs-ranks", evidence)
-        may = self.files.may_run((self.start, ""), self.devices.truth)
-        for unit, tests, name, where in self.later:
-            if name.partition(".")[0] not in self.own and may(unit, tests):
-                self.reading.likely.setdefault(name, where)
+        self._decide_conditions()
         started = [*self._read_started()]
         return replace(
             self.reading,
