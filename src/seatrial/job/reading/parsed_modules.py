@@ -379,21 +379,14 @@ def _source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None
     """Return the module that defines a name, and its name there; packages pass it on: ``from .net import Net``."""
     for _ in range(_MOST_MEANINGS):
         first, _, rest = name.partition(".")
-        if (
-            module is None
-            or module.path.name != "__init__.py"
-            or {first, name} & {*module.flow.functions, *module.flow.bases}
-        ):
+        if module is None or module.path.name != "__init__.py":
             break
-        passed = [
-            node
-            for node in module.flow.body("")
-            if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
-        ]
-        pairs = [
-            (node.module, each.name) for node in passed for each in node.names if (each.asname or each.name) == first
-        ]
-        base = module.path.parent.joinpath(*(pairs[0][0] or "").split(".")) if len(pairs) == 1 else None
+        if {first, name} & {*module.flow.functions, *module.flow.bases}:
+            break
+        nodes = (node for node in module.flow.body("") if isinstance(node, ast.ImportFrom) and node.level == 1)
+        passed = ((node.module, each) for node in nodes if node.module for each in node.names)
+        pairs = [(path, each.name) for path, each in passed if (each.asname or each.name) == first]
+        base = module.path.parent.joinpath(*pairs[0][0].split(".")) if len(pairs) == 1 else None
         files = [each for each in (base.with_suffix(".py"), base / "__init__.py") if is_file(each)] if base else []
         if not files:
             break
