@@ -248,15 +248,9 @@ def implied(
     if lost and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
         lines.append(_LAST_NUMPY[lost][0])
         why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
-    if (
-        lost in (None, "numpy.4")
-        and _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1])
-        and any(
-            not first or is_below(each.specifier, first)
-            for package, first in _FOR_NUMPY_2.items()
-            for each in found.of(package)
-        )
-    ):
+    pairs = ((each.specifier, first) for package, first in _FOR_NUMPY_2.items() for each in found.of(package))
+    open_numpy = lost in (None, "numpy.4") and _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1])
+    if open_numpy and any(not first or is_below(specifier, first) for specifier, first in pairs):
         lines.append("numpy<2")
     if "pytorch_lightning.1" in script.modules:
         named = [each for each in ("pytorch-lightning", "lightning") if each in have]
