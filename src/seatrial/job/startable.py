@@ -195,7 +195,8 @@ def batch_request(text: str) -> list[str]:
         count = int(gpus[1] or 1) * int(tasks[1] if tasks else 1)
         options = ["--gpus", str(count or "none")]
     if time := _BATCH_TIME.search(text):
-        units = "dhms" if time[1] or time[4] else "dmsh"
+        alone = "dsmh" if "wall" in time[0] and not time[3] else "dmsh"  # PBS counts seconds, Slurm minutes
+        units = "dhms" if time[1] or time[4] else alone
         limit = "".join(f"{int(each)}{unit}" for each, unit in zip(time.groups(), units, strict=True) if int(each or 0))
         options += ["--timeout", limit] if limit else []
     return options

@@ -169,6 +169,7 @@ def test_what_a_batch_system_would_start_is_started(tmp_path: Path, typed: str) 
         ("bash j.sh", "#SBATCH --gpus-per-task=v100:2 # two\n#SBATCH --ntasks=2\n", "--gpus 4"),
         ("j.sh", "##SBATCH --gres=gpu:3\n#SBATCH --gres=gpu\n#SBATCH --time 02:30:00", "--gpus 1 --timeout 2h30m"),
         ("j.sh", "#PBS -l select=1:ncpus=8:ngpus=2 -l walltime=24:00:00", "--gpus 2 --timeout 24h"),
+        ("j.sh", "#PBS -l select=1:ngpus=1 -l walltime=3600", "--gpus 1 --timeout 3600s"),
         ("j.sh", '#BSUB -q gpu -gpu "num=2:mode=shared"', "--gpus 2"),
         ("j.sh", "#SBATCH --gres=gpu:0\n#SBATCH --time=0", "--gpus none"),
         ("j.sh", "#SBATCH --gres=gpu:4\nexport CUDA_VISIBLE_DEVICES=2,3", "--gpus device=2,3"),
