@@ -77,7 +77,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     from seatrial.job.target import python_command
 
     cut = argv.index("--") if "--" in argv else len(argv)
-    ours = _ours_behind(argv[at:cut], known)
+    ours = _ours_behind(argv[at:cut], known, is_apart="--" in argv)
     theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     if (read := python_command([*python, *typed], Path.cwd(), RECIPES)) is None:
@@ -97,15 +97,19 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     return found
 
 
-def _ours_behind(words: Sequence[str], known: Mapping[str, bool]) -> list[list[str]]:
-    """Return the options of seatrial that follow a script and that no file of the project mentions."""
-    from seatrial.job.startable import SHELL_SUFFIXES, scripts
+def _ours_behind(words: Sequence[str], known: Mapping[str, bool], *, is_apart: bool) -> list[list[str]]:
+    """Return the options of seatrial that follow a target: before a ``--`` all, else those that no file mentions."""
+    from seatrial.job.startable import SHELL_SUFFIXES, console_script, scripts
     from seatrial.system.project_files import read_sources
 
     starts = (at for at, each in enumerate(words) if each.endswith((".py", *SHELL_SUFFIXES)) or words[at - 1] == "-m")
-    at = next(starts, len(words))
-    parts = typed_parts(words[at + 1 :], known)  # a launcher may also set --gpus, --env and --launcher
-    given = [each for each in parts if each[0][:2] == "--" and each[0] not in ("--gpus", "--env", "--launcher")]
+    at, others = next(starts, len(words)), ["--gpus", "--env", "--launcher"]  # a launcher may also set these
+    if words and console_script(words[0], Path.cwd()):
+        at, others = 0, []
+    parts = typed_parts(words[at + 1 :], known)
+    if is_apart:
+        return [each for name, each in parts if name]
+    given = [each for each in parts if each[0][:2] == "--" and each[0] not in others]
     files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if given else []
     texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
     return [each for name, each in given if not any(re.search(rf"(?<![\w-]){name}", text) for text in texts)]

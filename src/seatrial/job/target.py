@@ -14,12 +14,13 @@ from pathlib import Path
 from seatrial.errors import TargetError
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
-from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package
+from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
 from seatrial.job.shell_scripts import ShellReading, read_shell
 from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
     MPI_LAUNCHERS,
+    SHELL_SUFFIXES,
     SHELLS,
     SUBMITTERS,
     PythonCommand,
@@ -93,6 +94,8 @@ def resolve_target(
 _MPI = (
     "torchrun starts them; what needs MPI itself, as mpi4py does, needs an image that has it: --image IMAGE -- mpirun …"
 )
+#: How a module gets a name.
+_GETS = r"(?m)\b(?:def|class|as|import)\b.*\b{0}\b|^[ \t]*(?:\w[\w ]*, *)*{0} *[,=:)\n]|import.*\*|globals|__getattr__"
 
 
 def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> PythonCommand | None:
@@ -135,11 +138,17 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
         )
     if called is None:
         return None
-    module, function, _, _ = called
+    module, function, _, folder = called
     name = re.sub(r"\W", "_", words[0])
     name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
+    found = locate_module(module, [here / folder])
+    what = f"{words[0]} is an entry point of this project: it calls {function}() of {module}"
+    if found and not re.search(_GETS.format(function), text := whole(found[0], _MOST_OF_SCRIPT)):
+        file, starts = os.path.relpath(found[0], here), "__main__" in text
+        run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"
+        raise TargetError(f"{what}, which has no {function}", run=run, instead=(words[0], [file]) if starts else None)
     raise TargetError(
-        f"{words[0]} is an entry point of this project: it calls {function}() of {module}, which -m {module} does not",
+        f"{what}, which -m {module} does not",
         run=f"seatrial run {name}",
         instead=(words[0], [name]),
         first=f"echo 'from {module} import {function}; {function}()' > {name}",
@@ -311,6 +320,10 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
     """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
+    lines = re.findall(rf"""(?m)^[^\n'"]*\b(?:{"|".join(SUBMITTERS)})\b((?:\\\n|[^\n;&|])*)""", text)
+    jobs = [each for each in " ".join(lines).split() if each.endswith(SHELL_SUFFIXES) and is_file(here / each)]
+    if jobs:
+        return TargetError(f"{word} submits {jobs[0]} to a batch system", run=f"seatrial run {shlex.quote(jobs[0])}")
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
     if kind == "shell script" and not text.strip():

@@ -322,6 +322,43 @@ def test_a_command_may_name_a_function_of_a_module_in_its_package(tmp_path: Path
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "end", "run"),
+    [
+        (
+            '"""main method."""\ndef run(): ...\nif __name__ == "__main__":\n    run()\n',
+            "no main",
+            "seatrial run pkg/cli.py",
+        ),
+        ("def run(): ...\n", "no main", "grep -n '^def ' pkg/cli.py"),
+        ("from a import (\n    b,\n    main,\n)\n", "does not", "seatrial run go.py"),
+        ("import x as main\n", "does not", "seatrial run go.py"),
+        ("from a import *\n", "does not", "seatrial run go.py"),
+    ],
+)
+def test_an_entry_point_whose_module_has_no_such_function_says_so(
+    tmp_path: Path, text: str, end: str, run: str
+) -> None:
+    (tmp_path / "setup.cfg").write_text("console_scripts =\n    go = pkg.cli:main\n")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg/cli.py").write_text(text)
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["go"], tmp_path)
+    assert (refusal.value.message.endswith(end), refusal.value.run) == (True, run)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_sent"), [("sbatch \\\n  --mem=$M \\\n  hpc/job.sh 1", True), ("cat hpc/job.sh", False)]
+)
+def test_a_shell_script_that_only_submits_another_proposes_that_one(tmp_path: Path, line: str, is_sent: bool) -> None:
+    (tmp_path / "hpc").mkdir()
+    (tmp_path / "hpc/job.sh").write_text("python train.py\n")
+    (tmp_path / "hpc/submit.sh").write_text(f"if [ -f secrets ]; then\n  . secrets\nelse\n  exit 1\nfi\n{line}\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["hpc/submit.sh"], tmp_path)
+    assert (refusal.value.run == "seatrial run hpc/job.sh") == is_sent
+
+
 def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) -> None:
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(TargetError, match=r"Shell script job\.sh not found in [^;]*$"):

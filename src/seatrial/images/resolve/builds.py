@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,15 +15,18 @@ from seatrial.images.requirements.pip_format import Needs, canonical_name, parse
 from seatrial.images.requirements.removed_apis import is_below
 from seatrial.images.requirements.source_builds import SourceBuild, debian_packages, known_build, read_build
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, SourceTexts
-from seatrial.images.resolve.edits import written
+from seatrial.images.resolve.edits import place_of, written
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import pinned
 from seatrial.job.plan import Choice
 from seatrial.stack.facts import table
+from seatrial.stack.resolve import PYTHONS
 
 #: Package → what compiles it, besides a C compiler.
 _UNBUILDABLE: dict[str, str] = table("source_builds")["unbuildable"]
+#: Package → Python → its first release with a wheel.
+_FIRST: dict[str, dict[str, str]] = table("source_builds")["first_wheels"]
 
 #: Most sources that one plan reads, and most at once.
 _MOST_READ, _AT_ONCE = 20, 4
@@ -33,22 +35,29 @@ _MOST_READ, _AT_ONCE = 20, 4
 def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[str, str]) -> None:
     """Raise ConfigError for a listed release without a wheel whose source needs more than a compiler."""
     built = set(map(canonicalize_name, lock.from_source)) & bounded.keys()
-    older = sorted(bounded[each].replace("==", ">=") for each in _UNBUILDABLE.keys() & built)
     for name, tools in _UNBUILDABLE.items():
         if name in built:
+            cause = f"compiling it needs {tools}"
+            edits = sorted(bounded[each].replace("==", ">=") for each in _UNBUILDABLE.keys() & built)
+            later = (each for each in PYTHONS if int(each[2:]) > int(python[2:]))
+            newer = next((each for each in later if name not in known_to_lack(bounded, each)), None)
+            if newer and name in _FIRST.keys() - {*known_to_lack(bounded, python), *known_to_lack(bounded, "3.9")}:
+                cause = f"this release needs a newer Python, such as {newer}"
+                place = place_of(Requirement("python"), needs) if len(needs.python) == 1 else None
+                pin = f"python=={newer}.*" if place and ".y" in place[0] else ""  # an environment's alone
+                edits = [pin or bounded[name].replace("==", "<=")]
             raise ConfigError(
                 f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another candidate",
-                cause=f"compiling it needs {tools}",
-                run=written(older, needs),
-                edits=partial(list, older),
+                cause=cause,
+                run=written(edits, needs),
+                edits=edits.copy,
             )
 
 
 def known_to_lack(bounded: Mapping[str, str], python: str) -> tuple[str, ...]:
     """Return the packages whose releases are older than the first with a wheel for this Python, from the table."""
-    first = {name: row.get(python, "0") for name, row in table("source_builds")["first_wheels"].items()}
-    known = {name: Requirement(line).specifier for name, line in bounded.items() if name in first}
-    return tuple(name for name, specifier in known.items() if is_below(specifier, first[name]))
+    known = {name: Requirement(line).specifier for name, line in bounded.items() if name in _FIRST}
+    return tuple(name for name, specifier in known.items() if is_below(specifier, _FIRST[name].get(python, "0")))
 
 
 def builds_of(

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.other_formats import ENVIRONMENT_FILES
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text
@@ -37,7 +38,7 @@ def written(lines: Sequence[str], needs: Needs) -> str:
     """Return the edits that put lines in the project's files: a command of its package manager, or one row a line."""
     rows, new, sections = [], list[str](), set[str]()
     for line in lines:
-        own = needs.requirements.of(canonical_name(line) or "")
+        own = needs.requirements.of(canonical_name(line) or "") or [Requirement("python")] * line.startswith("python==")
         places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
         pairs = [(place, match["old"].rstrip(), _rewritten(line, match, place)) for place, _, match in places]
         rows += [f"{place}  {old} → {edited}" for place, old, edited in pairs if old != edited]
@@ -63,9 +64,8 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
         rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})"""
         rf"""|[ ]*@[ ]*[^\s"';]+|{_VERSIONS}))"""
     )
-    places = [
-        (file, text[: match.start("old")], match) for file, text in _texts(needs) for match in form.finditer(text)
-    ]
+    texts = _texts(needs, *(ENVIRONMENT_FILES if name == "python" else ()))
+    places = [(file, text[: match.start("old")], match) for file, text in texts for match in form.finditer(text)]
     places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
     for file, above, match in places:
         section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
@@ -74,9 +74,10 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     return None
 
 
-def _texts(needs: Needs) -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of the list, the files that it includes, and the project's packaging."""
-    pending, seen = [needs.source, *(join(split(needs.source)[0], each) for each in _FILES), *_FILES], set[str]()
+def _texts(needs: Needs, *others: str) -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of the list, the files that it includes, other files, and the project's packaging."""
+    pending = [needs.source, *others, *(join(split(needs.source)[0], each) for each in _FILES), *_FILES]
+    seen = set[str]()
     while pending and needs.project is not None:
         if (file := normpath(pending.pop(0))) not in seen and is_there(needs.project / file):
             seen.add(file)
@@ -91,6 +92,7 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     own, rest = match["name"], match["rest"]
     if versions == GONE:
         return "remove it: the package index has no such package, and nothing imports it"
+    versions = versions[1:].removesuffix(".*") if own == "python" and ".y" in place else versions
     name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
     if re.match(r" *= *[\"'{]", rest):
         if versions.startswith(" @ git+"):

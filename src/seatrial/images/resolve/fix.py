@@ -21,7 +21,7 @@ from seatrial.images.resolve.uv import UvResolver
 #: Most refusals in a row that one fix answers; the resolver's time limit ends the search as well.
 _MOST_STEPS = 20
 
-_BY_HAND = "no edit leads to a plan; name an image that has them: seatrial run --image IMAGE …"
+_BY_HAND = "no edit that was tried leads to a plan; name an image that has them: seatrial run --image IMAGE …"
 
 #: What is chosen for a project's needs, and warnings about its code.
 Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
@@ -59,9 +59,8 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
         late = "# the time limit ended the search; plan again to continue" * bool(resolver and resolver.left_s() < 1)
         named = {*map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", refusal.message))}
         about = named & edits.keys()  # they do not help
-        rows = () if about else (written([*edits.values()], needs),)
-        way = _BY_HAND if about else refusal.run
-        first.run = "\n    ".join(filter(None, (*rows, way, late)))
+        ways = (_BY_HAND,) if about else (written([*edits.values()], needs), refusal.run)
+        first.run = "\n    ".join(filter(None, (*ways, late)))
     raise first
 
 
@@ -78,6 +77,8 @@ def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
 
     found = needs.requirements
     lines = dict.fromkeys(map(edited, found.lines))
-    added = [line for name, line in edits.items() if name not in map(canonical_name, lines)]
+    added = [line for name, line in edits.items() if name not in ("python", *map(canonical_name, lines))]
+    python = Requirement(edits["python"]).specifier if "python" in edits else found.python
     constraints = () if LOCK_OF.search(needs.reason) else tuple(map(edited, found.constraints))
-    return as_torch_decides(needs.changed(replace(found, lines=(*lines, *added), constraints=constraints)), edited=True)
+    changed = replace(found, lines=(*lines, *added), constraints=constraints, python=python)
+    return as_torch_decides(needs.changed(changed), edited=True)

@@ -524,6 +524,29 @@ def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(pl
     assert refusal.value.run == f"{first}\n    {second}"
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "fix"),
+    [
+        (
+            "environment.yml",
+            "dependencies:\n- python=3.8.20=he87_0\n",
+            "environment.yml:2  python=3.8.20=he87_0 → python={}",
+        ),
+        (".python-version", "3.8\n", "requirements.txt:2  numpy==1.26.4 → numpy<=1.26.4"),
+    ],
+)
+def test_a_release_for_newer_pythons_than_the_chosen_one_names_the_pin_to_edit(
+    plan: Any, file: str, text: str, fix: str
+) -> None:
+    for release in ("1.26.4.tar.gz", "1.26.4-cp311-cp311-manylinux_2_17_x86_64.whl", "1.24.4-py3-none-any.whl"):
+        plan.index.has("numpy", f"numpy-{release}")
+    (plan.project / file).write_text(text)
+    refused = plan.refused("plain\nnumpy==1.26.4\n").splitlines()
+    assert refused[1:] == ["this release needs a newer Python, such as 3.11", fix.format("3.11")]
+    (plan.project / file).write_text(text.replace("3.8.20=he87_0", "3.11"))
+    plan("plain\nnumpy==1.26.4\n" if file == "environment.yml" else "plain\nnumpy<=1.26.4\n")
+
+
 @pytest.mark.parametrize("listed", ["", "plain\n"])
 def test_a_guess_is_what_a_release_holds(plan: Any, index: Index, listed: str) -> None:
     index.holds("fizzcrf", "fizzcrf-1.0-py3-none-any.whl", {"FizzCRF/__init__.py": ""})
