@@ -92,8 +92,8 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
     if read.target[-1] not in typed and not {"-q", "--quiet"} & {*argv[:cut]}:
         left = f"; left out: {', '.join([*read.left[:_MOST_LEFT], *['…'][: len(read.left) > _MOST_LEFT]])}"
-        told = f"seatrial {shlex.join(typed)} is read as: seatrial {shlex.join(found)}{left * bool(read.left)}"
-        click.echo(told, err=True)
+        note = f"seatrial {shlex.join(typed)} is read as: seatrial {shlex.join(found)}{left * bool(read.left)}"
+        click.echo(note, err=True)
     return found
 
 

@@ -33,7 +33,7 @@ _MOST_SOURCE_BYTES = 5_000_000
 _FOR_GPUS = tuple(table("import_names")["for_gpus"].split())
 #: Those of frameworks whose builds no table knows.
 _OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
-#: Package → the newest GPU that its releases on PyPI have code for; and those whose names tell their CUDA. Sources:
+#: Package → the newest GPU that its releases on PyPI have code for; and those whose names give their CUDA. Sources:
 #: paddlepaddle.org.cn, "Tables"; PaddleHelix#369; mindspore.cn, "Install" of 2.3, the last with GPUs (CUDA 11.6).
 _NEWEST: dict[str, str] = table("import_names")["newest_gpus"]
 _FOR_CUDA = re.compile(r"(?:mxnet-cu|cupy-cuda)(1\d|\d)(\d)(?:mkl)?")

@@ -36,9 +36,9 @@ FOLDER = "exports"
 def check_format(to: str) -> None:
     """Check the name of an export's format. Raises UsageError."""
     if to not in SUFFIXES:
-        meant = next(iter(get_close_matches(to, SUFFIXES)), "onnx")
+        close = next(iter(get_close_matches(to, SUFFIXES)), "onnx")
         message = f"--to {to}: no such format; there are {', '.join(SUFFIXES)}"
-        raise UsageError(message, run=f"seatrial export last --to {meant}", instead=(to, [meant]))
+        raise UsageError(message, run=f"seatrial export last --to {close}", instead=(to, [close]))
 
 
 def out_path(project: Path, model_name: str, to: str, wanted: str | None = None) -> str:

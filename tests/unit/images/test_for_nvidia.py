@@ -45,8 +45,8 @@ LATER = "import sys\nif sys.argv[1:]:\n    import torch\n"
 
 
 def test_a_framework_that_is_imported_later_is_added_for_a_gpu(tmp_path: Path) -> None:
-    said = plan(tmp_path, LATER, "numpy\n")
-    assert said.startswith("2.") and "torch, which train.py:3 imports and the list leaves out" in said
+    shown = plan(tmp_path, LATER, "numpy\n")
+    assert shown.startswith("2.") and "torch, which train.py:3 imports and the list leaves out" in shown
     assert plan(tmp_path, LATER, "numpy\n", cpu_only=True).startswith("None ")
 
 
@@ -185,6 +185,6 @@ def test_a_framework_with_code_for_the_gpu_is_planned(tmp_path: Path, listed: st
     assert "has no code for" not in plan(tmp_path, "import numpy\n", listed, machine=machine)
 
 
-def test_an_old_package_beside_a_framework_is_warned_of(tmp_path: Path) -> None:
-    said = plan(tmp_path, "import torch\n", "torch\ncupy-cuda101==9.6.0\n", machine="h100")
-    assert "package cupy-cuda101 has no code for H100" in said
+def test_an_old_package_next_to_a_framework_is_warned_of(tmp_path: Path) -> None:
+    shown = plan(tmp_path, "import torch\n", "torch\ncupy-cuda101==9.6.0\n", machine="h100")
+    assert "package cupy-cuda101 has no code for H100" in shown

@@ -91,8 +91,8 @@ def test_without_a_container_a_variable_counts_the_gpus_of_the_machine(
 def test_an_option_is_read_however_a_library_declares_it(tmp_path: Path, source: str, only: str | None) -> None:
     for args, path in (((), "d/x.json"), (("--data", "d/other.json"), "d/other.json")):
         target = target_of(tmp_path, source, *args)
-        said = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
-        assert [path in each for each in said] == ([] if only and not args else [True])
+        found = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
+        assert [path in each for each in found] == ([] if only and not args else [True])
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,8 @@ def test_an_experiment_of_another_machine_is_named_where_the_code_uses_it(
 
 def test_a_call_without_its_required_argument_is_warned_of(tmp_path: Path) -> None:
     source = "with torch.amp.autocast():\n    pass\n"
-    [said] = script_facts(target_of(tmp_path, source), tmp_path).misfits
-    assert said == "train.py:4 calls torch.amp.autocast() without device_type: a run that reaches this line fails"
+    [found] = script_facts(target_of(tmp_path, source), tmp_path).misfits
+    assert found == "train.py:4 calls torch.amp.autocast() without device_type: a run that reaches this line fails"
     assert not script_facts(target_of(tmp_path, source.replace("()", "('cuda')")), tmp_path).misfits
 
 
@@ -154,7 +154,7 @@ def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
     assert not [*missing_inputs(Job(project=tmp_path, target=target), reads)]
 
 
-def test_a_configuration_beside_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:
+def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:
     (tmp_path / "sub" / "conf").mkdir(parents=True)
     (tmp_path / "sub" / "conf" / "c.yaml").touch()
     source = "from urllib.request import urlretrieve\nopen('conf/c.yaml')\nurlretrieve('http://x', p)\nopen('x.csv')\n"

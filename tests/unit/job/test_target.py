@@ -184,7 +184,7 @@ def test_a_request_for_gpus_and_time_becomes_ours(tmp_path: Path, typed: str, li
     assert sorted(in_our_words(typed.split(), tmp_path) or ()) == sorted([*words.split(), "train.py"])
 
 
-def test_what_a_job_script_does_besides_is_told(tmp_path: Path) -> None:
+def test_what_a_job_script_does_also_does_is_shown(tmp_path: Path) -> None:
     lines = "#SBATCH --gres=gpu:2\n#SBATCH --mem=8G\nmodule load cuda\nsource activate e\npip install x\n"
     (tmp_path / "j.sh").write_text(f"{lines}if nvidia-smi; then mkdir -p o; fi\nsrun python train.py\n")
     command = python_command(["sbatch", "j.sh"], tmp_path)
@@ -336,7 +336,7 @@ def test_a_command_may_name_a_function_of_a_module_in_its_package(tmp_path: Path
         ("from a import *\n", "does not", "seatrial run go.py"),
     ],
 )
-def test_an_entry_point_whose_module_has_no_such_function_says_so(
+def test_an_entry_point_whose_module_has_no_such_function_is_refused(
     tmp_path: Path, text: str, end: str, run: str
 ) -> None:
     (tmp_path / "setup.cfg").write_text("console_scripts =\n    go = pkg.cli:main\n")

@@ -292,7 +292,7 @@ class UvResolver:
         """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
-        early, asked = None, False  # whether uv passed over releases in favour of pre-releases
+        early, retried = None, False  # whether uv passed over releases in favour of pre-releases
         while True:
             exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
@@ -303,8 +303,8 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                if not asked and (early := self._early(request, answer)) is not None:
-                    asked = True
+                if not retried and (early := self._early(request, answer)) is not None:
+                    retried = True
                     continue
                 if request.dependencies and (newer := self._newer_sources(request, answer, excluded)):
                     excluded |= newer

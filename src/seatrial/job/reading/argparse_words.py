@@ -93,11 +93,11 @@ class ParserWords:
         for word in (each for each in self._words if _LONG.fullmatch(each.partition("=")[0])):
             flag = word.partition("=")[0]
             if not any(each.startswith(flag) for each in (*own, "--help", "--version")):
-                meant = difflib.get_close_matches(flag, own, 1, 0.8)
+                close = difflib.get_close_matches(flag, own, 1, 0.8)
                 named = list(dict.fromkeys([*difflib.get_close_matches(flag, own, 2), *own]))
                 named[_MOST_NAMED:] = ["…"] * bool(named[_MOST_NAMED:])
                 have = f"it has {', '.join(named) or 'none'}"
-                have = f"did you mean {meant[0]}?" if meant else have
+                have = f"did you mean {close[0]}?" if close else have
                 yield f"{self._parsed} rejects {flag}: unknown option; {have}"
         if self._parsers > 1 or not typed.isdisjoint(("-h", "--help")):  # the parser in use is unknown
             return

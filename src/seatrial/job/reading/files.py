@@ -253,8 +253,8 @@ class Files:
                 named, text = False, f"{text}/config.json"
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
-            beside = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
-            unclear = unclear or (makes_any and not of_a_machine(text) and not beside)
+            next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
+            unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
             missing = (usual or is_typed) and not unclear and not there
             if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):

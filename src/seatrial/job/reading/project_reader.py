@@ -217,8 +217,8 @@ class ProjectReader:
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
         may = self.files.may_run((self.start, ""), self.devices.truth)
         for unit, tests, name, where in self.later:
-            asked = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
-            if name.partition(".")[0] not in self.own and not any(map(_ASKS.match, asked)) and may(unit, tests):
+            tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
+            if name.partition(".")[0] not in self.own and not any(map(_ASKS.match, tested)) and may(unit, tests):
                 self.reading.likely.setdefault(name, where)
 
     def read(self) -> ProjectReading | None:

@@ -96,8 +96,8 @@ def _as_warned(finding: Finding, plan: Plan) -> Finding:
     words, arguments = _run_again(plan)
     before = [*arguments]
     for warning in plan.warnings:
-        if (meant := _MEANT.search(warning)) and finding.id == "arguments-unknown":
-            arguments = [re.sub(rf"^{meant[1]}(?==|$)", meant[2], each) for each in arguments]
+        if (corrected := _MEANT.search(warning)) and finding.id == "arguments-unknown":
+            arguments = [re.sub(rf"^{corrected[1]}(?==|$)", corrected[2], each) for each in arguments]
         elif (lies := _LIES_AT.search(warning)) and finding.id == "file-missing" and lies[1] in finding.message:
             option, value = lies[2], shlex.split(lies[3])
             given = next((each for each in arguments if each.partition("=")[0] == option), "")
