@@ -281,7 +281,7 @@ def test_json_of_a_run_is_the_receipt(project: Project) -> None:
     assert "not json\n" in ended.stderr
 
 
-def test_explain_finds_a_run_by_name_and_last(local_project: Project) -> None:
+def test_explain_finds_a_run_by_name_and_last_and_ls_names_its_project(local_project: Project, tmp_path: Path) -> None:
     local_project.write("train.py", "raise RuntimeError('CUDA error: no kernel image is available')")
     local_project.run("train.py", "--name", "worker1", exit_code=1)
     for name in ("last", "worker1"):
@@ -290,6 +290,7 @@ def test_explain_finds_a_run_by_name_and_last(local_project: Project) -> None:
     assert "No file, run of this project" in local_project.cli("explain", "worker2", exit_code=2).stderr
     local_project.write("train.py", "print('well')")
     local_project.run("train.py", "--name", "well")
+    assert "seatrial runs ls -C .\n" in local_project.cli("runs", "ls", "-C", str(tmp_path)).stderr
     assert "No known failure" in local_project.cli("explain", "well").stdout
 
 

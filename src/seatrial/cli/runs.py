@@ -32,7 +32,7 @@ from seatrial.cli.options import (
 from seatrial.compose.group import Group as RunGroup
 from seatrial.compose.group import GroupStore, find_run
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.runs.store import RunStore, store_of
+from seatrial.runs.store import RunStore, other_projects, store_of
 from seatrial.system.text import as_typed, from_here
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         if watch:
             terminal.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
-            none = "No such runs" if statuses or since_s else "No runs yet. Start one: seatrial run digits"
+            others = [each.parent for each in other_projects(this_host()) if each.parent != store.project]
+            others.sort(key=lambda each: not each.is_relative_to(store.project))
+            none = f"No runs here. Another project's: seatrial runs ls -C {as_typed(others[0])}" if others else None
+            none = "No such runs" if statuses or since_s else none or "No runs yet. Start one: seatrial run digits"
             print(none, file=sys.stderr)
         if listed and store.project != Path(os.path.realpath("")):
             print(f"Runs of {from_here(store.project)}", file=sys.stderr)
