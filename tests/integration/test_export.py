@@ -48,7 +48,7 @@ def test_a_process_of_this_machine(local_project: Project) -> None:
 @pytest.mark.parametrize(
     ("words", "text", "next_command"),
     [
-        (("digits", "--to", "tflite"), "no such format", "seatrial export last --to onnx"),
+        (("digits", "--to", "tflite"), "no such format", "seatrial export --trust digits --to onnx --on local"),
         (("digits", "--to", "onnx"), "No trained digits model", "seatrial run digits"),
         (("last", "--to", "onnx"), 'No run, recipe or file "last"', "seatrial run digits"),
         (("none.pt2", "--to", "onnx"), "File not found: none.pt2", "ls "),

@@ -141,7 +141,8 @@ def read_text(path: Path, *, inside: Path | None, limit_bytes: int = MAX_BYTES) 
     """Read UTF-8, or UTF-16 of a Windows shell, without a byte order mark. Raises as ``read_bytes``."""
     data = read_bytes(path, inside=inside, limit_bytes=limit_bytes)
     try:
-        return data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
+        marked = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) and len(data) > len(BOM_UTF16_LE)
+        return data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{shown_path(path, inside)}:{line}: not UTF-8 text", run=f"file {as_typed(path)}") from None
