@@ -22,13 +22,13 @@ _MOST_READ, _MOST_BYTES = 200, 20 << 20
 #: Parts of a shell script without a counterpart that a note names.
 _MOST_LEFT = 6
 
+#: Parsers whose options are the fields of a class or the arguments of a function.
+_BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
 #: Words of a program that reads its command line, and modules that it may leave this to.
 _PARSERS = re.compile(
-    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|hydra|tap)\b|app\.flags|call_parse|"
-    r"\b(?:dcargs|draccus|fire|simple_parsing|typer|tyro)\b|from_cli"
+    r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|hydra)\b|app\.flags|from_cli|"
+    + _BY_ANNOTATION.pattern
 )
-#: Those whose options are the fields of a class or the arguments of a function.
-_BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
 _VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
 #: Options that belong to seatrial even behind a script that declares them.
