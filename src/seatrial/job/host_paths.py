@@ -8,14 +8,16 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
 from seatrial.job.reading.files import CONFIGURATION, OUTPUT, Read, Write
-from seatrial.job.reading.modules import folders_of, is_folder
+from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
 
@@ -341,8 +343,10 @@ def _is_written(name: str) -> bool:
 
 def _placeholders(folder: Path) -> list[str]:
     """Return the files that keep an otherwise empty folder in Git."""
-    names = sorted(each.name for each in folder.iterdir()) if is_folder(folder) and os.access(folder, os.R_OK) else []
-    return names if all(map(_PLACEHOLDER.fullmatch, names)) else []
+    with suppress(OSError, ValueError), os.scandir(folder) as entries:  # a data set may have millions
+        names = sorted(each.name for each in islice(entries, 9))
+        return names if all(map(_PLACEHOLDER.fullmatch, names)) else []
+    return []
 
 
 def _exists(path: Path) -> bool:
