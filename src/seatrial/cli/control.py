@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from seatrial.cli import options as cli
 from seatrial.cli import terminal
-from seatrial.cli.options import (
-    AS_JSON,
-    RUN,
-    RUN_OR_LAST,
-    TAKES_OPTIONS,
-    RunAndPath,
-    RunReference,
-    argument,
-    command,
-    option,
-    project_option,
-    target_arguments,
-    this_host,
-)
 from seatrial.compose.group import Group as RunGroup
 from seatrial.compose.group import GroupStore, find_run
 from seatrial.errors import EXIT_DONE, UsageError
@@ -34,8 +21,8 @@ if TYPE_CHECKING:
     from seatrial.backends.base import Freed
     from seatrial.runs.run_actions import Pruned
 
-PROJECT = project_option("The project folder; default: the nearest with runs.")
-WHOLE_RECEIPT = option("--verbose", "-v", is_flag=True, help="Print the whole receipt, not only its verdict.")
+PROJECT = cli.project_option("The project folder; default: the nearest with runs.")
+WHOLE_RECEIPT = cli.option("--verbose", "-v", is_flag=True, help="Print the whole receipt, not only its verdict.")
 
 
 def group_of(store: RunStore, reference: str) -> RunGroup | None:
@@ -43,9 +30,9 @@ def group_of(store: RunStore, reference: str) -> RunGroup | None:
     return None if reference == "last" else GroupStore(store).look_up(reference)
 
 
-@command("exec", examples=("seatrial runs exec last -- nvidia-smi",), context_settings=TAKES_OPTIONS)
-@RUN_OR_LAST
-@argument("words", nargs=-1, metavar="[--] COMMAND…", help="The command, with its own options.")
+@cli.command("exec", examples=("seatrial runs exec last -- nvidia-smi",), context_settings=cli.TAKES_OPTIONS)
+@cli.RUN_OR_LAST
+@cli.argument("words", nargs=-1, metavar="[--] COMMAND…", help="The command, with its own options.")
 @PROJECT
 def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int:
     """Run a command in a run that has not ended: seatrial runs exec RUN -- nvidia-smi"""
@@ -54,14 +41,14 @@ def execute(reference: str, words: tuple[str, ...], project: Path | None) -> int
     run = find_run(store_of(project), reference)
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
     terminal.printing()
-    return run_actions.execute(run, [*words, *target_arguments()], this_host(), interactive=interactive)
+    return run_actions.execute(run, [*words, *cli.target_arguments()], cli.this_host(), interactive=interactive)
 
 
-@command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
-@argument("reference", required=False, metavar="[RUN]", type=RunReference())
-@option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
-@option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
-@AS_JSON
+@cli.command(examples=("seatrial runs stop last", "seatrial runs stop --all"))
+@cli.argument("reference", required=False, metavar="[RUN]", type=cli.RunReference())
+@cli.option("--kill", is_flag=True, help="Send SIGKILL at once; leaves no time to save.")
+@cli.option("everything", "--all", is_flag=True, help="Stop every group that seatrial up started in this project.")
+@cli.AS_JSON
 @WHOLE_RECEIPT
 @PROJECT
 def stop(
@@ -79,10 +66,10 @@ def stop(
     if reference is None or group is not None:
         from seatrial.compose.commands import down
 
-        down(store, None if group is None else group.id, front(), this_host())
+        down(store, None if group is None else group.id, front(), cli.this_host())
         return EXIT_DONE
     run = find_run(store, reference)
-    receipt = run_actions.stop(run, this_host(), kill=kill)
+    receipt = run_actions.stop(run, cli.this_host(), kill=kill)
     if as_json or verbose:
         Screen(json=as_json, whole=verbose).receipt(receipt, run)
     else:
@@ -90,44 +77,44 @@ def stop(
     return EXIT_DONE
 
 
-@command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
-@argument("reference", metavar="RUN[:PATH]", type=RunAndPath())
-@argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
+@cli.command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
+@cli.argument("reference", metavar="RUN[:PATH]", type=cli.RunAndPath())
+@cli.argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
 @PROJECT
 def copy(reference: str, destination: Path, project: Path | None) -> int:
     """Fetch what a run on a cluster saved: seatrial runs cp RUN:digits.pth ./models"""
     from seatrial.runs import run_actions
 
     name, _, path = reference.partition(":")
-    for file in run_actions.copy_models(find_run(store_of(project), name), path, destination, this_host()):
+    for file in run_actions.copy_models(find_run(store_of(project), name), path, destination, cli.this_host()):
         print(destination / file)
     return EXIT_DONE
 
 
-@command(hidden=True)
-@RUN
+@cli.command(hidden=True)
+@cli.RUN
 @PROJECT
 def record(reference: str, project: Path | None) -> int:
     """Follow a run in the background and make its receipt; started by run --detach."""
     from seatrial.runs.watch import record as follow_to_the_end
 
-    follow_to_the_end(store_of(project).find(reference), this_host())
+    follow_to_the_end(store_of(project).find(reference), cli.this_host())
     return EXIT_DONE
 
 
-@command(hidden=True)
+@cli.command(hidden=True)
 @click.argument("record", type=click.Path(path_type=Path))
 def notify(record: Path) -> int:
     """Run the commands that announce the end of a run; started by the process that ends it."""
     from seatrial.runs.notify import deliver
 
-    deliver(record, this_host())
+    deliver(record, cli.this_host())
     return EXIT_DONE
 
 
-@command("rm", examples=("seatrial runs rm last",))
-@argument("references", nargs=-1, required=True, metavar="RUN…", type=RunReference())
-@option("--force", "-f", is_flag=True, help="Kill the run first if it has not ended.")
+@cli.command("rm", examples=("seatrial runs rm last",))
+@cli.argument("references", nargs=-1, required=True, metavar="RUN…", type=cli.RunReference())
+@cli.option("--force", "-f", is_flag=True, help="Kill the run first if it has not ended.")
 @PROJECT
 def remove(references: tuple[str, ...], force: bool, project: Path | None) -> int:
     """Delete ended runs: logs, evidence, receipt and checkpoints. Saved models stay."""
@@ -136,18 +123,18 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
 
     store = store_of(project)
     for run in [find_run(store, reference) for reference in references]:
-        line = line_of(run, this_host())
-        run_actions.remove(store, run, this_host(), force=force)
+        line = line_of(run, cli.this_host())
+        run_actions.remove(store, run, cli.this_host(), force=force)
         print(f"{run.id} deleted: {line.target}")
     return EXIT_DONE
 
 
-@command(examples=("seatrial runs prune --keep 10",))
-@option("--keep", metavar="N", type=click.IntRange(min=0), default=0, help="Keep the N newest ended runs.")
-@option("--dry-run", is_flag=True, help="Show what would be deleted.")
-@option("everything", "--all", is_flag=True, help="Also delete all unused images and build cache of seatrial.")
-@option("--yes", "-y", is_flag=True, help="Do not ask.")
-@AS_JSON
+@cli.command(examples=("seatrial runs prune --keep 10",))
+@cli.option("--keep", metavar="N", type=click.IntRange(min=0), default=0, help="Keep the N newest ended runs.")
+@cli.option("--dry-run", is_flag=True, help="Show what would be deleted.")
+@cli.option("everything", "--all", is_flag=True, help="Also delete all unused images and build cache of seatrial.")
+@cli.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@cli.AS_JSON
 @PROJECT
 def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, project: Path | None) -> int:
     """Delete ended runs of this project and its old images: logs, evidence, receipts, checkpoints. Models stay."""
@@ -176,11 +163,11 @@ def _prune(folder: Path, keep: int, *, everything: bool, dry_run: bool) -> tuple
     """Delete runs, groups without runs, and images."""
     from seatrial.runs import run_actions
 
-    pruned = run_actions.prune(RunStore(folder), this_host(), keep=keep, dry_run=dry_run)
+    pruned = run_actions.prune(RunStore(folder), cli.this_host(), keep=keep, dry_run=dry_run)
     groups = GroupStore(RunStore(folder))
     for group in () if dry_run else groups.without_runs():
         groups.remove(group)
-    return pruned, run_actions.free_images(None if everything else folder, this_host(), dry_run=dry_run)
+    return pruned, run_actions.free_images(None if everything else folder, cli.this_host(), dry_run=dry_run)
 
 
 def _print_pruned(verb: str, pruned: Pruned, freed: Mapping[str, Freed]) -> bool:

@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import (
-    RECEIPT_AS_JSON,
-    VERBOSE,
-    argument,
-    command,
-    importing,
-    option,
-    takes_job,
-    target_arguments,
-    this_host,
-)
+from seatrial.cli import options as cli
 from seatrial.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,15 +18,15 @@ if TYPE_CHECKING:
     from seatrial.runs.models import TrainedModel, Verb
 
 
-@command(examples=("seatrial export last --to onnx",))
-@takes_job
-@argument("reference", metavar="RUN|RECIPE|FILE", help="A run's ID or name, last, or a file.")
-@option("--to", required=True, metavar="FORMAT", help="onnx, pt2 or safetensors.")
-@option("--out", metavar="TEXT", help="Default: exports/NAME.onnx and so on.")
-@option("factory", "--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to.")
-@option("--tolerance", metavar="N", type=float, help="Largest difference allowed; default 1e-4 for fp32.")
-@option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Shape of one row, if not recorded.")
-@VERBOSE
+@cli.command(examples=("seatrial export last --to onnx",))
+@cli.takes_job
+@cli.argument("reference", metavar="RUN|RECIPE|FILE", help="A run's ID or name, last, or a file.")
+@cli.option("--to", required=True, metavar="FORMAT", help="onnx, pt2 or safetensors.")
+@cli.option("--out", metavar="TEXT", help="Default: exports/NAME.onnx and so on.")
+@cli.option("factory", "--model", metavar="MODULE:FACTORY", help="Makes the network that a file of weights belongs to.")
+@cli.option("--tolerance", metavar="N", type=float, help="Largest difference allowed; default 1e-4 for fp32.")
+@cli.option("input_shape", "--input-shape", metavar="N,N", multiple=True, help="Shape of one row, if not recorded.")
+@cli.VERBOSE
 def export(
     reference: str,
     to: str,
@@ -52,7 +42,7 @@ def export(
     Of a recipe, a .pt2 file, or weights with --model module:factory. Beyond the tolerance it fails and
     writes nothing. A card (.json) and examples are written next to it.
     """
-    with importing():
+    with cli.importing():
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.runs.jobs import check_format, export_job
@@ -61,7 +51,7 @@ def export(
     check_format(to)
     if tolerance is not None and not 0 < tolerance < float("inf"):
         raise UsageError(f"--tolerance {tolerance}: must be above 0", run="seatrial export … --tolerance 1e-4")
-    if target_arguments():
+    if cli.target_arguments():
         raise UsageError("export takes nothing after --", run="seatrial export --help")
     screen = Screen(whole=verbose)
     job, model = _job_and_model(reference, "digits", flags, EXPORT, screen, with_network=factory is not None)
@@ -71,7 +61,7 @@ def export(
     named |= {flag: flags.get(key) for flag, key in (("--on", "on"), ("--models", "models"))}
     source = model.of_run or reference if reference == "last" else reference
     typed = shlex.join(["export", source, *_given(named), *shapes])
-    return run_to_receipt(export_job(job, model, to, out, options=program, typed=typed), this_host(), screen)
+    return run_to_receipt(export_job(job, model, to, out, options=program, typed=typed), cli.this_host(), screen)
 
 
 def _job_and_model(
@@ -100,29 +90,29 @@ def _given(options: Mapping[str, object]) -> list[str]:
 _PROGRAM = ("max_batch", "deadline_ms", "queue", "max_body", "fronts", "timeout_s")
 
 
-@command(examples=("seatrial serve digits --port 8000",))
-@takes_job
-@argument("model", metavar="MODEL", help="A run, a trained recipe, or a model's file.")
-@option("--port", metavar="N", type=click.IntRange(1, 65535), default=8000, help="Port of this machine.")
-@option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address of this machine; 0.0.0.0: all.")
-@option(
+@cli.command(examples=("seatrial serve digits --port 8000",))
+@cli.takes_job
+@cli.argument("model", metavar="MODEL", help="A run, a trained recipe, or a model's file.")
+@cli.option("--port", metavar="N", type=click.IntRange(1, 65535), default=8000, help="Port of this machine.")
+@cli.option("--host", metavar="ADDRESS", default="127.0.0.1", help="Address of this machine; 0.0.0.0: all.")
+@cli.option(
     "--token",
     metavar="[=VALUE]",
     is_flag=False,
     flag_value="",
     help="Require a token of requests: this one, $SEATRIAL_SERVE_TOKEN, or else a new one.",
 )
-@option("--max-batch", metavar="N", type=click.IntRange(min=1), help="Most rows in one batch.")
-@option("--deadline-ms", metavar="N", type=click.IntRange(min=0), help="Longest wait for a batch to fill.")
-@option("--queue", metavar="N", type=click.IntRange(min=1), help="Rows that wait; more get 429.")
-@option("--max-body", metavar="SIZE", help="Largest request.")
-@option("--fronts", metavar="N", type=click.IntRange(min=1), help="HTTP processes; the model has one of its own.")
-@option(
+@cli.option("--max-batch", metavar="N", type=click.IntRange(min=1), help="Most rows in one batch.")
+@cli.option("--deadline-ms", metavar="N", type=click.IntRange(min=0), help="Longest wait for a batch to fill.")
+@cli.option("--queue", metavar="N", type=click.IntRange(min=1), help="Rows that wait; more get 429.")
+@cli.option("--max-body", metavar="SIZE", help="Largest request.")
+@cli.option("--fronts", metavar="N", type=click.IntRange(min=1), help="HTTP processes; the model has one of its own.")
+@cli.option(
     "timeout_s", "--request-timeout", metavar="SECONDS", type=click.IntRange(min=1), help="Longest time to an answer."
 )
-@option("--detach", "-d", is_flag=True, help="Return once it answers; it goes on.")
-@RECEIPT_AS_JSON
-@VERBOSE
+@cli.option("--detach", "-d", is_flag=True, help="Return once it answers; it goes on.")
+@cli.RECEIPT_AS_JSON
+@cli.VERBOSE
 def serve(
     model: str,
     port: int,
@@ -139,7 +129,7 @@ def serve(
 
     Listens on this machine alone unless --host is set. Ctrl-C ends it: what was accepted is answered first.
     """
-    with importing():
+    with cli.importing():
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
         from seatrial.job.tables import TOKEN
@@ -147,10 +137,10 @@ def serve(
         from seatrial.runs.jobs import serving_job
         from seatrial.runs.models import SERVE
 
-    if arguments := target_arguments():
+    if arguments := cli.target_arguments():
         run = "seatrial serve --help"
         raise UsageError(f"The server takes no arguments of its own: {shlex.join(arguments)}", run=run)
-    this, screen = this_host(), Screen(json=as_json, whole=verbose)
+    this, screen = cli.this_host(), Screen(json=as_json, whole=verbose)
     job, found = _job_and_model(model, "matmul", flags, SERVE, screen)
     if token is not None:
         this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})

@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from seatrial.cli import options as cli
 from seatrial.cli import terminal
-from seatrial.cli.options import (
-    AS_JSON,
-    WORDS,
-    argument,
-    command,
-    importing,
-    option,
-    project_option,
-    takes_job,
-    this_host,
-)
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
 from seatrial.findings.finding import FIX
 from seatrial.system.host import Host
@@ -36,31 +26,31 @@ if TYPE_CHECKING:
     from seatrial.runs.build import Built
 
 
-@command(examples=("seatrial plan train.py --gpus 2", "seatrial plan train.py --target h100 --as compose"))
-@takes_job
-@WORDS
-@option("as_json", "--json", is_flag=True, help="Print the whole plan as JSON.")
-@option("--manifests", is_flag=True, help="Print only the complete Kubernetes manifests, as YAML.")
-@option(
+@cli.command(examples=("seatrial plan train.py --gpus 2", "seatrial plan train.py --target h100 --as compose"))
+@cli.takes_job
+@cli.WORDS
+@cli.option("as_json", "--json", is_flag=True, help="Print the whole plan as JSON.")
+@cli.option("--manifests", is_flag=True, help="Print only the complete Kubernetes manifests, as YAML.")
+@cli.option(
     "form",
     "--as",
     metavar="FORM",
     type=click.Choice(("docker", "compose", "manifests")),
     help="Print it as docker run or a compose file, without seatrial; or as manifests: docker, compose, manifests.",
 )
-@option(
+@cli.option(
     "--verbose", is_flag=True, help="Also the choices that are as usual, and the engine's command or the manifests."
 )
 def plan(
     words: tuple[str, ...], as_json: bool, manifests: bool, form: str | None, verbose: bool, flags: dict[str, Any]
 ) -> int:
     """Show what run would do and why; changes nothing."""
-    with importing():
+    with cli.importing():
         from seatrial.cli.job import read_job
         from seatrial.planning import launcher, secrets
         from seatrial.runs import launch
 
-    host = this_host()
+    host = cli.this_host()
     job = launcher.join(read_job(words, flags), None, host)
     secrets.check_secrets(job, host)
     made = launch.plan_only(job, host)
@@ -84,7 +74,7 @@ def plan(
 
 def _show(made: Plan, rendered: list[Manifest], asks: list[str], host: Host, *, as_json: bool, verbose: bool) -> None:
     """Print the plan as people read it, or as JSON."""
-    with importing():
+    with cli.importing():
         from seatrial.backends import table
         from seatrial.cli.screen import Screen  # with rich, which YAML and Compose files do without
 
@@ -99,16 +89,16 @@ def _show(made: Plan, rendered: list[Manifest], asks: list[str], host: Host, *, 
         screen.manifests(rendered)
 
 
-@command(examples=("seatrial build train.py --explain", "seatrial build --check Dockerfile"))
-@takes_job
-@WORDS
-@option("--explain", is_flag=True, help="Show size by package and kind, and what slimming saves.")
-@option("--lock", is_flag=True, help="Write every version to seatrial.lock.")
-@option(
+@cli.command(examples=("seatrial build train.py --explain", "seatrial build --check Dockerfile"))
+@cli.takes_job
+@cli.WORDS
+@cli.option("--explain", is_flag=True, help="Show size by package and kind, and what slimming saves.")
+@cli.option("--lock", is_flag=True, help="Write every version to seatrial.lock.")
+@cli.option(
     "--check", metavar="DOCKERFILE", type=click.Path(path_type=Path), help="Check your own Dockerfile; builds nothing."
 )
-@AS_JSON
-@option("--verbose", is_flag=True, help="Print every line of the build.")
+@cli.AS_JSON
+@cli.option("--verbose", is_flag=True, help="Print every line of the build.")
 def build(
     words: tuple[str, ...],
     explain: bool,
@@ -119,7 +109,7 @@ def build(
     flags: dict[str, Any],
 ) -> int:
     """Build the image that run would use, verify it, and report its contents."""
-    with importing():
+    with cli.importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
         from seatrial.images.lint.check import check_dockerfile
@@ -133,12 +123,14 @@ def build(
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words, flags, screen, building=True)
     with screen.working("reading the image"), screen.building() as progress:
-        built = build_image(plan_only(job, this_host(), builds=True), this_host(), progress, explain=explain, lock=lock)
+        built = build_image(
+            plan_only(job, cli.this_host(), builds=True), cli.this_host(), progress, explain=explain, lock=lock
+        )
     print_built(built, as_json=as_json)
     return EXIT_DONE
 
 
-@command(
+@cli.command(
     examples=(
         "seatrial init",
         "seatrial init train.py",
@@ -146,12 +138,12 @@ def build(
         "seatrial init --devcontainer --target h100",
     )
 )
-@argument("script", required=False, metavar="[SCRIPT|NAME]")
-@project_option("The project folder; default: here.")
-@option("--show", is_flag=True, help="Print the file; write nothing.")
-@option("--devcontainer", is_flag=True, help="Write .devcontainer: the project's image for VS Code, Codespaces.")
-@option("--target", metavar="MACHINE", help="With --devcontainer: build for h100; default: this machine.")
-@option("--schema", is_flag=True, help="Print the JSON Schema of seatrial.toml: every key.")
+@cli.argument("script", required=False, metavar="[SCRIPT|NAME]")
+@cli.project_option("The project folder; default: here.")
+@cli.option("--show", is_flag=True, help="Print the file; write nothing.")
+@cli.option("--devcontainer", is_flag=True, help="Write .devcontainer: the project's image for VS Code, Codespaces.")
+@cli.option("--target", metavar="MACHINE", help="With --devcontainer: build for h100; default: this machine.")
+@cli.option("--schema", is_flag=True, help="Print the JSON Schema of seatrial.toml: every key.")
 def init(
     script: str | None, project: Path | None, show: bool, devcontainer: bool, target: str | None, schema: bool
 ) -> int:
@@ -206,7 +198,7 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
         flags["image"] = {"target": machine}
     named = {"target", "module"} & project_table(folder).keys()
     words = [script] if script else [] if named else [find_script(folder)]
-    plan = plan_only(read_job(words, flags, arguments=[]), this_host())
+    plan = plan_only(read_job(words, flags, arguments=[]), cli.this_host())
     if show:
         print(json.dumps(devcontainer(plan), indent=2))
         return EXIT_DONE

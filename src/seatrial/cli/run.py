@@ -10,21 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import (
-    AS_JSON,
-    RECEIPT_AS_JSON,
-    VERBOSE,
-    WORDS,
-    RunReference,
-    argument,
-    check_folder,
-    command,
-    importing,
-    option,
-    project_option,
-    takes_job,
-    this_host,
-)
+from seatrial.cli import options as cli
 from seatrial.errors import EXIT_DONE, EXIT_GPU_CONTRACT, SeatrialError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +21,7 @@ if TYPE_CHECKING:
     from seatrial.system.host import Caller, Host
 
 
-@command(
+@cli.command(
     examples=(
         "seatrial run train.py --gpus 1 --data ./data -- --epochs 5",
         "seatrial run digits",
@@ -44,15 +30,17 @@ if TYPE_CHECKING:
         'seatrial run predict -- spam "WINNER!! Call now"',
     )
 )
-@takes_job
-@WORDS
-@option("--detach", "-d", is_flag=True, group="Common", help="Run in the background.")
-@option("--resume", metavar="RUN", type=RunReference(), help="Resume from a run's checkpoints.")
-@option("--interactive", "-i", is_flag=True, help="Always forward stdin; terminals and pipes are forwarded by default.")
-@RECEIPT_AS_JSON
-@VERBOSE
-@option("--quiet", "-q", is_flag=True, help="Print the target's output, warnings, and the verdict of a failure.")
-@option("--rank-of", metavar="N", type=click.IntRange(min=0), help="This machine's index in --nodes host1,host2.")
+@cli.takes_job
+@cli.WORDS
+@cli.option("--detach", "-d", is_flag=True, group="Common", help="Run in the background.")
+@cli.option("--resume", metavar="RUN", type=cli.RunReference(), help="Resume from a run's checkpoints.")
+@cli.option(
+    "--interactive", "-i", is_flag=True, help="Always forward stdin; terminals and pipes are forwarded by default."
+)
+@cli.RECEIPT_AS_JSON
+@cli.VERBOSE
+@cli.option("--quiet", "-q", is_flag=True, help="Print the target's output, warnings, and the verdict of a failure.")
+@cli.option("--rank-of", metavar="N", type=click.IntRange(min=0), help="This machine's index in --nodes host1,host2.")
 def run(
     words: tuple[str, ...],
     resume: str | None,
@@ -73,14 +61,14 @@ def run(
             "--interactive and --detach exclude each other: nobody can type to a run in the background",
             run="seatrial run … --interactive",
         )
-    with importing():
+    with cli.importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
         from seatrial.job.script import source_facts
         from seatrial.planning import launcher
         from seatrial.system.host import read_caller
 
-    host, screen = this_host(), Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
+    host, screen = cli.this_host(), Screen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     job = launcher.join(read_allowed_job(words, flags, screen, resume=resume), rank_of, host)
     if job.hosts and job.node_rank is None:
         print(launcher.instructions(job, sys.argv[1:], source_facts(job)))
@@ -89,38 +77,40 @@ def run(
     return run_to_receipt(job, host, screen, detach=detach, caller=caller, notifies=True)
 
 
-@command(examples=("seatrial shell train.py --gpus all",))
-@takes_job
-@WORDS
+@cli.command(examples=("seatrial shell train.py --gpus all",))
+@cli.takes_job
+@cli.WORDS
 def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
     """Open an interactive shell in the container the target would get; its GPUs are checked first."""
-    with importing():
+    with cli.importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
         from seatrial.runs import launch
 
-    host, screen = this_host(), Screen()
+    host, screen = cli.this_host(), Screen()
     job = read_allowed_job(words, flags, screen)
     prepared = launch.prepare(job, host, building=screen.building, interactive=True)
     screen.announce(prepared.plan)
     return launch.shell(prepared, host, screen.building)
 
 
-@command()
-@argument("names", nargs=-1, metavar="[NAME…]", help="Services of the Compose file; default: all.")
-@option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
-@option("profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated.")
-@option("plan_only", "--plan", is_flag=True, help="Show what would be done; change nothing.")
-@option("target", "--target", metavar="MACHINE", help="With --plan: plan for h100, or driver=535.129,gpu=A4000.")
-@option("--detach", "-d", is_flag=True, help="Run in the background.")
-@option("--gpus", metavar="REQUEST", help="Replace the GPU request of each service that has one, e.g. none.")
-@option("backend", "--on", metavar="BACKEND", help="auto or docker.")
-@option("name", "--name", metavar="TEXT", type=RunReference(new=True), help="A name for the group.")
-@AS_JSON
-@option("--verbose", "-v", is_flag=True, help="Print every line of a build; with --plan, the override file.")
-@option("--quiet", "-q", is_flag=True, help="Print outputs, warnings, failures and the receipt alone.")
-@option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
-@project_option("The project folder; default: the repository.")
+@cli.command()
+@cli.argument("names", nargs=-1, metavar="[NAME…]", help="Services of the Compose file; default: all.")
+@cli.option("files", "--file", "-f", metavar="FILE", multiple=True, help="A Compose file; can be repeated.")
+@cli.option(
+    "profiles", "--profile", metavar="NAME", multiple=True, help="A profile of the Compose file; can be repeated."
+)
+@cli.option("plan_only", "--plan", is_flag=True, help="Show what would be done; change nothing.")
+@cli.option("target", "--target", metavar="MACHINE", help="With --plan: plan for h100, or driver=535.129,gpu=A4000.")
+@cli.option("--detach", "-d", is_flag=True, help="Run in the background.")
+@cli.option("--gpus", metavar="REQUEST", help="Replace the GPU request of each service that has one, e.g. none.")
+@cli.option("backend", "--on", metavar="BACKEND", help="auto or docker.")
+@cli.option("name", "--name", metavar="TEXT", type=cli.RunReference(new=True), help="A name for the group.")
+@cli.AS_JSON
+@cli.option("--verbose", "-v", is_flag=True, help="Print every line of a build; with --plan, the override file.")
+@cli.option("--quiet", "-q", is_flag=True, help="Print outputs, warnings, failures and the receipt alone.")
+@cli.option("--trust", is_flag=True, help="Allow what the project's file requests without asking.")
+@cli.project_option("The project folder; default: the repository.")
 def up(
     files: tuple[str, ...], as_json: bool, verbose: bool, quiet: bool, trust: bool, project: Path | None, **request: Any
 ) -> int:
@@ -132,7 +122,7 @@ def up(
     seatrial up --plan                 what would be done
     seatrial runs stop GROUP           stop it
     """
-    with importing():
+    with cli.importing():
         from seatrial.cli.screen import front
         from seatrial.compose import commands
         from seatrial.compose.console import UpRequest
@@ -141,11 +131,11 @@ def up(
     if request["target"] and not request["plan_only"]:
         run = f"seatrial up --plan --target {request['target']}"
         raise UsageError("--target needs --plan: nothing starts on another machine", run=run)
-    folder = real_project(check_folder(project or Path.cwd()))
+    folder = real_project(cli.check_folder(project or Path.cwd()))
     request |= {"project": folder if project else project_root(folder), "folder": folder}
     wanted = UpRequest(files=tuple(Path(file) for file in files), as_json=as_json, whole=verbose, **request)
     person = front(trust=trust, as_json=as_json, whole=verbose, quiet=quiet and not verbose)
-    return commands.up(wanted, person, this_host())
+    return commands.up(wanted, person, cli.this_host())
 
 
 def run_to_receipt(
@@ -163,7 +153,7 @@ def run_to_receipt(
     ``detach``: return once it has started. ``caller``: has the target's terminal and input. ``notifies``: commands in
     ``[notify]`` announce its end. ``before_start``: gets the run's folder before anything starts.
     """
-    with importing():
+    with cli.importing():
         from seatrial.runs import launch
         from seatrial.runs.watch import terminate_interrupts
         from seatrial.system.command import remembering
@@ -214,7 +204,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
     with interrupt_stops(run, host, screen.note):  # at once: the target may be at work already
-        with importing():  # while the container starts: its end need not wait for it
+        with cli.importing():  # while the container starts: its end need not wait for it
             importlib.import_module("seatrial.runs.ending")
             from seatrial.receipt.render.pages import PACKAGE, compile_pages
         compile_pages(PACKAGE)

@@ -17,18 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from seatrial.cli import control, terminal
+from seatrial.cli import options as cli
 from seatrial.cli.control import PROJECT, WHOLE_RECEIPT, group_of
-from seatrial.cli.options import (
-    AS_JSON,
-    RUN_OR_LAST,
-    RunReference,
-    VerbGroup,
-    argument,
-    command,
-    importing,
-    option,
-    this_host,
-)
 from seatrial.compose.group import Group as RunGroup
 from seatrial.compose.group import GroupStore, find_run
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
@@ -47,7 +37,7 @@ if TYPE_CHECKING:
 WATCH_INTERVAL_S = 2.0
 
 
-@click.group(cls=VerbGroup)
+@click.group(cls=cli.VerbGroup)
 def runs() -> None:
     """List, inspect and control runs. RUN is an ID, part of it, a name, or last; some take a group."""
 
@@ -62,17 +52,19 @@ def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
     from seatrial.compose.commands import refresh
     from seatrial.compose.receipt import show_receipt
 
-    group = refresh(GroupStore(store), group, this_host())
-    show_receipt(group, store, front(as_json=as_json), this_host(), as_json=as_json)
+    group = refresh(GroupStore(store), group, cli.this_host())
+    show_receipt(group, store, front(as_json=as_json), cli.this_host(), as_json=as_json)
     return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 
 @runs.command("ls", examples=("seatrial runs ls --status failed --since 2d", "seatrial runs ls --watch"))
-@option("--limit", "-n", metavar="N", type=click.IntRange(min=0), default=20, help="Number of runs to show; 0: all.")
-@option("--status", metavar="STATUS", help="Show only these: running, failed, done, unmet, … or a,b.")
-@option("--since", metavar="TIME", help="Show only runs started in the last 30m, 2d, …")
-@option("--watch", "-w", is_flag=True, help="Refresh every 2 s until Ctrl-C.")
-@AS_JSON
+@cli.option(
+    "--limit", "-n", metavar="N", type=click.IntRange(min=0), default=20, help="Number of runs to show; 0: all."
+)
+@cli.option("--status", metavar="STATUS", help="Show only these: running, failed, done, unmet, … or a,b.")
+@cli.option("--since", metavar="TIME", help="Show only runs started in the last 30m, 2d, …")
+@cli.option("--watch", "-w", is_flag=True, help="Refresh every 2 s until Ctrl-C.")
+@cli.AS_JSON
 @PROJECT
 def list_(limit: int, status: str | None, since: str | None, watch: bool, as_json: bool, project: Path | None) -> int:
     """List runs, newest first; those of seatrial up under their group."""
@@ -87,7 +79,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 
     def found() -> list[Listed]:
         now = time.time()
-        every = listing.listed(store, this_host(), limit=None if statuses or since_s else limit or None)
+        every = listing.listed(store, cli.this_host(), limit=None if statuses or since_s else limit or None)
         kept = [each for each in every if tables.matches(each, statuses, since_s, now)]
         return kept[:limit] if limit and (statuses or since_s) else kept
 
@@ -101,7 +93,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         if watch:
             terminal.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
-            others = [each.parent for each in other_projects(this_host()) if each.parent != store.project]
+            others = [each.parent for each in other_projects(cli.this_host()) if each.parent != store.project]
             others.sort(key=lambda each: not each.is_relative_to(store.project))
             none = f"No runs here. Another project's: seatrial runs ls -C {as_typed(others[0])}" if others else None
             none = "No such runs" if statuses or since_s else none or "No runs yet. Start one: seatrial run digits"
@@ -115,12 +107,12 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
 
 
 @runs.command(examples=("seatrial runs show last",))
-@RUN_OR_LAST
-@AS_JSON
+@cli.RUN_OR_LAST
+@cli.AS_JSON
 @PROJECT
 def show(reference: str, as_json: bool, project: Path | None) -> int:
     """Show a run's receipt or, while it runs, its progress and last line. Exits with the run's own exit code."""
-    with importing():
+    with cli.importing():
         from seatrial.cli.screen import Screen
         from seatrial.runs.notify import notes
         from seatrial.runs.status import finalise
@@ -131,7 +123,7 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     if (store.record / "sweeps" / reference).is_dir():
         return _show_study(store, reference, as_json=as_json)
     run = find_run(store, reference)
-    receipt = finalise(run, this_host())
+    receipt = finalise(run, cli.this_host())
     screen = Screen(json=as_json, whole=True)
     if receipt is None:
         screen.plan(run.plan(), []) if as_json else _show_live(run, screen)
@@ -146,7 +138,7 @@ def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
     from seatrial.cli.tables import print_trials
     from seatrial.search.search import find_study, looked_at
 
-    search = looked_at(find_study(store, name), this_host())
+    search = looked_at(find_study(store, name), cli.this_host())
     print_trials(search.study.trials(), search.objective, as_json=as_json)
     return EXIT_DONE
 
@@ -158,19 +150,19 @@ def _show_live(run: Run, screen: Screen) -> None:
     from seatrial.runs.status import line_of
     from seatrial.runs.watch import follow
 
-    line = line_of(run, this_host())
+    line = line_of(run, cli.this_host())
     seconds = f" for {format_seconds(max(1, round(line.seconds)))}" if line.seconds else ""
     parts = [f"{line.target}: {line.status}{seconds} on {line.backend}", line.outcome, Progress(run).words()]
     print("; ".join(filter(None, parts)), flush=True)
-    follow(run, screen.write, this_host(), tail=1, until_end=False, echo=screen.note)
+    follow(run, screen.write, cli.this_host(), tail=1, until_end=False, echo=screen.note)
     screen.note(f"{run.id} has not ended; follow it with seatrial runs logs -f {line.name or run.id}")
 
 
 @runs.command(examples=("seatrial runs logs -f last",))
-@RUN_OR_LAST
-@option("following", "--follow", "-f", is_flag=True, help="Follow until the run ends.")
-@option("--tail", "-n", metavar="N", type=click.IntRange(min=0), help="Start with about the last N lines.")
-@option("--rank", metavar="N", type=click.IntRange(min=0), help="Show only this node's lines (multi-node runs).")
+@cli.RUN_OR_LAST
+@cli.option("following", "--follow", "-f", is_flag=True, help="Follow until the run ends.")
+@cli.option("--tail", "-n", metavar="N", type=click.IntRange(min=0), help="Start with about the last N lines.")
+@cli.option("--rank", metavar="N", type=click.IntRange(min=0), help="Show only this node's lines (multi-node runs).")
 @PROJECT
 def logs(reference: str, following: bool, tail: int | None, rank: int | None, project: Path | None) -> int:
     """Print what the target printed, both streams in order."""
@@ -182,18 +174,18 @@ def logs(reference: str, following: bool, tail: int | None, rank: int | None, pr
         from seatrial.cli.screen import front
         from seatrial.compose.console import follow_group
 
-        follow_group(GroupStore(store), group, front(), this_host(), until_end=following, tail=tail)
+        follow_group(GroupStore(store), group, front(), cli.this_host(), until_end=following, tail=tail)
         return EXIT_DONE
     run = find_run(store, reference)
     screen = Screen()
     write = screen.write if rank is None else of_rank(run, rank, screen.write)
-    follow(run, write, this_host(), tail=tail, until_end=following, echo=screen.note)
+    follow(run, write, cli.this_host(), tail=tail, until_end=following, echo=screen.note)
     return EXIT_DONE
 
 
 @runs.command(examples=("seatrial runs attach last",))
-@RUN_OR_LAST
-@AS_JSON
+@cli.RUN_OR_LAST
+@cli.AS_JSON
 @WHOLE_RECEIPT
 @PROJECT
 def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -> int:
@@ -206,12 +198,12 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
     screen = Screen(json=as_json, whole=verbose)
     try:
         with screen.showing_progress(run) as show:
-            follow(run, screen.write, this_host(), tail=10, echo=screen.note, between_looks=show)
+            follow(run, screen.write, cli.this_host(), tail=10, echo=screen.note, between_looks=show)
     except KeyboardInterrupt:
         ensure_recorder(run)
         screen.note(f"detached; {run.id} is still running")
         return EXIT_DONE
-    receipt = finalise(run, this_host())
+    receipt = finalise(run, cli.this_host())
     if receipt is None:
         screen.note(f"{run.id} has not started yet")
         return EXIT_DONE
@@ -220,7 +212,7 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
 
 
 @runs.command(examples=("seatrial runs verify last",))
-@RUN_OR_LAST
+@cli.RUN_OR_LAST
 @PROJECT
 def verify(reference: str, project: Path | None) -> int:
     """Verify that a run's evidence and receipt are unchanged. Exits with 1 if not."""
@@ -234,9 +226,9 @@ def verify(reference: str, project: Path | None) -> int:
 
 
 @runs.command(examples=("seatrial runs compare baseline last --html compare.html",))
-@argument("references", nargs=-1, metavar="A B...", type=RunReference())
-@AS_JSON
-@option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
+@cli.argument("references", nargs=-1, metavar="A B...", type=cli.RunReference())
+@cli.AS_JSON
+@cli.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Also write a page with plots.")
 @PROJECT
 def compare(references: tuple[str, ...], as_json: bool, html: Path | None, project: Path | None) -> int:
     """Runs side by side: what differs, what was measured against the first; --html adds their curves."""
@@ -251,7 +243,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
         same = f"; {' and '.join(references)} are {found_runs[0].id}" if references[1:] else ""
         raise UsageError(f"A comparison needs two runs or more{same}", run="seatrial runs ls")
     for run in found_runs:
-        finalise(run, this_host())
+        finalise(run, cli.this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
         write_atomically(html, comparison.to_html(found).encode())
@@ -290,9 +282,9 @@ def _compared_cells(row: ComparedRow) -> list[str]:
     return [row.label, *(f"{text} ({change})" if change else text for text, change in zip(texts, changes, strict=True))]
 
 
-@command("open", examples=("seatrial open", "seatrial open last --print"))
-@RUN_OR_LAST
-@option("only_print", "--print", is_flag=True, help="Print the page's path, and open nothing.")
+@cli.command("open", examples=("seatrial open", "seatrial open last --print"))
+@cli.RUN_OR_LAST
+@cli.option("only_print", "--print", is_flag=True, help="Print the page's path, and open nothing.")
 @PROJECT
 def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     """Open a run's receipt in the browser; where there is none, print the page's path."""
@@ -301,7 +293,7 @@ def open_receipt(reference: str, only_print: bool, project: Path | None) -> int:
     from seatrial.runs.status import finalise  # it loads all judges
 
     run = find_run(store_of(project), reference)
-    if finalise(run, this_host()) is None:
+    if finalise(run, cli.this_host()) is None:
         raise UsageError(f"{run.id} has not ended: it has no receipt yet", run=f"seatrial runs logs -f {run.id}")
     page = run.folder / "receipt.html"  # the record's: the target could have written the copy in the project
     if not page.is_file():
