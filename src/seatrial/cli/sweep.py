@@ -13,17 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seatrial.cli.options import (
-    RECEIPT_AS_JSON,
-    VERBOSE,
-    WORDS,
-    check_folder,
-    command,
-    importing,
-    option,
-    takes_job,
-    this_host,
-)
+from seatrial.cli import options as cli
 from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, SeatrialError, TargetError, UsageError
 
 if TYPE_CHECKING:
@@ -43,31 +33,31 @@ _WITH_RESUME = (
 )  # fmt: skip
 
 
-@command()
-@takes_job
-@WORDS
-@option(
+@cli.command()
+@cli.takes_job
+@cli.WORDS
+@cli.option(
     "settings",
     "--set",
     metavar="NAME=SPEC",
     multiple=True,
     help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH.",
 )
-@option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
-@option("--metric", metavar="NAME:max|min", help="The metric to maximise or minimise.")
-@option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group.")
-@option("--trials", metavar="N", type=click.IntRange(min=1), help="Maximum number of trials.")
-@option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
-@option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none.")
-@option("--parallel", metavar="N", help="Number of parallel trials; auto: as many as fit.")
-@option("--seed", metavar="N", type=click.IntRange(min=0), help="Seed of the search; default 0.")
-@option("--study", metavar="NAME", help="A name for the study.")
-@option("--resume", metavar="STUDY", help="Resume a study, from any terminal.")
-@option("--engine", metavar="NAME", default="local", help="The engine that runs the trials: local or ray.")
-@option("--address", metavar="HOST:PORT", help="Address of the Ray cluster's head, with --engine ray.")
-@option("as_json", "--json", is_flag=True, help="Print the trials as JSON.")
-@option("--verbose", is_flag=True, help="Every line of the build.")
-@option("--quiet", "-q", is_flag=True, help="Warnings, and the table at the end.")
+@cli.option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
+@cli.option("--metric", metavar="NAME:max|min", help="The metric to maximise or minimise.")
+@cli.option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group.")
+@cli.option("--trials", metavar="N", type=click.IntRange(min=1), help="Maximum number of trials.")
+@cli.option("--budget", metavar="TIME", help="End the search after this long, e.g. 30m.")
+@cli.option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none.")
+@cli.option("--parallel", metavar="N", help="Number of parallel trials; auto: as many as fit.")
+@cli.option("--seed", metavar="N", type=click.IntRange(min=0), help="Seed of the search; default 0.")
+@cli.option("--study", metavar="NAME", help="A name for the study.")
+@cli.option("--resume", metavar="STUDY", help="Resume a study, from any terminal.")
+@cli.option("--engine", metavar="NAME", default="local", help="The engine that runs the trials: local or ray.")
+@cli.option("--address", metavar="HOST:PORT", help="Address of the Ray cluster's head, with --engine ray.")
+@cli.option("as_json", "--json", is_flag=True, help="Print the trials as JSON.")
+@cli.option("--verbose", is_flag=True, help="Every line of the build.")
+@cli.option("--quiet", "-q", is_flag=True, help="Warnings, and the table at the end.")
 def sweep(
     words: tuple[str, ...],
     trials: int | None,
@@ -89,7 +79,7 @@ def sweep(
     seatrial sweep digits --set batch_size=32,64,128 --parallel 2
     seatrial sweep train.py --search tpe --set lr=log:1e-5..1e-1 --metric acc:max
     """
-    with importing():
+    with cli.importing():
         from seatrial.cli.job import read_job, require_consent
         from seatrial.cli.screen import SearchScreen
         from seatrial.job.loading import read_sweep
@@ -106,11 +96,11 @@ def sweep(
     if address is not None and engine != "ray":
         run = f"seatrial sweep … --engine ray --address {address}"
         raise UsageError("--address requires --engine ray", run=run)
-    host, screen = this_host(), SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
+    host, screen = cli.this_host(), SearchScreen(json=as_json, whole=verbose, quiet=quiet and not verbose)
     budget_s = None if budget is None else _seconds(budget)
     if resume is not None:
         _refuse_more(resume)
-    project, trust = check_folder(flags.get("project") or project_root(Path())), bool(flags.pop("trust", False))
+    project, trust = cli.check_folder(flags.get("project") or project_root(Path())), bool(flags.pop("trust", False))
     if resume is not None:
         at_once = parse_parallel(parallel)
         found = resume_search(project, resume, host, screen.note, trials=trials, budget_s=budget_s, parallel=at_once)
@@ -215,14 +205,14 @@ def _summarise(search: Search, trials: list[Trial], screen: SearchScreen) -> int
 
 
 def _print_how_to_resume(search: Search, screen: SearchScreen, *, had_all: bool, trials: int) -> None:
-    command = f"seatrial sweep --resume {search.study.definition.name}"
+    resume = f"seatrial sweep --resume {search.study.definition.name}"
     if search.interrupted:
-        screen.note(f"go on: {command}")
+        screen.note(f"go on: {resume}")
         return
     if had_all and search.expected == search.most:
-        screen.note(f"it had all of its trials; for more: {command} --trials {2 * trials}")
+        screen.note(f"it had all of its trials; for more: {resume} --trials {2 * trials}")
     if search.study.get("ended") is None and search.time_is_over():
-        screen.note(f"the time was over; go on: {command} --budget 30m")
+        screen.note(f"the time was over; go on: {resume} --budget 30m")
 
 
 def _seconds(text: str) -> float:
@@ -255,19 +245,19 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
         yield
 
 
-@command(examples=("seatrial tune train.py --save", "seatrial tune train.py --only workers,bf16 -- --epochs 5"))
-@takes_job
-@WORDS
-@option("--steps", metavar="N", type=click.IntRange(min=10), default=60, help="Steps measured in a trial.")
-@option(
+@cli.command(examples=("seatrial tune train.py --save", "seatrial tune train.py --only workers,bf16 -- --epochs 5"))
+@cli.takes_job
+@cli.WORDS
+@cli.option("--steps", metavar="N", type=click.IntRange(min=10), default=60, help="Steps measured in a trial.")
+@cli.option(
     "--seconds", metavar="N", type=click.FloatRange(min=1), default=20.0, help="Maximum seconds of steps per trial."
 )
-@option("budget_s", "--budget", metavar="N", type=float, default=180.0, help="Seconds for all trials.")
-@option("--only", metavar="NAMES", help="Try only these: workers,bf16; a wrong name lists all.")
-@option("--fit", is_flag=True, help="Find the largest and the fastest batch size.")
-@option("--save", is_flag=True, help="Write the kept changes into seatrial.toml; later runs apply them.")
-@RECEIPT_AS_JSON
-@VERBOSE
+@cli.option("budget_s", "--budget", metavar="N", type=float, default=180.0, help="Seconds for all trials.")
+@cli.option("--only", metavar="NAMES", help="Try only these: workers,bf16; a wrong name lists all.")
+@cli.option("--fit", is_flag=True, help="Find the largest and the fastest batch size.")
+@cli.option("--save", is_flag=True, help="Write the kept changes into seatrial.toml; later runs apply them.")
+@cli.RECEIPT_AS_JSON
+@cli.VERBOSE
 def tune(
     words: tuple[str, ...],
     only: str | None,
@@ -283,7 +273,7 @@ def tune(
     Loader workers, pinned memory, TF32, bf16, channels_last, a fused optimizer, torch.compile, DDP's buckets: each is
     measured in a short trial from outside. No file of the project is changed without --save.
     """
-    with importing():
+    with cli.importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.run import run_to_receipt
         from seatrial.cli.screen import Screen
@@ -299,7 +289,7 @@ def tune(
     job = tuning_job(read_allowed_job(words, flags, screen), tuning)
     begun: list[Prepared] = []
     digest = source_digest(job) if save else None
-    code = run_to_receipt(job, this_host(), screen, notifies=True, before_start=begun.append)
+    code = run_to_receipt(job, cli.this_host(), screen, notifies=True, before_start=begun.append)
     found = load(begun[0].run.folder).tune if code == EXIT_DONE else None
     if found is None or fit or not found.kept:
         return code

@@ -46,14 +46,7 @@ class Watch:
     """
 
     def __init__(
-        self,
-        store: GroupStore,
-        group: Group,
-        console: Console,
-        host: Host,
-        *,
-        again: bool = False,
-        stops: bool = False,
+        self, store: GroupStore, group: Group, console: Console, host: Host, *, again: bool = False, stops: bool = False
     ) -> None:
         self._again, self._requested = again, stops
         self._cut_off: dict[str, bool] = {}

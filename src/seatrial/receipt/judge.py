@@ -22,15 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from seatrial import errors
 from seatrial.backends.base import ImageFacts, State
-from seatrial.errors import (
-    EXIT_CRITERIA,
-    EXIT_DONE,
-    EXIT_ENGINE,
-    EXIT_GPU_CONTRACT,
-    EXIT_INTERRUPTED,
-    EXIT_TARGET_FAILED,
-)
 from seatrial.events import Chain, ReportUnreadable
 from seatrial.findings.catalogue import AT_START, by_id, consequences_last
 from seatrial.findings.finding import Finding
@@ -131,28 +124,28 @@ def _findings(run: RunEvidence) -> list[Finding]:
 def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
     cause = run.cause
     if cause.id == "evidence-contradicted":
-        return EXIT_GPU_CONTRACT if run.gpus_required else EXIT_ENGINE
+        return errors.EXIT_GPU_CONTRACT if run.gpus_required else errors.EXIT_ENGINE
     if cause.id in ("gpu-contract", "gpu-not-used"):
-        return EXIT_GPU_CONTRACT
+        return errors.EXIT_GPU_CONTRACT
     if cause.id in ("engine-error", "agent-lost", "unknown"):
-        return EXIT_ENGINE
+        return errors.EXIT_ENGINE
     if cause.id == "evidence-lost":
         failed = cause.target_exit_code if run.evidence.exited else run.state and run.state.exit_code
-        return EXIT_TARGET_FAILED if failed else EXIT_ENGINE
+        return errors.EXIT_TARGET_FAILED if failed else errors.EXIT_ENGINE
     if cause.id == "stopped" and (run.evidence.exited is None or signal.SIGINT in users_signals(run)):
-        return EXIT_INTERRUPTED
+        return errors.EXIT_INTERRUPTED
     if cause.id == "stopped" and ended_unfinished(run) and not users_signals(run):
-        return EXIT_TARGET_FAILED
+        return errors.EXIT_TARGET_FAILED
     if cause.id == "pruned":
-        return EXIT_DONE
+        return errors.EXIT_DONE
     if cause.id == "timeout" or (cause.id != "running" and cause.target_exit_code != 0):
-        return EXIT_TARGET_FAILED
+        return errors.EXIT_TARGET_FAILED
     failed_ids = {criterion.id for criterion in criteria if criterion.verdict == "fail"}
     if cause.id == "finished" and failed_ids & {*GPU_CONTRACT, "trained-on-gpu"}:
-        return EXIT_GPU_CONTRACT
+        return errors.EXIT_GPU_CONTRACT
     if run.plan.job.strict and failed_ids:
-        return EXIT_CRITERIA
-    return EXIT_DONE
+        return errors.EXIT_CRITERIA
+    return errors.EXIT_DONE
 
 
 def _warnings(run: RunEvidence) -> tuple[str, ...]:

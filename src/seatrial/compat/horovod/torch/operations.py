@@ -26,12 +26,7 @@ Tensor = torch.Tensor
 #: Horovod's numbers. Source: horovod/common/message.h on GitHub.
 Average, Sum, Adasum, Min, Max, Product = 0, 1, 2, 3, 4, 5
 
-_REDUCTIONS = {
-    Sum: dist.ReduceOp.SUM,
-    Min: dist.ReduceOp.MIN,
-    Max: dist.ReduceOp.MAX,
-    Product: dist.ReduceOp.PRODUCT,
-}
+_REDUCTIONS = {Sum: dist.ReduceOp.SUM, Min: dist.ReduceOp.MIN, Max: dist.ReduceOp.MAX, Product: dist.ReduceOp.PRODUCT}
 
 
 class HorovodInternalError(RuntimeError):
