@@ -27,6 +27,33 @@ from seatrial.probe import cuda, nvml
 from seatrial.probe.nvml import Inventory
 from seatrial.probe.programs import read_program
 
+#: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
+FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
+
+#: Messages of TensorFlow and JAX when the target has left too little memory for cuBLAS and cuDNN (tensorflow#9489,
+#: #45070). A broken library prints the same, and the target ends of it.
+_NO_ROOM = ("CUBLAS_STATUS_NOT_INITIALIZED", "failed to create cublas handle", "CUDNN_STATUS_NOT_INITIALIZED")
+
+#: Python starts in 20 ms, from a cold disk in seconds.
+READY_S = 10.0
+
+#: Characters kept of a line that the framework logged.
+_MOST_WORDS = 300
+
+#: The first import of a framework from a cold disk takes minutes.
+TIMEOUT_S = 300.0
+
+#: A TensorFlow with only PTX for the GPU may compile for 30 minutes (tensorflow#97387); the target waits as long.
+COMPILING_S = 2400.0
+#: Findings that it does not start, without the reason: any other line comes before them. "Could not find cuda
+#: drivers" is what TensorFlow and JAX print without libcudart, too; the driver has run a kernel by then.
+_GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
+#: The first cuInit on a machine with 8 GPUs takes seconds.
+_TIMEOUT_S = 120.0
+
+#: NVML's compute modes for more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown, so the default, 0.
+_SHARED_MODES = (0, None)
+
 
 def explain(
     plan: AgentPlan,
@@ -62,26 +89,6 @@ def explain(
     finding.evidence.extend([seen["error"]] if seen["error"] else [])
     finding.evidence.extend(inventory.faults)
     return finding
-
-
-#: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
-FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
-
-#: Messages of TensorFlow and JAX when the target has left too little memory for cuBLAS and cuDNN (tensorflow#9489,
-#: #45070). A broken library prints the same, and the target ends of it.
-_NO_ROOM = ("CUBLAS_STATUS_NOT_INITIALIZED", "failed to create cublas handle", "CUDNN_STATUS_NOT_INITIALIZED")
-
-#: Python starts in 20 ms, from a cold disk in seconds.
-READY_S = 10.0
-
-#: Characters kept of a line that the framework logged.
-_MOST_WORDS = 300
-
-#: The first import of a framework from a cold disk takes minutes.
-TIMEOUT_S = 300.0
-
-#: A TensorFlow with only PTX for the GPU may compile for 30 minutes (tensorflow#97387); the target waits as long.
-COMPILING_S = 2400.0
 
 
 class FrameworkCheck:
@@ -230,11 +237,6 @@ class FrameworkCheck:
         return {"torch": None, "kernels": [], "error": self._trouble}
 
 
-#: Findings that it does not start, without the reason: any other line comes before them. "Could not find cuda
-#: drivers" is what TensorFlow and JAX print without libcudart, too; the driver has run a kernel by then.
-_GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
-
-
 def lost_memory_race(kernel: Dict[str, Any]) -> bool:
     """Return True if it failed for lack of memory: the driver's kernel found some, so the target has taken it since."""
     error = kernel["error"] or ""
@@ -248,13 +250,6 @@ def _program(ready: int, check: str) -> str:
     path = "import sys\nsys.path[:] = [folder for folder in sys.path if folder]\n"
     shut = "import ctypes, os\nctypes.CDLL(None).prctl(%d, 0, 0, 0, 0)\nos.close(%d)\n" % (PR_SET_DUMPABLE, ready)
     return path + shut + read_program(check + "_check.py")
-
-
-#: The first cuInit on a machine with 8 GPUs takes seconds.
-_TIMEOUT_S = 120.0
-
-#: NVML's compute modes for more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown, so the default, 0.
-_SHARED_MODES = (0, None)
 
 
 class CheckOutcome(NamedTuple):

@@ -33,6 +33,8 @@ _KEYRINGS = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2  # Source: linux/prctl.h, linux/seccomp.h
 _ALLOWED, _NOT_PERMITTED = 0x7FFF0000, 0x00050001
 _X32 = 0x40000000
+#: Processes that fork while being killed need another round; more than this many means that one cannot be killed.
+_ROUNDS = 50
 
 
 def close() -> Optional[str]:
@@ -106,10 +108,6 @@ def archive_descriptor(path: str) -> Optional[int]:
     """Return N of /proc/self/fd/N, which a child needs to read the archive; None for a file."""
     folder, _, number = path.rpartition("/")
     return int(number) if folder == "/proc/self/fd" and number.isdigit() else None
-
-
-#: Processes that fork while being killed need another round; more than this many means that one cannot be killed.
-_ROUNDS = 50
 
 
 def start(run_id: str) -> int:

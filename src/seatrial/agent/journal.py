@@ -29,6 +29,29 @@ _KEPT_BYTES = 64 * 1024 * 1024
 #: A reader that takes nothing for this long does not hold the target up any more.
 STALL_S = 5.0
 
+_KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
+
+#: An unfinished line on a terminal, a prompt or a progress bar, goes out once it is so old. A bar that is drawn anew
+#: a thousand times a second still makes twenty pieces of it.
+PROMPT_S = 0.05
+
+REDACTED = b"[redacted]"
+
+_CHUNK_BYTES = 1 << 20
+
+#: Bytes searched of a file that the target may have made as long as it likes: more than is ever reported.
+_LOOKED_THROUGH_BYTES = 1 << 30
+#: Kinds that a summary repeats: they show what ran where. Signals show why it ended.
+_REPEATED = (
+    *(events.AgentStarted, events.GpuCheck, events.GpuKernel, events.Found, events.TargetStarted),
+    *(events.GpuContext, events.Signal),
+)
+_MOST_REPEATED = 64
+_LONGEST_REPEATED = 8192
+
+#: Refused reports are reported one by one up to here, then only counted.
+_MOST_SINGLE_REFUSALS = 20
+
 
 class PassThrough:
     """Our own stdout or stderr. It survives a missing reader, and waits at most STALL_S for one that stalls.
@@ -103,13 +126,6 @@ class PassThrough:
                     self._begun, self._bytes = b"", 0
 
 
-_KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
-
-#: An unfinished line on a terminal, a prompt or a progress bar, goes out once it is so old. A bar that is drawn anew
-#: a thousand times a second still makes twenty pieces of it.
-PROMPT_S = 0.05
-
-
 class FramedOutput:
     """Passes an output stream into the log stream. ``shows_prompts``: a user watches, so send incomplete lines, too."""
 
@@ -144,14 +160,6 @@ class FramedOutput:
             self._log.write(self._splitter.flush())
             self._held_since_s = None
         self._log.flush(wait_s)
-
-
-REDACTED = b"[redacted]"
-
-_CHUNK_BYTES = 1 << 20
-
-#: Bytes searched of a file that the target may have made as long as it likes: more than is ever reported.
-_LOOKED_THROUGH_BYTES = 1 << 30
 
 
 def take(names: Iterable[str], folder: Optional[str]) -> Dict[str, str]:
@@ -246,18 +254,6 @@ class Redactor:
             if any(len(rest) < len(secret) and secret.startswith(rest) for secret in self._secrets):
                 return position
         return len(data)
-
-
-#: Kinds that a summary repeats: they show what ran where. Signals show why it ended.
-_REPEATED = (
-    *(events.AgentStarted, events.GpuCheck, events.GpuKernel, events.Found, events.TargetStarted),
-    *(events.GpuContext, events.Signal),
-)
-_MOST_REPEATED = 64
-_LONGEST_REPEATED = 8192
-
-#: Refused reports are reported one by one up to here, then only counted.
-_MOST_SINGLE_REFUSALS = 20
 
 
 class Journal:

@@ -43,6 +43,19 @@ STARVED_SHARE, STARVED_S = 0.5, 10.0
 _ZOMBIES_EVERY_S = 10.0
 
 Report = Callable[[Finding], None]
+#: (seconds since the start, interval) of looks while no use of a GPU is proven; later, a look comes with every sample.
+#: The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s missed 5 of
+#: 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
+_LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
+
+#: Interval between looks for reports; an idle look costs nothing else.
+_REPORTS_S = 0.5
+
+#: GPM values come every second at first, so that a short run has enough of them to be judged.
+GPM_FIRST_S = 1.0
+_GPM_FIRST_FOR_S = 60.0
+#: Longest time of an alert's command.
+ALERT_TIMEOUT_S = 20.0
 
 
 class SampleWatchdog:
@@ -180,19 +193,6 @@ def _share(part: Optional[int], whole: Optional[int]) -> float:
     return part / whole if part is not None and whole else 0.0
 
 
-#: (seconds since the start, interval) of looks while no use of a GPU is proven; later, a look comes with every sample.
-#: The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s missed 5 of
-#: 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
-_LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
-
-#: Interval between looks for reports; an idle look costs nothing else.
-_REPORTS_S = 0.5
-
-#: GPM values come every second at first, so that a short run has enough of them to be judged.
-GPM_FIRST_S = 1.0
-_GPM_FIRST_FOR_S = 60.0
-
-
 class Observer(threading.Thread):
     """Writes ``sample`` and ``gpu.context`` events, and the watchdog's findings, until ``stop``.
 
@@ -290,10 +290,6 @@ class Observer(threading.Thread):
         if self._alert_command:  # in a thread of its own, so that it cannot delay the run
             words = (self._alert_command, finding, self._run_id, self._journal)
             threading.Thread(target=run_alert, args=words, name="alert", daemon=True).start()
-
-
-#: Longest time of an alert's command.
-ALERT_TIMEOUT_S = 20.0
 
 
 def run_alert(command: str, finding: Finding, run_id: str, journal: Journal) -> None:

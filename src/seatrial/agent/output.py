@@ -9,6 +9,19 @@ from typing import Optional
 from seatrial.agent.journal import STALL_S, Journal, Redactor
 from seatrial.events import Lines
 
+CHUNK_BYTES = 64 * 1024
+
+_NAMES = {1: "stdout.log", 2: "stderr.log"}
+#: Read in one go, at most: a script that reports faster than this must not keep the agent from its samples.
+_AT_ONCE_BYTES = 16 << 20
+
+#: Most bytes read of the output that is left at the end.
+_AT_END_BYTES = 256 << 20
+
+#: Limits on what one target passes on, in lines and bytes. A million lines take a reader a minute, and a gigabyte takes
+#: its memory. A script that writes "{}" for ever could keep a reader busy for days after its own end.
+_MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30
+
 
 class Activity:
     """Counts what happens; safe with threads that only look whether it has moved."""
@@ -25,11 +38,6 @@ class Activity:
         """Return whether anything has happened since the last call."""
         seen, self._seen = self._seen, self._count
         return self._count != seen
-
-
-CHUNK_BYTES = 64 * 1024
-
-_NAMES = {1: "stdout.log", 2: "stderr.log"}
 
 
 class Stream:
@@ -121,17 +129,6 @@ class Stream:
 def _open_log(folder: str, name: str) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(os.path.join(folder, name), flags, 0o600)
-
-
-#: Read in one go, at most: a script that reports faster than this must not keep the agent from its samples.
-_AT_ONCE_BYTES = 16 << 20
-
-#: Most bytes read of the output that is left at the end.
-_AT_END_BYTES = 256 << 20
-
-#: Limits on what one target passes on, in lines and bytes. A million lines take a reader a minute, and a gigabyte takes
-#: its memory. A script that writes "{}" for ever could keep a reader busy for days after its own end.
-_MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30
 
 
 class TargetReports:

@@ -13,6 +13,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
 
 Identities = Dict[str, Optional[List[int]]]
+#: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
+#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
+EXIT_STOPPED = 143
+
+#: Operators recreate a pod at exit codes of 128 and above, so a failed target exits with 1. The evidence has its end.
+EXIT_FAILED = 1
+_LEAST_RETRYABLE = 128
 
 
 def stand_before(orders: str, argv: List[str], archive: str) -> str:
@@ -122,15 +129,6 @@ def make_folder(path: str) -> None:
     with suppress(FileExistsError):  # another node's agent was quicker
         os.mkdir(path)
         os.chmod(path, stat.S_IMODE(os.stat(above).st_mode))
-
-
-#: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
-#: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
-EXIT_STOPPED = 143
-
-#: Operators recreate a pod at exit codes of 128 and above, so a failed target exits with 1. The evidence has its end.
-EXIT_FAILED = 1
-_LEAST_RETRYABLE = 128
 
 
 def agent_exit_code(plan: AgentPlan, code: int, stopped: bool) -> int:

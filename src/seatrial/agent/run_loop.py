@@ -26,16 +26,6 @@ from seatrial.probe.sampler import Sampler
 #: A failed write fills the disk first, to the page; other failures leave more space than this.
 _FULL = 0.95
 
-
-def exhausted() -> Optional[Finding]:
-    """Return the finding if /dev/shm is full now, else None. Call before the target's remains are cleaned up."""
-    memory = container.read()
-    if memory is None or memory.used_bytes < _FULL * memory.total_bytes:
-        return None
-    used = "/dev/shm had %d of %d bytes in use when the target ended" % (memory.used_bytes, memory.total_bytes)
-    return by_id("shared-memory-too-small").finding([used])
-
-
 EXIT_GPU_CONTRACT = 3
 EXIT_TIMEOUT = 124  # as timeout(1) has it
 EXIT_CANNOT_RUN = 126  # as shells have it
@@ -60,6 +50,15 @@ _COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
 
 #: Interval between looks at leftovers, and at a reader that is behind.
 _TICK_S = 0.05
+
+
+def exhausted() -> Optional[Finding]:
+    """Return the finding if /dev/shm is full now, else None. Call before the target's remains are cleaned up."""
+    memory = container.read()
+    if memory is None or memory.used_bytes < _FULL * memory.total_bytes:
+        return None
+    used = "/dev/shm had %d of %d bytes in use when the target ended" % (memory.used_bytes, memory.total_bytes)
+    return by_id("shared-memory-too-small").finding([used])
 
 
 class TargetRun:

@@ -18,6 +18,22 @@ MOST = 20
 
 #: File times come from the kernel's coarse clock, up to a tick late; a network volume's server has a clock of its own.
 SLACK_S = 2.0
+#: Most files and bytes that are copied.
+MOST_FILES, MOST_BYTES = 1000, 10 * 2**30
+#: Most files named in a line of evidence, which stays short.
+_MOST_NAMED = 20
+_CHUNK_BYTES = 1 << 22
+
+#: Files of libraries, not results: caches, compiled kernels, logs of their own processes.
+_NOISE = re.compile(
+    r"\.|__pycache__$|site-packages$|node_modules$|(torchinductor|torchelastic|matplotlib|pymp|pip|ray)([-_]|$)"
+)
+#: Names by tempfile: scratch files, unless they are models.
+_SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}(?=[./]|$)")
+#: Folders of an image that hold no results of scripts.
+_SYSTEM = {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"}
+
+FOLDER = "container"
 
 
 def models(folder: str, started: float) -> List[Dict[str, Any]]:
@@ -62,24 +78,6 @@ def files(
                     yield entry.path, status.st_size, status.st_mtime, status.st_ctime
             except OSError:
                 continue
-
-
-#: Copied, at most.
-MOST_FILES, MOST_BYTES = 1000, 10 * 2**30
-#: Named in evidence, at most: a line of it stays short.
-_MOST_NAMED = 20
-_CHUNK_BYTES = 1 << 22
-
-#: Files of libraries, not results: caches, compiled kernels, logs of their own processes.
-_NOISE = re.compile(
-    r"\.|__pycache__$|site-packages$|node_modules$|(torchinductor|torchelastic|matplotlib|pymp|pip|ray)([-_]|$)"
-)
-#: Names by tempfile: scratch files, unless they are models.
-_SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}(?=[./]|$)")
-#: Folders of an image that hold no results of scripts.
-_SYSTEM = {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"}
-
-FOLDER = "container"
 
 
 def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -> Optional[FilesOutside]:

@@ -28,6 +28,14 @@ from seatrial.probe.container import Cgroup
 
 #: The code of an engine that refuses to start a run.
 EXIT_REFUSED = 5
+#: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
+PAUSE_S = 3.0
+
+_FILE = ".failures"
+_PODS = ".pods"
+_BEGUN, _ENDED = b"1", b"0"
+_MOST_BYTES = 4096
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def refuse(plan: AgentPlan, target: str) -> int:
@@ -138,16 +146,6 @@ def _check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> Optional[g
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in outcome.gpus or plan.gpus)
         journal.note("GPUs beyond the plan are visible here and were hidden: %s" % ", ".join(outcome.extra))
     return outcome
-
-
-#: Before torchrun is started again: the store of an attempt that is ending should be gone by then.
-PAUSE_S = 3.0
-
-_FILE = ".failures"
-_PODS = ".pods"
-_BEGUN, _ENDED = b"1", b"0"
-_MOST_BYTES = 4096
-_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def failures(run_dir: str) -> List[int]:

@@ -15,21 +15,6 @@ from seatrial.probe import processes
 
 #: Read by the hook, too.
 ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
-
-
-def variables(plan: AgentPlan) -> Dict[str, str]:
-    """Return TF_CONFIG and JAX's variables; {} on one node, and if another launcher sets the ranks."""
-    if not plan.workers or plan.node_rank is None:
-        return {}
-    task = {"type": "worker", "index": plan.node_rank}
-    return {
-        "TF_CONFIG": json.dumps({"cluster": {"worker": list(plan.workers)}, "task": task}),
-        ADDRESS: plan.workers[0],
-        COUNT: str(len(plan.workers)),
-        NUMBER: str(plan.node_rank),
-    }
-
-
 #: Marks every process of a run, in whichever session or parent; the guard finds them by it.
 RUN_VARIABLE = "SEATRIAL_RUN_ID"
 
@@ -44,6 +29,33 @@ OPERATORS_VARIABLES = (
     *("PET_RDZV_ENDPOINT", "PET_RDZV_ID", "PET_RDZV_CONF", "PET_STANDALONE", "PET_MAX_RESTARTS"),
     *("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
+#: Time for nodes to join each other; torch's own default (dynamic_rendezvous.py, torch 2.13).
+MEETING_TIMEOUT_S = 600
+
+_PR_SET_PDEATHSIG = 1  # Source: prctl(2)
+_PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
+#: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+#: Signals that request the target's end, so that the grace period begins.
+STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+#: torchrun handles these itself; any other ends it, so only its ranks get the rest.
+#: Source: torch/distributed/elastic/multiprocessing/api.py, TORCHELASTIC_SIGNALS_TO_HANDLE (torch 2.13).
+_TORCHRUN_HANDLES = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+
+
+def variables(plan: AgentPlan) -> Dict[str, str]:
+    """Return TF_CONFIG and JAX's variables; {} on one node, and if another launcher sets the ranks."""
+    if not plan.workers or plan.node_rank is None:
+        return {}
+    task = {"type": "worker", "index": plan.node_rank}
+    return {
+        "TF_CONFIG": json.dumps({"cluster": {"worker": list(plan.workers)}, "task": task}),
+        ADDRESS: plan.workers[0],
+        COUNT: str(len(plan.workers)),
+        NUMBER: str(plan.node_rank),
+    }
 
 
 def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mapping[str, str]) -> Dict[str, str]:
@@ -71,10 +83,6 @@ def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mappin
         # split and count the list, or convert it to device numbers, take it for one.
         env["CUDA_VISIBLE_DEVICES"] = ""
     return env
-
-
-#: Time for nodes to join each other; torch's own default (dynamic_rendezvous.py, torch 2.13).
-MEETING_TIMEOUT_S = 600
 
 
 def command(plan: AgentPlan) -> List[str]:
@@ -113,10 +121,6 @@ def interpreter(plan: AgentPlan) -> str:
     pythons = [word for word in before if os.path.basename(word).startswith("python")]
     wrappers = [word for word in before if not word.startswith("-")] if plan.script is not None else []
     return (pythons or wrappers or ["python3"])[-1]
-
-
-_PR_SET_PDEATHSIG = 1  # Source: prctl(2)
-_PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
 
 
 def become_subreaper() -> None:
@@ -161,17 +165,6 @@ def _take_terminal() -> None:
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
-#: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
-FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-
-#: Signals that request the target's end, so that the grace period begins.
-STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-
-#: torchrun handles these itself; any other ends it, so only its ranks get the rest.
-#: Source: torch/distributed/elastic/multiprocessing/api.py, TORCHELASTIC_SIGNALS_TO_HANDLE (torch 2.13).
-_TORCHRUN_HANDLES = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
 
 class StoppedEarly(Exception):

@@ -14,6 +14,8 @@ from seatrial.frames import InputDecoder, NotOursError
 #: The byte that ends a terminal's input, Ctrl-D.
 END_OF_INPUT = b"\x04"
 
+_CHUNK_BYTES = 32 * 1024
+
 
 class Standard:
     """Both ends of the target's streams.
@@ -100,9 +102,6 @@ def _resize(descriptor: int, lines: int, columns: int) -> None:
 
     with suppress(OSError):  # it has gone
         fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-
-
-_CHUNK_BYTES = 32 * 1024
 
 
 class Input:

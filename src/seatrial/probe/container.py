@@ -7,6 +7,18 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 from seatrial.probe import processes
 from seatrial.probe.processes import TICKS_PER_S, Tree
 
+#: v1 writes "no limit" as the largest page-aligned 64-bit number; nothing real is above this.
+_NO_LIMIT_BYTES = 1 << 62
+
+
+#: More than any of the files has; the kernel gives cgroup.procs of thousands of processes in one go too.
+_MOST_BYTES = 1 << 20
+#: Read at most this often: rates over less are noise, and the files cost more than a GPU's counters.
+INTERVAL_S = 0.9
+
+#: Limits seldom change (``docker update``).
+LIMITS_INTERVAL_S = 30.0
+
 
 class SharedMemory(NamedTuple):
     """Bytes used and in all."""
@@ -22,14 +34,6 @@ def read(path: str = "/dev/shm") -> Optional[SharedMemory]:
     except OSError:
         return None
     return SharedMemory((stat.f_blocks - stat.f_bfree) * stat.f_frsize, stat.f_blocks * stat.f_frsize)
-
-
-#: v1 writes "no limit" as the largest page-aligned 64-bit number; nothing real is above this.
-_NO_LIMIT_BYTES = 1 << 62
-
-
-#: More than any of the files has; the kernel gives cgroup.procs of thousands of processes in one go too.
-_MOST_BYTES = 1 << 20
 
 
 class Cgroup:
@@ -130,13 +134,6 @@ def _table(folders: List[str], name: str) -> Dict[str, int]:
     text = _text(os.path.join(folders[0], name)) if folders else None
     pairs = (line.split() for line in (text or "").splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-#: Read at most this often: rates over less are noise, and the files cost more than a GPU's counters.
-INTERVAL_S = 0.9
-
-#: Limits seldom change (``docker update``).
-LIMITS_INTERVAL_S = 30.0
 
 
 class ContainerUsage:

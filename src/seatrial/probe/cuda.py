@@ -43,6 +43,8 @@ _PTX = b"""
 
 _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75  # cuda.h
 _CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76  # cuda.h
+#: Folders of the libraries in a mounted folder of the driver.
+_BELOW = ("", "lib", "lib64")
 
 
 class CudaError(Exception):
@@ -166,10 +168,6 @@ def _run_kernel(driver: CudaDriver) -> None:
 def main(library: str = LIBRARY) -> None:
     """Print check() as one line of JSON."""
     sys.stdout.write(json.dumps(check(library)) + "\n")
-
-
-#: Folders of the libraries in a mounted folder of the driver.
-_BELOW = ("", "lib", "lib64")
 
 
 def find(name: str, filled: Sequence[str], env: Mapping[str, str]) -> Tuple[str, bool]:

@@ -22,30 +22,6 @@ ENTRY = struct.Struct("=iIIIQ")
 #: FLAG_X8664_LIB64, FLAG_AARCH64_LIB64.
 FLAG_ELF_LIBC6 = 0x0003
 FLAG_ABI = {"x86_64": 0x0300, "aarch64": 0x0A00}
-
-
-def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
-    """Return library name → path of an ABI; the first wins, as in ld.so. Raises ValueError for another format."""
-    start = data.find(MAGIC)
-    if start < 0:
-        raise ValueError("no glibc-ld.so.cache1.1 header")
-    wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
-    libraries: Dict[str, str] = {}
-    try:
-        count = HEADER.unpack_from(data, start)[1]
-        for i in range(count):
-            flags, key, value, _, _ = ENTRY.unpack_from(data, start + HEADER.size + i * ENTRY.size)
-            if flags == wanted:
-                libraries.setdefault(_string(data, start + key), _string(data, start + value))
-    except (struct.error, ValueError) as error:
-        raise ValueError("cache ends early: %s" % error) from error
-    return libraries
-
-
-def _string(data: bytes, offset: int) -> str:
-    return os.fsdecode(data[offset : data.index(b"\0", offset)])
-
-
 #: Libraries by driver capability, as file name stems before ``.so``. Names absent on a driver's branch are normal.
 #: Source: https://github.com/NVIDIA/libnvidia-container/blob/main/src/nvc_info.c, tables utility_libs,
 #: compute_libs and video_libs.
@@ -80,6 +56,28 @@ CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"
 #: Nodes without which NVML finds nothing (nvidiactl) and cuInit returns 999 (nvidia-uvm). Measured on an H200, driver
 #: 580.159.04, 2026-11-20.
 REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
+
+
+def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
+    """Return library name → path of an ABI; the first wins, as in ld.so. Raises ValueError for another format."""
+    start = data.find(MAGIC)
+    if start < 0:
+        raise ValueError("no glibc-ld.so.cache1.1 header")
+    wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
+    libraries: Dict[str, str] = {}
+    try:
+        count = HEADER.unpack_from(data, start)[1]
+        for i in range(count):
+            flags, key, value, _, _ = ENTRY.unpack_from(data, start + HEADER.size + i * ENTRY.size)
+            if flags == wanted:
+                libraries.setdefault(_string(data, start + key), _string(data, start + value))
+    except (struct.error, ValueError) as error:
+        raise ValueError("cache ends early: %s" % error) from error
+    return libraries
+
+
+def _string(data: bytes, offset: int) -> str:
+    return os.fsdecode(data[offset : data.index(b"\0", offset)])
 
 
 class DeviceNode(NamedTuple):

@@ -20,6 +20,28 @@ _MIN_INTERVAL_S = 0.11
 #: A clock that ticks once an interval is a little early half of the time.
 _TOLERANCE = 0.9
 
+_EVENT_XID = 8  # nvml.h: nvmlEventTypeXidCriticalError
+
+#: Most events taken at once; a GPU in trouble repeats itself.
+_MAX_AT_ONCE = 64
+#: NVML's clock event reasons that hold a GPU back; idling (bit 0) does not. Source: nvml.h, nvmlClocksEventReasons.
+THROTTLE_REASONS = {
+    0x002: "applications_clocks_setting", 0x004: "sw_power_cap", 0x008: "hw_slowdown", 0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown", 0x040: "hw_thermal_slowdown", 0x080: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}  # fmt: skip
+
+#: Interval between readings of temperature, clocks and their limits.
+STATE_INTERVAL_S = 0.9
+
+_TEMPERATURE_GPU = 0  # nvml.h: NVML_TEMPERATURE_GPU
+_CLOCK_SM = 1  # nvml.h: NVML_CLOCK_SM
+_CLOCK_MEMORY = 2  # nvml.h: NVML_CLOCK_MEM
+_ECC_CORRECTED, _ECC_UNCORRECTED = 0, 1  # nvml.h: nvmlMemoryErrorType_t
+_ECC_VOLATILE = 0  # nvml.h: NVML_VOLATILE_ECC, since the driver loaded
+_FIELD_MEMORY_TEMPERATURE = 82  # nvml.h: NVML_FI_DEV_MEMORY_TEMP
+_MEMORY_INFO_V2 = 0x02000028  # nvml.h: NVML_STRUCT_VERSION(Memory, 2), 40 bytes
+
 
 class Gpm:
     """The counters of one GPU or MIG slice. ``supported`` is False before Hopper."""
@@ -87,12 +109,6 @@ class Gpm:
         }
 
 
-_EVENT_XID = 8  # nvml.h: nvmlEventTypeXidCriticalError
-
-#: Most events taken at once; a GPU in trouble repeats itself.
-_MAX_AT_ONCE = 64
-
-
 class XidWatch:
     """Registers for the Xid errors of GPUs. ``active`` is False, and there are none, where the driver forbids it."""
 
@@ -125,25 +141,6 @@ class XidWatch:
         if self._set is not None:
             nvml.optional(self._nvml, "nvmlEventSetFree", self._set)
         self._set, self.active = None, False
-
-
-#: NVML's clock event reasons that hold a GPU back; idling (bit 0) does not. Source: nvml.h, nvmlClocksEventReasons.
-THROTTLE_REASONS = {
-    0x002: "applications_clocks_setting", 0x004: "sw_power_cap", 0x008: "hw_slowdown", 0x010: "sync_boost",
-    0x020: "sw_thermal_slowdown", 0x040: "hw_thermal_slowdown", 0x080: "hw_power_brake_slowdown",
-    0x100: "display_clock_setting",
-}  # fmt: skip
-
-#: Interval between readings of temperature, clocks and their limits.
-STATE_INTERVAL_S = 0.9
-
-_TEMPERATURE_GPU = 0  # nvml.h: NVML_TEMPERATURE_GPU
-_CLOCK_SM = 1  # nvml.h: NVML_CLOCK_SM
-_CLOCK_MEMORY = 2  # nvml.h: NVML_CLOCK_MEM
-_ECC_CORRECTED, _ECC_UNCORRECTED = 0, 1  # nvml.h: nvmlMemoryErrorType_t
-_ECC_VOLATILE = 0  # nvml.h: NVML_VOLATILE_ECC, since the driver loaded
-_FIELD_MEMORY_TEMPERATURE = 82  # nvml.h: NVML_FI_DEV_MEMORY_TEMP
-_MEMORY_INFO_V2 = 0x02000028  # nvml.h: NVML_STRUCT_VERSION(Memory, 2), 40 bytes
 
 
 class Gpu:

@@ -13,6 +13,23 @@ from seatrial.probe.processes import file_bytes
 #: A file for each GPU instance and compute instance, which names the minor number of its node in /dev/nvidia-caps.
 #: Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/, "Device Nodes and Capabilities".
 CAPABILITIES = "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d"
+#: Common failures of nvmlInit in the user's words. Source:
+#: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
+_INIT_FAILURES = {
+    4: "NVML has no access to the GPUs: insufficient permissions on /dev/nvidia*",
+    9: "the NVIDIA kernel driver is not loaded",
+    12: "NVML is not available: libnvidia-ml.so.1 cannot be loaded (no NVIDIA driver, or it was not injected)",
+    18: "the NVIDIA driver's library and kernel module have different versions (updated without a reboot)",
+}
+_LIBRARY_NOT_FOUND = 12
+#: The driver's NVML: the name, or the path that this process loads it from.
+library = "libnvidia-ml.so.1"
+#: nvmlDeviceGetGpuFabricInfo's states. Source: nvml.h, NVML_GPU_FABRIC_STATE_*.
+FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
+FABRIC_COMPLETED = 3
+
+#: Source: nvml.h, nvmlComputeMode_t.
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
 def _slice_handles(pynvml: Any, handle: Any) -> Iterator[Tuple[int, Any]]:
@@ -38,17 +55,6 @@ def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
 def _minor(path: str) -> Optional[int]:
     match = re.search(rb"DeviceFileMinor:\s*(\d+)", file_bytes(path))
     return int(match.group(1)) if match else None
-
-
-#: Common failures of nvmlInit in the user's words. Source:
-#: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html (nvmlReturn_t)
-_INIT_FAILURES = {
-    4: "NVML has no access to the GPUs: insufficient permissions on /dev/nvidia*",
-    9: "the NVIDIA kernel driver is not loaded",
-    12: "NVML is not available: libnvidia-ml.so.1 cannot be loaded (no NVIDIA driver, or it was not injected)",
-    18: "the NVIDIA driver's library and kernel module have different versions (updated without a reboot)",
-}
-_LIBRARY_NOT_FOUND = 12
 
 
 class NvmlError(Exception):
@@ -100,10 +106,6 @@ class ComputeProcess(NamedTuple):
     pid: int
     memory_bytes: Optional[int]
     share_pct: Optional[float] = None
-
-
-#: The driver's NVML: the name, or the path that this process loads it from.
-library = "libnvidia-ml.so.1"
 
 
 def present() -> bool:
@@ -206,14 +208,6 @@ def _fact(pynvml: Any, handle: Any, index: int) -> GpuFact:
         memory_used_bytes=memory.used if memory else 0,
         utilization_pct=float(utilization.gpu) if utilization else None,
     )
-
-
-#: nvmlDeviceGetGpuFabricInfo's states. Source: nvml.h, NVML_GPU_FABRIC_STATE_*.
-FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
-FABRIC_COMPLETED = 3
-
-#: Source: nvml.h, nvmlComputeMode_t.
-COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
 class GpuHealth(NamedTuple):

@@ -12,6 +12,21 @@ _GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
 #: File descriptors on /dev/nvidiaN above which a process has a CUDA context there.
 #: Measured on an H200, driver 580.159.04: NVML alone opens 3, cuInit makes it 7, a context 23.
 _CONTEXT_DESCRIPTORS = 8
+#: Interval between full readings of all processes and their cgroups. A process outside our tree never enters it
+#: (orphans go to an ancestor), so a full reading only finds PIDs that were reused in between.
+RESCAN_S = 30.0
+
+_ID = r"(?P<id>[0-9a-f]{64})"
+#: Engine → the prefix of its container's ID. Podman's conmon has a cgroup of its own and is not a container.
+_PATTERNS = (
+    ("podman", re.compile(r"/libpod-" + _ID)),
+    ("containerd", re.compile(r"/cri-containerd-" + _ID)),
+    ("cri-o", re.compile(r"/crio-" + _ID)),
+    ("docker", re.compile(r"/docker[-/]" + _ID)),
+    ("containerd", re.compile(r"/kubepods[^\n]*/" + _ID)),
+)
+#: systemd's driver writes the UID's dashes as underscores.
+_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
 
 class GpuProcess(NamedTuple):
@@ -149,11 +164,6 @@ def file_bytes(path: str) -> bytes:
         return b""
 
 
-#: Interval between full readings of all processes and their cgroups. A process outside our tree never enters it
-#: (orphans go to an ancestor), so a full reading only finds PIDs that were reused in between.
-RESCAN_S = 30.0
-
-
 class Tree:
     """The processes under ``pid``, itself ``with_root``; beside 200 others a full reading takes 2.4 ms of CPU."""
 
@@ -188,19 +198,6 @@ class Tree:
         """Return the PID given last in our PID namespace, or b"" if unknown: while it stays, no process has started."""
         newest = file_bytes(os.path.join(self._proc, "loadavg")).split()[-1:]
         return newest[0] if newest and newest != [b"0"] else b""
-
-
-_ID = r"(?P<id>[0-9a-f]{64})"
-#: Engine → the prefix of its container's ID. Podman's conmon has a cgroup of its own and is not a container.
-_PATTERNS = (
-    ("podman", re.compile(r"/libpod-" + _ID)),
-    ("containerd", re.compile(r"/cri-containerd-" + _ID)),
-    ("cri-o", re.compile(r"/crio-" + _ID)),
-    ("docker", re.compile(r"/docker[-/]" + _ID)),
-    ("containerd", re.compile(r"/kubepods[^\n]*/" + _ID)),
-)
-#: systemd's driver writes the UID's dashes as underscores.
-_POD = re.compile(r"pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12})")
 
 
 class Owner(NamedTuple):

@@ -23,6 +23,23 @@ from seatrial.probe.container import Cgroup
 #: seen. Source: mingpt on an H200, 26 s; BERT with batches of varying length never ended.
 _COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
+EXIT_CANNOT = 1
+
+#: Verdicts of changes that another bottleneck may have kept from being faster.
+NOT_FASTER = ("slower", "no-faster", "unclear")
+
+#: The first trial may take this share of the budget: more would not be tuning.
+_FIRST_SHARE = 0.6
+
+#: A change that makes steps this much faster may move the limit: changes that gained nothing before get another trial.
+_MOVES_THE_BOUND = 1.3
+
+#: Keys that are not tried again once they were refused.
+_ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
+
+#: Trials after which their reference is measured again: machines drift, and pairs need neighbours.
+_REFERENCE_EVERY = 3
+
 
 class Budget:
     """The seconds that a tune may take from now on, and those that its trials which compile took (``compiled_s``)."""
@@ -65,24 +82,6 @@ class Budget:
 def usual_s(trials: List[TuneTrial]) -> float:
     """Return the median seconds of these trials, without the very first one, whose files came from the disk."""
     return median_high([each.wall_s for each in trials if each.number > 1 or len(trials) == 1] or [0.0])
-
-
-EXIT_CANNOT = 1
-
-#: Verdicts of changes that another bottleneck may have kept from being faster.
-NOT_FASTER = ("slower", "no-faster", "unclear")
-
-#: The first trial may take this share of the budget: more would not be tuning.
-_FIRST_SHARE = 0.6
-
-#: A change that makes steps this much faster may move the limit: changes that gained nothing before get another trial.
-_MOVES_THE_BOUND = 1.3
-
-#: Keys that are not tried again once they were refused.
-_ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
-
-#: Trials after which their reference is measured again: machines drift, and pairs need neighbours.
-_REFERENCE_EVERY = 3
 
 
 class TuneStopped(BaseException):

@@ -11,6 +11,9 @@ from seatrial.common.paired import Interval
 from seatrial.common.tunables import in_words
 from seatrial.events import EVENTS_VARIABLE, StepLog
 
+#: The key of the driver's lines in $SEATRIAL_EVENTS.
+KEY = "tune"
+
 
 class TuneRefusal(NamedTuple):
     """``id`` for programs; the sentence; what to do, where something can be done."""
@@ -57,10 +60,6 @@ def last_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.partition(":")[0] and " " not in line.partition(":")[0]]
     return ((errors or lines or ["it printed nothing"])[-1])[:300]
-
-
-#: The key of the driver's lines in $SEATRIAL_EVENTS.
-KEY = "tune"
 
 
 def append_report(key: str, value: Dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ SEEDS, BAND = 2, 1.5
 
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
+#: Difference of examples in a step that is ignored between trials: the last batch of a pass is smaller.
+_SAME_BATCH = 0.1
 
 
 class Rates(NamedTuple):
@@ -126,10 +128,6 @@ class Band:
         found = [self._differences(trial) for trial in trials]
         late = [difference for differences in found for difference in differences[len(differences) // 2 :]]
         return paired.mean(late) if late else None
-
-
-#: Difference of examples in a step that is ignored between trials: the last batch of a pass is smaller.
-_SAME_BATCH = 0.1
 
 
 class TuneState:

@@ -18,16 +18,34 @@ from seatrial.common.signals import STOPPED, why_stopped
 from seatrial.events import read as read_events
 from seatrial.probe import processes
 
+#: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
+_UNWANTED = re.compile(r"\.(pt|pth|pth\.tar|ckpt|safetensors)$|tfevents")
+#: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
+_QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
+
+#: Ranks, launchers and loaders of a trial that has reported get this long to leave.
+_LEAVE_S = 5.0
+
+#: Interval between checks whether the trial is over.
+_LOOK_S = 0.02
+
+#: Fewest measured steps that give a rate: of a script that ended before its trial, and of one with slow steps.
+LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
+
+#: Largest share of the budget for a trial's steps; its start may take three times as long within the first limit.
+_MEASURED = 0.15
+
+#: Bytes of a script's output that are kept to explain a failed trial.
+_MOST_OUTPUT_BYTES = 64 << 10
+#: A helper of the script's that imports torch reports ``script`` at its own end.
+_WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
+
 
 def read(path: str) -> List[Dict[str, Any]]:
     """Return the objects in a file of JSON lines, without lines that were cut off; none without such a file."""
     with suppress(OSError):
         return read_events(path)[0]
     return []
-
-
-#: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
-_UNWANTED = re.compile(r"\.(pt|pth|pth\.tar|ckpt|safetensors)$|tfevents")
 
 
 def restore(events: str) -> Dict[str, Any]:
@@ -59,25 +77,6 @@ def restore(events: str) -> Dict[str, Any]:
             continue
     shutil.rmtree(events + ".files", ignore_errors=True)
     return {"restored": restored, "removed": removed, "new": new[:20]}
-
-
-#: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
-_QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
-
-#: Ranks, launchers and loaders of a trial that has reported get this long to leave.
-_LEAVE_S = 5.0
-
-#: Interval between checks whether the trial is over.
-_LOOK_S = 0.02
-
-#: Fewest measured steps that give a rate: of a script that ended before its trial, and of one with slow steps.
-LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
-
-#: Largest share of the budget for a trial's steps; its start may take three times as long within the first limit.
-_MEASURED = 0.15
-
-#: Bytes of a script's output that are kept to explain a failed trial.
-_MOST_OUTPUT_BYTES = 64 << 10
 
 
 class TuneTrial(NamedTuple):
@@ -258,10 +257,6 @@ def _has_reported(events: str) -> bool:
             return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
     except OSError:
         return False
-
-
-#: A helper of the script's that imports torch reports ``script`` at its own end.
-_WHOLE = re.compile(rb'"ended":"(steps|seconds|refused)"')
 
 
 def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
