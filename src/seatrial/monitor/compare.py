@@ -33,6 +33,19 @@ _NOISE, _NOISE_S = 0.01, 0.5
 
 Verdict = Literal["better", "worse"]
 _VERDICTS: dict[bool, Verdict] = {True: "better", False: "worse"}
+#: Names of rows of other facts.
+_FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "outcome", "python", "target", "work"}
+
+#: Arguments with such a word in their name change how much work a run has.
+_OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
+
+#: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
+_ARGUMENT = re.compile(
+    r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
+)
+
+#: Separator of a target and its arguments; a Compose service's command has none: ``python train.py --lr 0.1``.
+_BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 
 
 @dataclass(frozen=True)
@@ -144,21 +157,6 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
         seen.add((stem(reading.label), values))
         rows.append(ComparedRow(reading.label, tuple(_cells(reading, values, ranked, noise))))
     return tuple(rows)
-
-
-#: Names of rows of other facts.
-_FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "outcome", "python", "target", "work"}
-
-#: Arguments with such a word in their name change how much work a run has.
-_OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
-
-#: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
-_ARGUMENT = re.compile(
-    r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
-)
-
-#: Separator of a target and its arguments; a Compose service's command has none: ``python train.py --lr 0.1``.
-_BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 
 
 def _arguments(receipt: Receipt) -> dict[str, str]:

@@ -20,6 +20,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Gpu = Mapping[str, Any]
 
+Labels = Mapping[str, str]
+Samples = Iterable[tuple[Labels, float | None]]
+#: Intervals after which a reading is stale, and the least seconds: at a driver reset NVML itself takes some.
+STALE_INTERVALS = 3
+STALE_S = 10.0
+
 
 class Family(NamedTuple):
     """A metric's name, type and help, and the key of its value in a reading, which is multiplied by ``scale``."""
@@ -56,10 +62,6 @@ def _as_dcgm(gpu: Gpu) -> dict[str, Any]:
     both = sum(ways) if ways else None
     return {**gpu, "memory_taken_bytes": taken, "nvlink_both_bytes_per_s": both, "last_xid": gpu["xid"] or 0,
             "vgpu_license": 0}  # fmt: skip
-
-
-Labels = Mapping[str, str]
-Samples = Iterable[tuple[Labels, float | None]]
 
 
 def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostname: str) -> bytes:
@@ -141,11 +143,6 @@ def _add(lines: list[str], name: str, kind: str, help: str, samples: Samples) ->
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-#: Intervals after which a reading is stale, and the least seconds: at a driver reset NVML itself takes some.
-STALE_INTERVALS = 3
-STALE_S = 10.0
 
 
 class Exposition:

@@ -37,6 +37,16 @@ GPM_INTERVAL_S = 1.0
 #: Marks the processes of a run on the local backend (agent/target.py).
 _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 
+Read = Callable[[], dict[str, Any]]
+
+
+#: Labels by which a container shows its run.
+_LABELS = (RUN_LABEL, NAME_LABEL)
+
+#: Seconds between queries for unknown IDs: a container of an engine that we cannot query stays unknown.
+_ASK_AGAIN_S = 5.0
+_TIMEOUT_S = 10.0
+
 
 class MachineReader:
     """Reads this machine again and again; handles stay open in between.
@@ -182,17 +192,6 @@ def _process(pid: int, memory_bytes: int | None, share_pct: float | None) -> dic
         "container_id": owner.container_id if owner else None,
         "run_id": marks[0].partition(b"=")[2].decode("utf-8", "replace") if marks else None,
     }
-
-
-Read = Callable[[], dict[str, Any]]
-
-
-#: Labels by which a container shows its run.
-_LABELS = (RUN_LABEL, NAME_LABEL)
-
-#: Seconds between queries for unknown IDs: a container of an engine that we cannot query stays unknown.
-_ASK_AGAIN_S = 5.0
-_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)

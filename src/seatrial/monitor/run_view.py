@@ -32,6 +32,11 @@ from seatrial.system.nofollow import open_regular
 
 #: Position and speed in the last line; other numbers are among the receipt's.
 _PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examples_per_s", rate))
+#: A provisional receipt is valid for this long, or for this many times the time it took: judging reads all evidence.
+PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
+
+#: Most that is read of a log at once.
+MAX_PIECE_BYTES = 256 * 1024
 
 
 def run_view(run: Run, receipt: Receipt, now: Live) -> dict[str, Any]:
@@ -98,13 +103,6 @@ def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:
             for line, each in zip(plot.lines, entries, strict=True)
         ],
     }
-
-
-#: A provisional receipt is valid for this long, or for this many times the time it took: judging reads all evidence.
-PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
-
-#: Most that is read of a log at once.
-MAX_PIECE_BYTES = 256 * 1024
 
 
 class Receipts:

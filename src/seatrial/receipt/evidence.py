@@ -32,6 +32,8 @@ from seatrial.receipt.values import clean, grouped, items, mapping, number, text
 #: Numbers of a sample that describe the container, in the order of events.Sample.
 HOST_KEYS = ("cpu_cores", "memory_bytes", "memory_limit_bytes", "shm_used_bytes", "shm_total_bytes", "processes")
 
+_UNKNOWN = ExitCause(id="unknown", words="")
+
 
 class Witnessed(NamedTuple):
     """Counts of the host's looks at a GPU; see events.HostWitness."""
@@ -275,9 +277,6 @@ def gather(lines: Sequence[Any], skipped_lines: int = 0) -> Evidence:
     ordered, elapsed, jumps = on_one_clock(with_repeated(objects))
     moments = tuple(Moment(at_s, line) for at_s, line in zip(elapsed, ordered, strict=True))
     return Evidence(moments, tuple(jumps), skipped_lines + len(lines) - len(objects))
-
-
-_UNKNOWN = ExitCause(id="unknown", words="")
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,20 @@ SECTIONS: tuple[Section, ...] = (
 
 #: Sections that text has in front of the others, in this order.
 _FIRST_IN_TEXT = (WhatRan, CriteriaSection, FindingsSection)
+#: Largest receipt that is read back; one of eight GPUs and a week has 2 MB. JSON takes up to forty times its size.
+MOST_BYTES = 4 << 20
+
+JSON_NAME = "receipt.json"
+MARKDOWN_NAME = "receipt.md"
+HTML_NAME = "receipt.html"
+
+#: Keys whose values are of a fixed set, or an address: none holds a name, and none may change.
+FIXED = frozenset((
+    "backend", "container_id", "device", "digest", "energy_from", "engine", "git_commit", "id", "injection",
+    "pci_bus_id", "pod_uid", "run_id", "severity", "uuid", "verdict", "x",
+))  # fmt: skip
+
+_Tile = tuple[str, float | None, Callable[[float], str]]
 
 
 class Receipt(Record):
@@ -186,20 +200,6 @@ def _array(values: Sequence[float]) -> Any:
         return array("d", values)
 
 
-#: Largest receipt that is read back; one of eight GPUs and a week has 2 MB. JSON takes up to forty times its size.
-MOST_BYTES = 4 << 20
-
-JSON_NAME = "receipt.json"
-MARKDOWN_NAME = "receipt.md"
-HTML_NAME = "receipt.html"
-
-#: Keys whose values are of a fixed set, or an address: none holds a name, and none may change.
-FIXED = frozenset((
-    "backend", "container_id", "device", "digest", "energy_from", "engine", "git_commit", "id", "injection",
-    "pci_bus_id", "pod_uid", "run_id", "severity", "uuid", "verdict", "x",
-))  # fmt: skip
-
-
 def load(run_dir: Path) -> Receipt:
     """Read the receipt of a run. Raises RunNotFoundError for a missing file, UntrustedPathError for no receipt."""
     verify = f"seatrial runs verify {run_dir.name}"
@@ -228,9 +228,6 @@ def scrubbed(receipt: Receipt, names: Names) -> Receipt:
     for item in (*content["criteria"], *content["findings"], *content["plots"]):
         item["id"] = names.text(item["id"])  # it may contain a metric's name, which is the script's
     return Receipt.model_validate(content)
-
-
-_Tile = tuple[str, float | None, Callable[[float], str]]
 
 
 def headline(receipt: Receipt) -> str:

@@ -18,25 +18,6 @@ OutcomeId = Literal[
     "running", "pruned", "stopped", "failed", "unmet", "in-doubt", "cpu", "cpu-fallback", "unproven", "passed"
 ]
 Level = Literal["good", "warning", "bad", "none"]
-
-
-class ExitCause(Record):
-    """Why the run ended: a stable ID (exit_cause.py has the table) and one sentence."""
-
-    id: str
-    words: str
-    target_exit_code: int | None = None
-    target_signal: int | None = None
-
-
-class LogEnd(Record):
-    """The end of a failed run's output: its last traceback, and the last lines of both streams."""
-
-    traceback: tuple[str, ...] = ()
-    stderr: tuple[str, ...] = ()
-    stdout: tuple[str, ...] = ()
-
-
 #: Outcome → its level and its badge.
 _SHOWN: dict[OutcomeId, tuple[Level, str]] = {
     "running": ("none", "running"), "pruned": ("none", "pruned"), "stopped": ("warning", "stopped"),
@@ -58,6 +39,23 @@ DOUBTFUL = {
 
 #: Outcomes that the exit cause alone explains: a reader of a failed run does not read its criteria first.
 NOT_FINISHED: tuple[OutcomeId, ...] = ("running", "pruned", "stopped", "failed", "in-doubt")
+
+
+class ExitCause(Record):
+    """Why the run ended: a stable ID (exit_cause.py has the table) and one sentence."""
+
+    id: str
+    words: str
+    target_exit_code: int | None = None
+    target_signal: int | None = None
+
+
+class LogEnd(Record):
+    """The end of a failed run's output: its last traceback, and the last lines of both streams."""
+
+    traceback: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    stdout: tuple[str, ...] = ()
 
 
 class Outcome(Record):

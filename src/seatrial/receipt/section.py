@@ -23,6 +23,8 @@ Weight = Literal["pass", "fail", "warning", "not judged"]
 
 #: ID of the plot of where the steps' time went, in shares that add up.
 STEPS_PLOT = "steps"
+#: Text of a line in a legend: its kind (``mean``), and the value.
+LegendValue = tuple[str, float]
 
 
 class Record(Value):
@@ -183,10 +185,6 @@ class Bars(NamedTuple):
     title: str
     unit: str
     pairs: Sequence[tuple[int, int]]
-
-
-#: Text of a line in a legend: its kind (``mean``), and the value.
-LegendValue = tuple[str, float]
 
 
 class Charts(NamedTuple):

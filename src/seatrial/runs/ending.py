@@ -23,6 +23,9 @@ from seatrial.system.host import Host
 from seatrial.system.records import encoded
 from seatrial.system.text import as_typed
 
+#: What an event has of the engine's last word.
+_OF_STATE = ("status", "exit_code", "oom_killed", "error", "seconds")
+
 
 def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt], None]) -> Receipt | None:
     """Make the receipt of a run that has none; None while it lives. The caller has the run's lock. See finalise."""
@@ -76,10 +79,6 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     run.show_receipt()
     notify.begin(run, receipt, host)
     return receipt
-
-
-#: What an event has of the engine's last word.
-_OF_STATE = ("status", "exit_code", "oom_killed", "error", "seconds")
 
 
 def _recorded_state(run: Run) -> State | None:

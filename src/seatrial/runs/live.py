@@ -36,6 +36,17 @@ _MAX_NAME = 100
 
 #: The year 2286: a later time is not valid.
 _LATEST_S = 1e10
+#: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
+_WINDOW_S = 10.0
+
+#: A line is valid for so long, or so many times the gap of the last two; then the run evaluates, saves or hangs.
+_GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
+
+#: Interval between reads of the evidence, and the bytes that its speed is read from.
+_READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
+
+#: Looks at a script that prints without end are this many times the length of the last one apart.
+_LOOKS_SHARE = 20
 
 
 @dataclass(frozen=True)
@@ -145,19 +156,6 @@ def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
     position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
     others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]
     return {**position, **{key: numbers[key] for key in others}}
-
-
-#: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
-_WINDOW_S = 10.0
-
-#: A line is valid for so long, or so many times the gap of the last two; then the run evaluates, saves or hangs.
-_GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
-
-#: Interval between reads of the evidence, and the bytes that its speed is read from.
-_READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
-
-#: Looks at a script that prints without end are this many times the length of the last one apart.
-_LOOKS_SHARE = 20
 
 
 class Progress:

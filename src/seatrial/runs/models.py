@@ -42,6 +42,9 @@ _PICKLES = (".pkl", ".pickle", ".joblib")
 
 #: Suffixes of files that torch.save writes. ``model_best.pth.tar`` is usual, too.
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
+#: A safetensors file is 8 bytes with the header's length, the header in JSON, and the tensors. Source: its format page.
+#: A hundred bytes describe a tensor.
+_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -167,11 +170,6 @@ def is_model(name: str, verb: Verb) -> bool:
     """Return whether a file of this name is a model's."""
     suffixes = tuple(suffix for suffix in verb.suffixes if suffix not in verb.vague)
     return name.lower().endswith(suffixes) and not name.endswith(_BESIDE)
-
-
-#: A safetensors file is 8 bytes with the header's length, the header in JSON, and the tensors. Source: its format page.
-#: A hundred bytes describe a tensor.
-_LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
 def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = False) -> None:

@@ -24,6 +24,9 @@ from seatrial.system.text import as_typed
 if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
+#: A cached step that no build has used for this long belongs to an older state of some project.
+IDLE_S = 24 * 3600.0
+
 
 @dataclass(frozen=True)
 class Pruned:
@@ -202,10 +205,6 @@ def _digest(run: Run, name: str, most_bytes: int) -> str | None:
 
 def _broken(*sentences: str) -> Verification:
     return Verification(False, tuple(f"broken: {sentence}" for sentence in sentences))
-
-
-#: A cached step that no build has used for this long belongs to an older state of some project.
-IDLE_S = 24 * 3600.0
 
 
 def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str, Freed]:

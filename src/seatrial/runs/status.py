@@ -22,6 +22,14 @@ if TYPE_CHECKING:  # what a run with a receipt does not need is imported where i
     from seatrial.backends.base import Handle, State
     from seatrial.receipt.model import Receipt
 
+#: Bytes read of a live run's events: the start of its target is among the first.
+_FIRST_BYTES = 1 << 20
+
+#: Keys that a line shares with the summary that it is made from.
+_SHARED = ("name", "target", "backend", "gpus", "outcome", "exit_code", "seconds", "headline", "engine", "metrics")
+
+Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]
+
 
 def finalise(
     run: Run, host: Host, *, ended: State | None = None, judged: Callable[[Receipt], None] = lambda receipt: None
@@ -48,15 +56,6 @@ def receipt_of(run: Run) -> Receipt:
         changed = f"{run.folder / JSON_NAME} was changed after it was written"
         raise UntrustedPathError(changed, run=f"seatrial runs verify {run.id}")
     return receipt
-
-
-#: Bytes read of a live run's events: the start of its target is among the first.
-_FIRST_BYTES = 1 << 20
-
-#: Keys that a line shares with the summary that it is made from.
-_SHARED = ("name", "target", "backend", "gpus", "outcome", "exit_code", "seconds", "headline", "engine", "metrics")
-
-Status = Literal["starting", "waiting", "running", "done", "stopped", "failed", "unknown"]
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,15 @@ _MOST_DIGITS = 16
 
 #: Bytes read at once of a log; a run may have printed gigabytes.
 _CHUNK_BYTES = 1 << 20
+#: Interval between looks at the logs while somebody types: a later echo feels late.
+TYPING_INTERVAL_S = 0.02
+
+#: Interval between checks of the window's size, and of the run's end.
+_LOOK_S = 0.1
+
+_INPUT_BYTES = 16 * 1024
+
+_INPUT_FLAGS, _LOCAL_FLAGS = 0, 3
 
 
 class OutputReader:
@@ -109,17 +118,6 @@ class OfRank:
         for line in whole:
             if line.startswith(self._mark):
                 self._write(stream, line + b"\n")
-
-
-#: Interval between looks at the logs while somebody types: a later echo feels late.
-TYPING_INTERVAL_S = 0.02
-
-#: Interval between checks of the window's size, and of the run's end.
-_LOOK_S = 0.1
-
-_INPUT_BYTES = 16 * 1024
-
-_INPUT_FLAGS, _LOCAL_FLAGS = 0, 3
 
 
 @contextmanager

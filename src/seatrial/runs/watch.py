@@ -44,6 +44,19 @@ _JUDGES = "seatrial.runs.ending"
 
 #: Bytes read of the last lines, which an ended agent wrote, and the host after it.
 _LAST_LINES_BYTES = 4096
+#: The agent's last line shows the end at once; the engine is queried for runs whose agent was killed.
+RECORDER_STATE_INTERVAL_S = 10.0
+RECORDER_LOG_INTERVAL_S = 1.0
+
+_FINDING = events.mark(events.Found)
+#: Interval between looks at the GPUs. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
+LOOK_S = 1.0
+
+
+#: Names of other processes that are kept for each GPU.
+_MOST_NAMES = 3
+
+_HIDDEN = "a process that this machine does not show"
 
 
 def follow(
@@ -199,11 +212,6 @@ def handled(signals: Sequence[signal.Signals], handler: Callable[[int, FrameType
             signal.signal(number, earlier)
 
 
-#: The agent's last line shows the end at once; the engine is queried for runs whose agent was killed.
-RECORDER_STATE_INTERVAL_S = 10.0
-RECORDER_LOG_INTERVAL_S = 1.0
-
-
 def ensure_recorder(run: Run) -> None:
     """Start a recorder, which outlives this process, for a live run on this machine that nobody collects."""
     handle = None if run.ended else run.handle()
@@ -230,9 +238,6 @@ def record(run: Run, host: Host) -> None:
     finalise(run, host)
 
 
-_FINDING = events.mark(events.Found)
-
-
 class Alerts:
     """Reads events.jsonl on from where it was left, or ``from_now`` on; other lines than findings cost a search."""
 
@@ -248,16 +253,6 @@ class Alerts:
             if event is not None and event["source"] == "agent":
                 seen = next(iter(event.get("evidence") or []), None)
                 yield clean(f"{event.get('severity')}: {event.get('message')}" + (f" ({seen})" if seen else ""))
-
-
-#: Interval between looks. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
-LOOK_S = 1.0
-
-
-#: Names of other processes that are kept for each GPU.
-_MOST_NAMES = 3
-
-_HIDDEN = "a process that this machine does not show"
 
 
 class Witness(threading.Thread):

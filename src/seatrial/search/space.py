@@ -32,15 +32,13 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?::(?P<step>{_NUMBER}))?")
 _PREFIXES = ("log:", "int:", "int:log:", "log:int:")
+#: Digits of a real number for a script: rounding never gives two trials the same text.
+_DIGITS = 6
 
 
 def _example(name: str) -> str:
     """Return a command that sets what was typed; a name of ours for other text."""
     return f"seatrial sweep … --set {name if re.fullmatch(_NAME, name) else 'batch_size'}=64,128"
-
-
-#: Digits of a real number for a script: rounding never gives two trials the same text.
-_DIGITS = 6
 
 
 @dataclass(frozen=True)

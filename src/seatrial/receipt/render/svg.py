@@ -25,6 +25,10 @@ MAX_DOTS = 12
 _TICK_WIDTH = 80
 
 _X_LABELS = {"line": "report", "rate": "requests/s"}
+#: Size of a stack in user units; the page stretches it to its own width and height, so it holds no text.
+_STACK_WIDTH, _STACK_HEIGHT = 1000, 100
+#: Bars that can be distinguished at this width; more sizes are joined, neighbours first.
+MAX_BARS = 24
 
 
 def draw(
@@ -157,10 +161,6 @@ def _labels(ticks: Sequence[float]) -> list[str]:
     return [f"{tick:.{max(0, -math.floor(math.log10(step) + 1e-6))}f}" for tick in ticks]
 
 
-#: Size of a stack in user units; the page stretches it to its own width and height, so it holds no text.
-_STACK_WIDTH, _STACK_HEIGHT = 1000, 100
-
-
 def draw_stack(plot: Plot, colours: Sequence[str]) -> tuple[str, list[tuple[float, str]]]:
     """Draw lines in percent that share their points, stacked; each point is of the time since the point before.
 
@@ -192,10 +192,6 @@ def _outline(at_x: list[float], below: list[float], above: list[float]) -> str:
     there = "".join(f"L{at_x[i - 1]:.1f} {at_y(above[i])}H{at_x[i]:.1f}" for i in range(1, len(at_x)))
     back = "".join(f"L{at_x[i]:.1f} {at_y(below[i])}H{at_x[i - 1]:.1f}" for i in range(len(at_x) - 1, 0, -1))
     return f"M0 {at_y(below[1])}{there}{back}z"
-
-
-#: Bars that can be distinguished at this width; more sizes are joined, neighbours first.
-MAX_BARS = 24
 
 
 def draw_bars(block: Bars) -> str:

@@ -27,6 +27,32 @@ if TYPE_CHECKING:
     from seatrial.receipt.evidence import RunEvidence
     from seatrial.receipt.model import Receipt
 
+#: An argument as argparse or Click names it. argparse lists the choices: ``{train,eval}``.
+_ARGUMENT = re.compile(r"(?:\{[^}]*\}|[^,])+")
+_CHOICES = re.compile(r"\{([^,{}]+)[^{}]*\}")
+
+_MODULE = re.compile(r"No module named '([\w.]+)'")
+#: Warnings of a plan about an argument that the script does not have, or whose file is missing, with the right one.
+_MEANT = re.compile(r" rejects (--[\w-]+): unknown option; did you mean (--[\w-]+)\?$")
+_LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: -- (--?[\w-]+) (.+)$")
+
+_NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\x00]+)'")
+
+#: The function of Python's subprocess that starts a program.
+_STARTS_A_PROGRAM = "_execute_child"
+
+#: Longest path (Linux's PATH_MAX).
+_MAX_PATH = 4096
+#: Findings about the host's memory that have advice of their own.
+_OUT_OF_MEMORY = {"host-out-of-memory", "k8s-oom-killed"}
+#: Files that a sentence names.
+_MOST_NAMED = 5
+
+_RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
+
+#: ``--gpus 1 ``, which follows the verb of a run that was typed as another: ``tune``.
+_OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
+
 
 class FindingsSection(Section):
     title = "Findings"
@@ -68,13 +94,6 @@ def without_expected(found: list[Finding], run: RunEvidence) -> list[Finding]:
     return [each for each in found if (entry := entry_of(each)) is None or entry.expected_without not in lacks]
 
 
-#: An argument as argparse or Click names it. argparse lists the choices: ``{train,eval}``.
-_ARGUMENT = re.compile(r"(?:\{[^}]*\}|[^,])+")
-_CHOICES = re.compile(r"\{([^,{}]+)[^{}]*\}")
-
-_MODULE = re.compile(r"No module named '([\w.]+)'")
-
-
 def _of_this_run(finding: Finding, run: RunEvidence) -> Finding:
     """Return a more specific finding if the plan explains it, else the finding itself."""
     if finding.id in ("torch-cpu-only", "no-cuda-device") and run.plan.agent.gpu_mode != "required":
@@ -84,11 +103,6 @@ def _of_this_run(finding: Finding, run: RunEvidence) -> Finding:
     if finding.id in ("python-module-missing", "python-part-missing"):
         return _module_of_project(finding, run)
     return finding
-
-
-#: Warnings of a plan about an argument that the script does not have, or whose file is missing, with the right one.
-_MEANT = re.compile(r" rejects (--[\w-]+): unknown option; did you mean (--[\w-]+)\?$")
-_LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: -- (--?[\w-]+) (.+)$")
 
 
 def _as_warned(finding: Finding, plan: Plan) -> Finding:
@@ -138,15 +152,6 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
         values={"module": named[1], "folder": seen},
         fix=f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None,
     )
-
-
-_NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\x00]+)'")
-
-#: The function of Python's subprocess that starts a program.
-_STARTS_A_PROGRAM = "_execute_child"
-
-#: Longest path (Linux's PATH_MAX).
-_MAX_PATH = 4096
 
 
 def _missing_file(run: RunEvidence) -> Finding | None:
@@ -229,10 +234,6 @@ def _lies_at(path: str, target: str, project: Path) -> tuple[str, str] | None:
     return os.path.relpath(relative.parent, project), posixpath.dirname(target)
 
 
-#: Other findings of the same, with their own advice.
-_OUT_OF_MEMORY = {"host-out-of-memory", "k8s-oom-killed"}
-
-
 def _out_of_memory(run: RunEvidence) -> Finding | None:
     """Return the finding for a target that the kernel's OOM killer ended, with the limit to run it with next."""
     others = (*run.evidence.findings, *run.output.findings)
@@ -246,10 +247,6 @@ def _out_of_memory(run: RunEvidence) -> Finding | None:
         command = f"seatrial run --memory {format_bytes(2 * limit).replace(' ', '')} …   # or fewer"
     fix = f"{command} DataLoader workers, or read the data in chunks"
     return by_id("host-out-of-memory").finding([run.cause.words], cause=cause, fix=fix)
-
-
-#: Files that a sentence names.
-_MOST_NAMED = 5
 
 
 def files_outside(run: RunEvidence) -> list[str]:
@@ -295,12 +292,6 @@ def _named(files: list[Any], number: int) -> str:
     named = [f"{clean(str(each.get('path')))} ({format_bytes(whole(each.get('bytes')) or 0)})" for each in entries]
     more = number - len(named)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
-
-
-_RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
-
-#: ``--gpus 1 ``, which follows the verb of a run that was typed as another: ``tune``.
-_OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 
 
 def pasteable(finding: Finding, plan: Plan) -> Finding:

@@ -33,6 +33,19 @@ MAX_METRICS = 8
 
 #: JAX's platforms kept of a line of the hook's.
 _MOST_BACKENDS = 8
+#: A measurement of a GPU, the key of its samples, and its function of them.
+_OF_GPUS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] = (
+    ("utilization_mean_pct", "utilization_pct", fmean),
+    ("utilization_max_pct", "utilization_pct", max),
+    ("sm_activity_mean_pct", "sm_activity_pct", fmean),
+    ("tensor_activity_mean_pct", "tensor_activity_pct", fmean),
+    ("dram_activity_mean_pct", "dram_activity_pct", fmean),
+    ("memory_peak_bytes", "memory_used_bytes", lambda values: int(max(values))),
+    ("memory_total_bytes", "memory_total_bytes", lambda values: int(max(values))),
+    ("power_mean_w", "power_w", fmean),
+    ("power_max_w", "power_w", max),
+    ("temperature_max_c", "temperature_c", max),
+)
 
 
 class GpuUse(Record):
@@ -284,21 +297,6 @@ def _gpu_use(samples: Sequence[SampleFacts], uuid: str) -> GpuUse:
         found[name] = of_all(values) if values else None
     reasons = {name for sample in samples for name in sample.throttled.get(uuid, ())}
     return GpuUse(uuid=uuid, samples=len(readings), **found, throttled=tuple(sorted(reasons)))
-
-
-#: A measurement of a GPU, the key of its samples, and its function of them.
-_OF_GPUS: tuple[tuple[str, str, Callable[[list[float]], float]], ...] = (
-    ("utilization_mean_pct", "utilization_pct", fmean),
-    ("utilization_max_pct", "utilization_pct", max),
-    ("sm_activity_mean_pct", "sm_activity_pct", fmean),
-    ("tensor_activity_mean_pct", "tensor_activity_pct", fmean),
-    ("dram_activity_mean_pct", "dram_activity_pct", fmean),
-    ("memory_peak_bytes", "memory_used_bytes", lambda values: int(max(values))),
-    ("memory_total_bytes", "memory_total_bytes", lambda values: int(max(values))),
-    ("power_mean_w", "power_w", fmean),
-    ("power_max_w", "power_w", max),
-    ("temperature_max_c", "temperature_c", max),
-)
 
 
 def _joules(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Literal["counter", "power"] | None]:

@@ -46,6 +46,8 @@ _LOADER = {"length": "batches a pass", "batch_size": "batch size"}
 _CUT = frozenset({"pruned", "stopped", "timeout"})
 _NOT_FAILED = frozenset({"finished", "running", "gpu-not-used"}) | _CUT
 
+_COARSE = "Copies to the GPU and waits for it are separate in a few steps only: here they are part of the others."
+
 
 class AdviceRecord(Record):
     """A change that would help, and its expected gain."""
@@ -143,9 +145,6 @@ class Steps(Section):
         further = (("training", "; ".join(facts)), ("GPU memory", ", ".join(memory)), ("compilation", compilation))
         rows += [Row(label, value) for label, value in further if value]
         return [*([_shares(receipt, first)] if first.parts else []), Rows(rows)]
-
-
-_COARSE = "Copies to the GPU and waits for it are separate in a few steps only: here they are part of the others."
 
 
 def _shares(receipt: Receipt, first: StepAnatomy) -> Shares:
