@@ -27,6 +27,11 @@ from seatrial.system.text import as_typed
 CREATE_TIMEOUT_S = 300.0
 COMPLETE = "seatrial-complete"
 
+POLL_S = 0.05
+#: Rounds of SIGKILL: a process may fork during the first one (its children stay in its session), and a killed one may
+#: take a while to end.
+KILL_ROUNDS = 100
+
 
 def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> Path:
     """Return the interpreter of a virtual environment with these requirements; make it if there is none.
@@ -83,12 +88,6 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
         f"The project's requirements cannot be installed: {reason}",
         run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]),
     )
-
-
-POLL_S = 0.05
-#: Rounds of SIGKILL: a process may fork during the first one (its children stay in its session), and a killed one may
-#: take a while to end.
-KILL_ROUNDS = 100
 
 
 class Local:

@@ -30,6 +30,14 @@ RESTARTS = 3
 
 #: Framework → why several nodes are refused if nothing shows how its scripts join, how they do, and the fix.
 _JOIN = Path(__file__).with_name("join.toml")
+#: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
+PORT = 29400
+
+#: scontrol expands a list by itself, in milliseconds; it contacts no other machine for that.
+SCONTROL_S = 10.0
+
+#: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.
+SLURM = ("slurm",)
 
 
 def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, Choice]:
@@ -102,16 +110,6 @@ def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
     if job.restarts is not None:
         return job.restarts
     return RESTARTS if keeps_checkpoints else 0
-
-
-#: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
-PORT = 29400
-
-#: scontrol expands a list by itself, in milliseconds; it contacts no other machine for that.
-SCONTROL_S = 10.0
-
-#: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.
-SLURM = ("slurm",)
 
 
 def join(job: Job, rank_of: int | None, host: Host) -> Job:

@@ -26,6 +26,14 @@ FILE = "seatrial.toml"
 
 #: Names that a training script usually has, the likeliest first.
 _USUAL = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "pretrain.py")
+#: Folder of a new project's files, with ``.txt`` behind their names: no tool takes them for files of this project.
+STARTER = "starter"
+
+#: Rows of its data: enough for a network of a thousand weights, and read in a moment.
+POINTS = 600
+
+#: A name that fits a run, a Compose project and an image.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def project_file(project: Path, script: str | None = None) -> str:
@@ -107,16 +115,6 @@ def _inner_scripts(project: Path) -> list[str]:
     plain = [path for path in inner if not any(part.startswith(("_", "test")) for part in path.parts)]
     plain.sort(key=lambda path: (path.name != "train.py", len(path.parts), path))
     return [path.as_posix() for path in plain]
-
-
-#: Files in it have ``.txt`` behind their names, so that no tool takes them for files of this project.
-STARTER = "starter"
-
-#: Enough for a network of a thousand weights, and read in a moment.
-POINTS = 600
-
-#: A name that fits a run, a Compose project and an image.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def new_project(folder: Path) -> list[str]:

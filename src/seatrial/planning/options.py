@@ -21,6 +21,9 @@ from seatrial.system.project_files import own_table
 
 #: Share of a GPU's memory that frameworks can use: CUDA's own context takes about 0.5 GB of 80 (H200, 2026-11-22).
 _USABLE = 0.95
+#: Variable → the recipes' flag; value of MIXED_PRECISION → the recipes' name.
+_RECIPES: Mapping[str, dict[str, str]] = own_table(Path(__file__).with_name("recipes.toml"))
+RECIPE_FLAGS, PRECISIONS = _RECIPES["flags"], _RECIPES["precisions"]
 
 
 def refuse_options(job: Job, traits: Traits, name: str) -> None:
@@ -62,11 +65,6 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
             run="seatrial run …   # without --gpu-memory, which may then use all of it",
         )
     return limit
-
-
-#: Variable → the recipes' flag; value of MIXED_PRECISION → the recipes' name.
-_RECIPES: Mapping[str, dict[str, str]] = own_table(Path(__file__).with_name("recipes.toml"))
-RECIPE_FLAGS, PRECISIONS = _RECIPES["flags"], _RECIPES["precisions"]
 
 
 def flags_of_env(env: Mapping[str, str], args: Sequence[str]) -> list[str]:

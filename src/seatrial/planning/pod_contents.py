@@ -32,6 +32,21 @@ from seatrial.stack.machine import TargetMachine, this_machine
 from seatrial.system.host import Host
 from seatrial.system.text import as_typed
 
+#: Most paths named in warnings.
+_MOST_PATHS = 3
+#: NVIDIA's device classes. Source: github.com/kubernetes-sigs/dra-driver-nvidia-gpu v25, deployments/helm.
+GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
+
+#: Prefix of a MIG slice's resource, before its profile. Source: NVIDIA/k8s-device-plugin, docs on mig.strategy mixed.
+MIG_RESOURCE = "nvidia.com/mig-"
+
+#: Labels of NVIDIA's GPU feature discovery: of 0.17 and later, and of those before.
+#: Source: github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md.
+_PRODUCT, _MAJOR, _MINOR = "nvidia.com/gpu.product", "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
+_DRIVER = "nvidia.com/cuda.driver-version.full"
+_MEMORY_MIB = "nvidia.com/gpu.memory"
+_DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev")
+
 
 def cluster_image(
     job: Job, script: ScriptFacts, gpus: PodGpus, host: Host, cache_folder: Path, *, launches: bool
@@ -180,10 +195,6 @@ def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -
             )
 
 
-#: Most paths named in warnings.
-_MOST_PATHS = 3
-
-
 def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], scratch: Collection[str]) -> list[Write]:
     """Return a write for each folder that ends with the pod.
 
@@ -214,20 +225,6 @@ def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:
                 f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and the variable can "
                 "only hide them or show those of others; delete it"
             )
-
-
-#: NVIDIA's device classes. Source: github.com/kubernetes-sigs/dra-driver-nvidia-gpu v25, deployments/helm.
-GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
-
-#: Prefix of a MIG slice's resource, before its profile. Source: NVIDIA/k8s-device-plugin, docs on mig.strategy mixed.
-MIG_RESOURCE = "nvidia.com/mig-"
-
-#: Labels of NVIDIA's GPU feature discovery: of 0.17 and later, and of those before.
-#: Source: github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md.
-_PRODUCT, _MAJOR, _MINOR = "nvidia.com/gpu.product", "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"
-_DRIVER = "nvidia.com/cuda.driver-version.full"
-_MEMORY_MIB = "nvidia.com/gpu.memory"
-_DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev")
 
 
 @dataclass(frozen=True)

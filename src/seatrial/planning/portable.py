@@ -23,6 +23,17 @@ from seatrial.system.text import as_typed
 #: Mounts and variables of ours; without the agent nothing reads them.
 _OURS = "/seatrial/"
 
+FOLDER = ".devcontainer"
+
+#: Editors put their server into the HOME of a user that has one; it takes the number of the user who opens it.
+_USER = "dev"
+_USER_LINES = f"""
+# A user with a home, for the editor's server. The editor gives it the number of the user who opens the project.
+USER root
+RUN useradd --create-home --non-unique --uid 1000 --shell /bin/bash {_USER}
+USER {_USER}
+"""
+
 
 def as_docker(plan: Plan) -> str:
     """Write one ``docker run`` command, an option a line. Raises UsageError for a plan without a container."""
@@ -207,18 +218,6 @@ def _image(plan: Plan) -> ImagePlan:
     _container(plan)  # a plan without one is refused for either format
     assert plan.image is not None, "a container has an image"
     return plan.image
-
-
-FOLDER = ".devcontainer"
-
-#: Editors put their server into the HOME of a user that has one; it takes the number of the user who opens it.
-_USER = "dev"
-_USER_LINES = f"""
-# A user with a home, for the editor's server. The editor gives it the number of the user who opens the project.
-USER root
-RUN useradd --create-home --non-unique --uid 1000 --shell /bin/bash {_USER}
-USER {_USER}
-"""
 
 
 def devcontainer(plan: Plan) -> dict[str, Any]:

@@ -30,6 +30,23 @@ from seatrial.system.host import Host
 from seatrial.system.project_files import read_sources
 from seatrial.system.text import as_typed
 
+#: Most bytes of sources that are searched for a variable.
+_MOST_BYTES = 20 << 20
+
+#: Prints the missing ones of its arguments, import names or package names. Imports nothing of them, and nothing of the
+#: current folder, whose csv.py is somebody else's code: a plan runs none.
+_MISSING = """
+import sys
+sys.path[:] = [path for path in sys.path if path]
+from importlib import metadata, util
+def there(name):
+    try:
+        return util.find_spec(name) or metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+print(*[name for name in sys.argv[1:] if not there(name)])
+"""
+
 
 def selected(site: Site) -> tuple[Gpu, ...]:
     """Return the GPUs of a site on this machine."""
@@ -50,24 +67,6 @@ def gpu_plan(job: Job, site: Site, injection: Injection) -> GpuPlan:
     if gpus:
         return GpuPlan("required", len(gpus), injection, gpus)
     return GpuPlan("none" if job.gpus.kind == "none" else "auto-cpu", 0, injection)
-
-
-#: Most bytes of sources that are searched for a variable.
-_MOST_BYTES = 20 << 20
-
-#: Prints the missing ones of its arguments, import names or package names. Imports nothing of them, and nothing of the
-#: current folder, whose csv.py is somebody else's code: a plan runs none.
-_MISSING = """
-import sys
-sys.path[:] = [path for path in sys.path if path]
-from importlib import metadata, util
-def there(name):
-    try:
-        return util.find_spec(name) or metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
-print(*[name for name in sys.argv[1:] if not there(name)])
-"""
 
 
 @dataclass(frozen=True)

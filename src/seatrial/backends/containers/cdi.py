@@ -40,6 +40,17 @@ _MOST_PATH = 4096
 
 #: Lists of containerEdits → the key of an entry's path.
 _PATH_KEYS = {"deviceNodes": "path", "mounts": "hostPath", "hooks": "path"}
+#: Searched without a cache or LD_LIBRARY_PATH: the multiarch folder by Debian's linker, /usr/lib64 by Fedora's.
+#: Source: ld.so(8), "trusted directories".
+LIBRARY_FOLDERS = {
+    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
+    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+}
+
+MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
+
+#: Sockets of daemons that programs talk to where they run. Source: nvidia-container-toolkit, internal/discover/ipc.go.
+SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 
 
 @dataclass(frozen=True)
@@ -166,19 +177,6 @@ def _is_path(value: Any) -> TypeGuard[str]:
 
 def _finding(id: str, title: str, cause: str, fix: str, evidence: list[str]) -> Finding:
     return Finding(id, "warning", title, cause=cause, fix=fix, evidence=evidence)
-
-
-#: Searched without a cache or LD_LIBRARY_PATH: the multiarch folder by Debian's linker, /usr/lib64 by Fedora's.
-#: Source: ld.so(8), "trusted directories".
-LIBRARY_FOLDERS = {
-    "x86_64": ("/usr/lib/x86_64-linux-gnu", "/usr/lib64"),
-    "aarch64": ("/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
-}
-
-MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
-
-#: Sockets of daemons that programs talk to where they run. Source: nvidia-container-toolkit, internal/discover/ipc.go.
-SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 
 
 def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> str:

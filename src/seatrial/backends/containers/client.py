@@ -47,6 +47,28 @@ ADDRESS_VARIABLES = {"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 #: Entries about the address that a variable names; other entries are about the client or its request.
 OF_ADDRESS = ("engine-down", "engine-permission")
 _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
+#: Options of a client that choose the engine themselves: no other may be added.
+#: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
+CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remote", "--root", "--runroot")
+
+#: Files in a folder of Docker's TLS certificates. Source: docs.docker.com/engine/security/protect-access.
+_TLS = {"--tlscacert": "ca.pem", "--tlscert": "cert.pem", "--tlskey": "key.pem"}
+#: Printed by podman-docker's script, unless it is quiet; then Podman's own answer shows it.
+_IS_PODMAN = "Emulate Docker CLI using podman"
+#: Engines' words for a container's state.
+#: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
+STATUSES: dict[str, Status] = {
+    **dict.fromkeys(("created", "configured", "initialized"), "created"),
+    **dict.fromkeys(("running", "paused", "restarting", "stopping"), "running"),
+    **dict.fromkeys(("stopped", "exited", "removing", "dead"), "exited"),
+}
+
+INFO_TIMEOUT_S = 5.0
+#: Timeout of inspect, kill and remove, which usually take milliseconds. Podman 4.3 was seen to take more than 30 s
+#: during a build that held the store's lock on a loaded machine of two cores.
+ANSWER_TIMEOUT_S = 120.0
+#: Variables that lead Docker's client elsewhere or change how it asks. Source: docker(1).
+_LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VERIFY")
 
 
 def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
@@ -128,14 +150,6 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     return error(finding.message, cause=finding.cause, run=finding.fix)
 
 
-#: Options of a client that choose the engine themselves: no other may be added.
-#: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
-CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remote", "--root", "--runroot")
-
-#: Files in a folder of Docker's TLS certificates. Source: docs.docker.com/engine/security/protect-access.
-_TLS = {"--tlscacert": "ca.pem", "--tlscert": "cert.pem", "--tlskey": "key.pem"}
-
-
 def docker_address(info: Mapping[str, Any], context: Mapping[str, Any], host: Host | None = None) -> EngineAddress:
     """Read a daemon's address from ``docker info`` and the entry of ``docker context inspect``.
 
@@ -186,10 +200,6 @@ def addressed(call: Sequence[str], at: EngineAddress, *, tls: bool) -> list[str]
     return [*call, "--url", at.endpoint, *(["--identity", at.credentials] if at.credentials else [])]
 
 
-#: Printed by podman-docker's script, unless it is quiet; then Podman's own answer shows it.
-_IS_PODMAN = "Emulate Docker CLI using podman"
-
-
 def read_info(
     engine: str, key: str, ended: Completed, host: Host | None = None, at: EngineAddress | None = None
 ) -> dict[str, Any]:
@@ -210,15 +220,6 @@ def read_info(
     raise unavailable_error(engine, text or ("" if isinstance(info, dict) else ended.stdout), host, at)
 
 
-#: Engines' words for a container's state.
-#: Source: moby api/types/container/state.go; podman libpod/define/containerstate.go.
-STATUSES: dict[str, Status] = {
-    **dict.fromkeys(("created", "configured", "initialized"), "created"),
-    **dict.fromkeys(("running", "paused", "restarting", "stopping"), "running"),
-    **dict.fromkeys(("stopped", "exited", "removing", "dead"), "exited"),
-}
-
-
 def container_state(inspected: dict[str, Any]) -> State:
     """Read an entry of ``container inspect``. Engines print exit code 0 for a container that has not ended."""
     state = inspected["State"]
@@ -232,12 +233,6 @@ def container_state(inspected: dict[str, Any]) -> State:
         error=state.get("Error") or None,
         seconds=max(0.0, (times_ns[1] - times_ns[0]) / 1e9) if times_ns else None,
     )
-
-
-INFO_TIMEOUT_S = 5.0
-#: Timeout of inspect, kill and remove, which usually take milliseconds. Podman 4.3 was seen to take more than 30 s
-#: during a build that held the store's lock on a loaded machine of two cores.
-ANSWER_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -327,10 +322,6 @@ class EngineClient:
         if is_unknown(ended.stderr, kind):
             return None
         raise self.unavailable(ended.stderr)
-
-
-#: Variables that lead Docker's client elsewhere or change how it asks. Source: docker(1).
-_LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VERIFY")
 
 
 def _docker_info() -> tuple[str, dict[str, Any]] | None:

@@ -25,6 +25,14 @@ from seatrial.system import command
 #: daemon/nvidia_linux.go.
 HOOK = "nvidia-container-runtime-hook"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Facts of every Podman. Source: podman-run(1).
+PODMAN: dict[str, Any] = {
+    "ignores_gpus_flag": True,
+    "group_keyword": "keep-groups",
+    "names_every_user": True,
+    "maps_the_caller": True,
+    "configured_network": True,
+}
 
 
 class Docker(ContainerEngine):
@@ -80,16 +88,6 @@ def docker_facts(info: dict[str, Any], *, hook: bool, client: Path) -> EngineFac
         desktop=desktop,
         snap=snap,
     )
-
-
-#: Facts of every Podman. Source: podman-run(1).
-PODMAN: dict[str, Any] = {
-    "ignores_gpus_flag": True,
-    "group_keyword": "keep-groups",
-    "names_every_user": True,
-    "maps_the_caller": True,
-    "configured_network": True,
-}
 
 
 class Podman(ContainerEngine):

@@ -45,6 +45,19 @@ _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 #: A step is removed before the one it stands on; one that stays after this many rounds has a child that is not ours.
 _ROUNDS = 20
 
+_CHUNK_BYTES = 1 << 20
+
+#: Paths of Python in images, the most usual first.
+PYTHON_CANDIDATES = (
+    "python3",
+    "python",
+    "/opt/venv/bin/python",
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/conda/bin/python",
+)
+FIND_PYTHON = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 8))"
+
 
 @dataclass(frozen=True)
 class OwnImage:
@@ -161,20 +174,6 @@ def _idle_s(record: dict[str, str]) -> float:
     except ValueError:
         return 0.0
     return (datetime.now(timezone.utc) - last).total_seconds()
-
-
-_CHUNK_BYTES = 1 << 20
-
-#: Paths of Python in images, the most usual first.
-PYTHON_CANDIDATES = (
-    "python3",
-    "python",
-    "/opt/venv/bin/python",
-    "/usr/bin/python3",
-    "/usr/local/bin/python3",
-    "/opt/conda/bin/python",
-)
-FIND_PYTHON = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 8))"
 
 
 class ImageStore:

@@ -22,6 +22,15 @@ _CHUNK_BYTES = 256 * 1024
 
 #: Interval between looks at a file that has not grown.
 _LOOK_S = 0.1
+#: Opens a log, to follow it until the container ends if the argument is True, else to its end as it is now.
+OpenLog = Callable[[bool], "command.Piped | K8sFile"]
+
+#: A log goes on for a moment after its container is reported to have ended.
+DRAIN_S = 10.0
+
+#: Interval between attempts of another process to become the collector; also its last wait, when it must.
+_TURN_S = 1.0
+_LAST_TURN_S = 0.05
 
 
 class K8sFile:
@@ -74,17 +83,6 @@ def text_of(line: bytes) -> bytes:
     if len(fields) < 3 or fields[1] != b"stdout" or fields[2] not in (b"F", b"P"):
         return b""
     return (fields[3] if len(fields) == 4 else b"") + (b"\n" if fields[2] == b"F" else b"")
-
-
-#: Opens a log, to follow it until the container ends if the argument is True, else to its end as it is now.
-OpenLog = Callable[[bool], "command.Piped | K8sFile"]
-
-#: A log goes on for a moment after its container is reported to have ended.
-DRAIN_S = 10.0
-
-#: Interval between attempts of another process to become the collector; also its last wait, when it must.
-_TURN_S = 1.0
-_LAST_TURN_S = 0.05
 
 
 @contextmanager

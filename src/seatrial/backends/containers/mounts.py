@@ -21,6 +21,18 @@ from seatrial.system.text import as_typed, from_here
 RESERVED = ("/seatrial", "/proc", "/sys", "/dev")
 #: Below /dev, but a folder that people do mount (a dataset in host memory).
 ALLOWED_IN_RESERVED = ("/dev/shm",)
+#: The agent's plan holds the script's arguments and variables.
+_MOST_PLAN_BYTES = 32 << 20
+
+CACHE = f"{CONTAINER_HOME}/.cache"
+
+#: Targets of mounts whose folders on the host are made.
+_MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
+
+PASSWD = "/etc/passwd"
+GROUP = "/etc/group"
+#: Nothing can be written into it, and it takes no memory.
+OPTIONS = "ro,size=4k,mode=0555"
 
 
 def parse_mount(text: str) -> Mount:
@@ -107,10 +119,6 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     return real
 
 
-#: The agent's plan holds the script's arguments and variables.
-_MOST_PLAN_BYTES = 32 << 20
-
-
 @contextlib.contextmanager
 def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[None]:
     """Open the source of every mount, through no link, and hand device and inode of each to the agent in its plan.
@@ -130,15 +138,6 @@ def held_sources(container: ContainerPlan, *, mode: int = 0o600) -> Iterator[Non
             records = Folder(plan.parent, mode=mode)
             records.write(plan.name, {**records.get(plan.name, dict, max_bytes=_MOST_PLAN_BYTES), "mounts": identities})
         yield
-
-
-CACHE = f"{CONTAINER_HOME}/.cache"
-
-#: Targets of mounts whose folders on the host are made.
-_MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
-
-PASSWD = "/etc/passwd"
-GROUP = "/etc/group"
 
 
 def home_env(user_name: str) -> dict[str, str]:
@@ -218,10 +217,6 @@ def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:
             if not nearest.read_only:
                 points[nearest.source / PurePosixPath(mount.target).relative_to(nearest.target)] = mount.source
     return points
-
-
-#: Nothing can be written into it, and it takes no memory.
-OPTIONS = "ro,size=4k,mode=0555"
 
 
 def shielded(mounts: Sequence[Mount], hidden: Iterable[Path]) -> tuple[tuple[Mount, ...], tuple[Tmpfs, ...]]:

@@ -22,6 +22,8 @@ _FLAGS = {
     "log_options": "--log-opt", "mounts": "--mount", "network_aliases": "--network-alias", "networks": "--network",
     "publish": "-p", "remove": "--rm", "security_options": "--security-opt",
 }  # fmt: skip
+#: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 def run_argv(
@@ -98,10 +100,6 @@ def flag_words(flag: str, value: Any) -> list[str]:
             return [word for item in value for word in (flag, str(item))]
         case _:
             return [flag, str(value)]
-
-
-#: Source: https://docs.docker.com/engine/cli/proxy/ lists these; programs read either case, so both are passed.
-PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
 def read_env_file(path: Path, host: Host) -> dict[str, str]:

@@ -30,6 +30,28 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "ResourceClaimTemplate": ("/apis/resource.k8s.io/v1", "resourceclaimtemplates"),
     **{kind: (f"/apis/{row.api_version}", row.plural) for kind, row in OWNERS.items()},
 }
+#: Time for pods to end after a deletion, in addition to their grace period.
+END_TIMEOUT_S = 30.0
+POLL_S = 0.2
+
+#: Time for the cluster to pass the deletion of a workload on to its pods, also through the Jobs of a JobSet.
+PASSED_ON_S = 10.0
+
+#: On Services that the training operator makes: the name of their PyTorchJob. Our own label is not on them.
+#: Source: kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
+_JOB_NAME = "training.kubeflow.org/job-name"
+
+START_TIMEOUT_S = 120.0
+CONTAINER = "copy"
+
+#: Run in the helper: any image that could run the agent has this much Python.
+_PACK = (
+    "import os, sys, tarfile\n"
+    "path = os.path.join(sys.argv[1], sys.argv[2])\n"
+    "if not os.path.exists(path): sys.exit(sys.argv[2] + ' not found')\n"
+    "with tarfile.open(fileobj=sys.stdout.buffer, mode='w|') as tar:\n"
+    "    tar.add(path, arcname='.' if os.path.isdir(path) else os.path.basename(path))\n"
+)
 
 
 def path_of(manifest: Manifest, *, named: bool = True) -> str:
@@ -77,18 +99,6 @@ def _try(cluster: Cluster, manifest: Manifest, *, ours: bool) -> None:
             cause="its operator is not installed",
             run=f"kubectl apply --server-side {row.install}" + "   # or: seatrial run … --kind job" * ours,
         ) from error
-
-
-#: Time for pods to end after a deletion, in addition to their grace period.
-END_TIMEOUT_S = 30.0
-POLL_S = 0.2
-
-#: Time for the cluster to pass the deletion of a workload on to its pods, also through the Jobs of a JobSet.
-PASSED_ON_S = 10.0
-
-#: On Services that the training operator makes: the name of their PyTorchJob. Our own label is not on them.
-#: Source: kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
-_JOB_NAME = "training.kubeflow.org/job-name"
 
 
 def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: int) -> None:
@@ -140,19 +150,6 @@ def _remove_rest(cluster: Cluster, plan: ClusterPlan) -> None:
         path = f"{base}/namespaces/{plan.namespace}/{plural}"
         for item in cluster.get(path, labelSelector=labels)["items"]:
             cluster.delete(f"{path}/{item['metadata']['name']}")
-
-
-START_TIMEOUT_S = 120.0
-CONTAINER = "copy"
-
-#: Run in the helper: any image that could run the agent has this much Python.
-_PACK = (
-    "import os, sys, tarfile\n"
-    "path = os.path.join(sys.argv[1], sys.argv[2])\n"
-    "if not os.path.exists(path): sys.exit(sys.argv[2] + ' not found')\n"
-    "with tarfile.open(fileobj=sys.stdout.buffer, mode='w|') as tar:\n"
-    "    tar.add(path, arcname='.' if os.path.isdir(path) else os.path.basename(path))\n"
-)
 
 
 def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> list[str]:

@@ -37,6 +37,13 @@ GPU_TAINT = "nvidia.com/gpu"
 #: Requested for each GPU (once without any) if the job sets none: enough to import torch and train a small batch.
 LEAST_CPUS = 1
 LEAST_MEMORY_GIB = 1
+#: Rules of the operators' validating webhooks, and of the API server.
+_ADMISSION = Path(__file__).with_name("admission.toml")
+
+#: Names in that table → RFC 1035, RFC 1123, and Kubernetes' domain-prefixed path.
+_LABEL = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
+_PATTERNS = {"LABEL": _LABEL, "SUBDOMAIN": _SUBDOMAIN, "MANAGER": _SUBDOMAIN.replace("$", "/", 1) + r"/[\w/%.~:@+-]+"}
 
 
 def pod_spec(cluster: ClusterPlan, container: str) -> Manifest:
@@ -250,15 +257,6 @@ def _mount(name: str, mount: PodMount) -> dict[str, Any]:
     if mount.read_only:
         entry["readOnly"] = True
     return entry
-
-
-#: Rules of the operators' validating webhooks, and of the API server.
-_ADMISSION = Path(__file__).with_name("admission.toml")
-
-#: Names in that table → RFC 1035, RFC 1123, and Kubernetes' domain-prefixed path.
-_LABEL = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"
-_PATTERNS = {"LABEL": _LABEL, "SUBDOMAIN": _SUBDOMAIN, "MANAGER": _SUBDOMAIN.replace("$", "/", 1) + r"/[\w/%.~:@+-]+"}
 
 
 def check_admission(manifest: Mapping[str, Any], file: str | None) -> None:

@@ -22,6 +22,21 @@ CLAIMS_SINCE = (1, 34)
 #: and not while it is ending (podReplacementPolicy Failed is the only value allowed then), so no two pods of one rank
 #: write the same checkpoints. Source: kubernetes.io/docs/concepts/workloads/controllers/job.
 DISRUPTIONS_SINCE = (1, 26)
+#: Names that our manifests and the operators give the container of a run. Any other in a pod is an operator's or an
+#: admission webhook's.
+OURS = (JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER)
+
+#: Labels by which controllers number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
+#: (job-completion-index); kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
+_INDEX = "batch.kubernetes.io/job-completion-index"
+_REPLICA_TYPE, _REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
+
+#: Reasons of a container that ended without having run. Source: kubernetes pkg/kubelet/kuberuntime.
+NEVER_RAN = ("StartError", "ContainerCannotRun")
+#: Reasons a container waits for that no patience fixes. Source: kubernetes pkg/kubelet/images/types.go.
+HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
+
+Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -137,23 +152,6 @@ def _number(text: str) -> int:
     """Read ``"20+"`` as 20: providers add a plus to the minor version."""
     digits = "".join(character for character in str(text) if character.isdigit())
     return int(digits or 0)
-
-
-#: Names that our manifests and the operators give the container of a run. Any other in a pod is an operator's or an
-#: admission webhook's.
-OURS = (JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER)
-
-#: Labels by which controllers number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
-#: (job-completion-index); kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
-_INDEX = "batch.kubernetes.io/job-completion-index"
-_REPLICA_TYPE, _REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
-
-#: Reasons of a container that ended without having run. Source: kubernetes pkg/kubelet/kuberuntime.
-NEVER_RAN = ("StartError", "ContainerCannotRun")
-#: Reasons a container waits for that no patience fixes. Source: kubernetes pkg/kubelet/images/types.go.
-HOPELESS = ("ErrImageNeverPull", "InvalidImageName")
-
-Object = dict[str, Any]
 
 
 def own_container(pod: Object, entries: Sequence[Object] | None) -> Object:
