@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from seatrial.job.model import Job
     from seatrial.runs.models import TrainedModel, Verb
 
+#: Options of ``python -m seatrial.serve``.
+_PROGRAM = ("max_batch", "deadline_ms", "queue", "max_body", "fronts", "timeout_s")
+
 
 @cli.command(examples=("seatrial export last --to onnx",))
 @cli.takes_job
@@ -84,10 +87,6 @@ def _job_and_model(
 def _given(options: Mapping[str, object]) -> list[str]:
     """Return the words of the options that have a value."""
     return [word for flag, value in options.items() if value is not None for word in (flag, str(value))]
-
-
-#: Options of ``python -m seatrial.serve``.
-_PROGRAM = ("max_batch", "deadline_ms", "queue", "max_body", "fronts", "timeout_s")
 
 
 @cli.command(examples=("seatrial serve digits --port 8000",))

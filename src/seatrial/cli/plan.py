@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from seatrial.job.plan import Plan
     from seatrial.runs.build import Built
 
+_ROWS, _LEAST = 14, 500_001  # fewer bytes would be 0 MB
+
 
 @cli.command(examples=("seatrial plan train.py --gpus 2", "seatrial plan train.py --target h100 --as compose"))
 @cli.takes_job
@@ -209,9 +211,6 @@ def _devcontainer(folder: Path, script: str | None, machine: str | None, *, show
         screen.note("Built for CPU because this machine has no GPU; for a GPU machine, add --target h100")
     screen.note("open the folder in VS Code and choose Reopen in Container, or: devcontainer up --workspace-folder .")
     return EXIT_DONE
-
-
-_ROWS, _LEAST = 14, 500_001  # fewer bytes would be 0 MB
 
 
 def print_built(built: Built, *, as_json: bool) -> None:

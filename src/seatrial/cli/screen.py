@@ -46,6 +46,8 @@ _USUAL = (
     "GPU injection=none:|base image=.*: small; no GPU|image size=|launcher=none: no sign|memory=.*: of this host's"
     "|python=.*: (every current framework|the base image's)|root file system=read-only|user=|/dev/shm=.*: (64 GiB|half)"
 )
+#: Interval between two reads of a study.
+_LOOK_EVERY_S = 0.5
 
 
 class Screen:
@@ -276,10 +278,6 @@ class Screen:
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
         self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
-
-
-#: Interval between two reads of a study.
-_LOOK_EVERY_S = 0.5
 
 
 class SearchScreen(Screen):

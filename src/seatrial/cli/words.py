@@ -41,6 +41,8 @@ _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_M
 #: Options of seatrial that never follow a target.
 _NEVER_BEHIND_A_TARGET = ("-f", "--file")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+#: Words that stand before Docker's own commands.
+_PROGRAMS = ("sudo", "docker", "podman", "nvidia-docker", "compose", "container", "image")
 
 
 def dispatch(typed: list[str]) -> int:
@@ -248,10 +250,6 @@ def _check_words(argv: Sequence[str]) -> None:
             raise UsageError(f"An argument is not UTF-8 text: {quoted(word)}", run=run) from None
         run = f"PYTHONUTF8=1 seatrial {argv[0]} …"
         raise UsageError(f"This locale cannot encode {quoted(text)}", cause="it is not UTF-8", run=run)
-
-
-#: Words that stand before Docker's own commands.
-_PROGRAMS = ("sudo", "docker", "podman", "nvidia-docker", "compose", "container", "image")
 
 
 def without_docker(argv: Sequence[str]) -> tuple[str, list[str]]:

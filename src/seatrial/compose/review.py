@@ -35,6 +35,19 @@ _INSIDE, _WARNINGS = (Path(__file__).with_name(f"{name}.toml") for name in ("ins
 Keys = tuple[str, ...]
 #: Key → True: any value stays inside; texts: those do; a mapping: its keys do; else a function decides.
 Inside = Mapping[str, Any]
+#: DataLoader workers in a script's text, or in a command's words.
+_WORKERS_IN_CODE = re.compile(rb"num_workers\s*=\s*(?!0\b)[\w(]")
+_WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](?!0\b)\d")
+
+#: Frameworks whose trainers start workers by default.
+_TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
+
+_MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
+
+_OF_SWARM = (*RESERVED[:-1], "generic_resources")
+
+#: Service → the GPUs that it requests.
+Asks = Mapping[str, GpuAsk]
 
 
 def compose_asks(file: ComposeFile) -> tuple[Ask, ...]:
@@ -138,21 +151,6 @@ def _rules(table: Mapping[str, Any]) -> Inside:
     rules = {key: _rules(rule) if isinstance(rule, dict) else rule for key, rule in named.items()}
     found = {key: _DECIDES[rule] if isinstance(rule, str) else rule for key, rule in rules.items()}
     return {**dict.fromkeys(table.get("any", "").split(), True), **found}
-
-
-#: DataLoader workers in a script's text, or in a command's words.
-_WORKERS_IN_CODE = re.compile(rb"num_workers\s*=\s*(?!0\b)[\w(]")
-_WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](?!0\b)\d")
-
-#: Frameworks whose trainers start workers by default.
-_TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
-
-_MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
-
-_OF_SWARM = (*RESERVED[:-1], "generic_resources")
-
-#: Service → the GPUs that it requests.
-Asks = Mapping[str, GpuAsk]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,28 @@ _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
 _WATCHERS = re.compile(
     r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx|caddy|traefik|httpd"
 )
+#: Facts of an absent image.
+_UNKNOWN = ImageFacts("", None)
+#: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
+#: environment: NVIDIA_VISIBLE_DEVICES alone, which is enough where nvidia is Docker's default runtime.
+Way = Literal["deploy", "gpus", "runtime", "devices", "environment"]
+
+RESERVED = ("deploy", "resources", "reservations", "devices")
+_PATHS: dict[Way, tuple[str, ...]] = {
+    "deploy": RESERVED,
+    "gpus": ("gpus",),
+    "runtime": ("runtime",),
+    "devices": ("devices",),
+    "environment": ("environment", "NVIDIA_VISIBLE_DEVICES"),
+}
+
+#: A GPU's node.
+_NODE = re.compile(r"/dev/nvidia(\d+)$")
+
+#: Nodes of other makers' accelerators: AMD's kfd, Huawei's davinci, Intel's Gaudi and TPUs (accel), CDI names.
+_FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
+
+_FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
 
 
 @dataclass(frozen=True)
@@ -47,10 +69,6 @@ class ServiceMount:
     def shared(self) -> bool:
         """Return True if the mount can be another service's as well."""
         return self.kind in ("volume", "bind") and bool(self.source)
-
-
-#: Facts of an absent image.
-_UNKNOWN = ImageFacts("", None)
 
 
 @dataclass(frozen=True)
@@ -173,28 +191,6 @@ class Service:
     def is_task(self) -> bool:
         """Return True if the service ends by itself."""
         return self.why_service is None
-
-
-#: deploy: …reservations.devices. gpus: the short key of Compose 2.30. runtime: nvidia. devices: CDI names or nodes.
-#: environment: NVIDIA_VISIBLE_DEVICES alone, which is enough where nvidia is Docker's default runtime.
-Way = Literal["deploy", "gpus", "runtime", "devices", "environment"]
-
-RESERVED = ("deploy", "resources", "reservations", "devices")
-_PATHS: dict[Way, tuple[str, ...]] = {
-    "deploy": RESERVED,
-    "gpus": ("gpus",),
-    "runtime": ("runtime",),
-    "devices": ("devices",),
-    "environment": ("environment", "NVIDIA_VISIBLE_DEVICES"),
-}
-
-#: A GPU's node.
-_NODE = re.compile(r"/dev/nvidia(\d+)$")
-
-#: Nodes of other makers' accelerators: AMD's kfd, Huawei's davinci, Intel's Gaudi and TPUs (accel), CDI names.
-_FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
-
-_FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
 
 
 @dataclass(frozen=True)

@@ -31,16 +31,6 @@ RESOURCE = "nvidia.com/"
 
 #: NVIDIA's driver for Dynamic Resource Allocation, and its device class of whole GPUs.
 DRA_DRIVER = "gpu.nvidia.com"
-
-
-class ClusterError(Exception):
-    """The cluster could not be read; the text is one sentence. ``installable``: because kr8s is not installed."""
-
-    def __init__(self, message: str, *, installable: bool = False) -> None:
-        super().__init__(message)
-        self.installable = installable
-
-
 #: Field of ClusterObjects → where the API has it. ``dra``: group and version of Dynamic Resource Allocation.
 _LISTS = {
     "nodes": "/api/v1/nodes",
@@ -52,6 +42,21 @@ _LISTS = {
     "deployments": "/apis/apps/v1/deployments",
     "quotas": "/api/v1/namespaces/{namespace}/resourcequotas",
 }
+#: Seconds for a pod to be scheduled, to pull an image that a node lacks, and to end.
+TRY_S = 30.0
+
+#: Reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
+_FILE = f"{CONTAINER_MODELS}/.seatrial-try"
+_PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exit 43"
+_EXIT_CODE = 43
+
+
+class ClusterError(Exception):
+    """The cluster could not be read; the text is one sentence. ``installable``: because kr8s is not installed."""
+
+    def __init__(self, message: str, *, installable: bool = False) -> None:
+        super().__init__(message)
+        self.installable = installable
 
 
 @dataclass(frozen=True)
@@ -156,15 +161,6 @@ def read(path: Path) -> ClusterObjects:
         rules=None if rights.get("incomplete", True) else rights.get("resourceRules") or [],
         unread=tuple(unread),
     )
-
-
-#: Seconds for a pod to be scheduled, to pull an image that a node lacks, and to end.
-TRY_S = 30.0
-
-#: Reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
-_FILE = f"{CONTAINER_MODELS}/.seatrial-try"
-_PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exit 43"
-_EXIT_CODE = 43
 
 
 def try_pod(path: Path, image: str, models: Volume) -> str:

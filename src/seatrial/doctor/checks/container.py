@@ -19,6 +19,11 @@ from seatrial.job.units import format_bytes
 FORWARD_COMPATIBLE = re.compile(
     r"\b(H\d{2,3}|B\d{2,3}|GB\d+|GH\d+|A\d{1,3}|L\d{1,2}S?|T4|V100|P\d{1,3}|Tesla|RTX (A|PRO)\w*)\b"
 )
+#: Docker's own. PyTorch's data loaders hand each batch over through it.
+DOCKER_SHM_BYTES = 64 * 2**20
+
+#: NCCL's segments are 9,637,888 bytes for each pair and channel; a gigabyte holds those of 8 GPUs. Source: nccl#290.
+NCCL_SHM_BYTES = 2**30
 
 
 def _without_image(machine: Machine) -> Verdict | None:
@@ -205,13 +210,6 @@ def _compat(machine: Machine) -> Verdict:
     if newer and driver and names and not all(FORWARD_COMPATIBLE.search(name) for name in names):
         return found("forward-compatibility", [f"image: {', '.join(paths[:3])}", f"host: driver {driver}", *names])
     return ok("its CUDA compatibility libraries fit this GPU, or are older than the driver")
-
-
-#: Docker's own. PyTorch's data loaders hand each batch over through it.
-DOCKER_SHM_BYTES = 64 * 2**20
-
-#: NCCL's segments are 9,637,888 bytes for each pair and channel; a gigabyte holds those of 8 GPUs. Source: nccl#290.
-NCCL_SHM_BYTES = 2**30
 
 
 def _without_container(machine: Machine) -> Verdict | None:

@@ -17,6 +17,25 @@ ENGINE = Layer("engine", "Container engine")
 
 #: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
 PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
+#: One repository serves all distributions of a package format; its key has its own keyring. Source, read in November
+#: 2026: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
+REPOSITORY = "https://nvidia.github.io/libnvidia-container"
+KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
+LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
+
+DAEMON_JSON = "/etc/docker/daemon.json"
+SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
+
+_EDIT = shlex.quote(f"s#deb https://#deb [signed-by={KEYRING}] https://#g")
+_APT = (
+    f"curl -fsSL {REPOSITORY}/gpgkey | sudo gpg --dearmor --yes -o {KEYRING}",
+    f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {_EDIT} | sudo tee {LIST}",
+    "sudo apt-get update",
+    "sudo apt-get install -y nvidia-container-toolkit",
+)
+
+#: Begins of the list files of its earlier packages.
+_OLD = ("nvidia-docker", "libnvidia-container", "nvidia-container-runtime")
 
 
 @ENGINE.check(
@@ -142,16 +161,6 @@ def _path_of(machine: Machine, pid: str) -> list[str]:
     return [f"{folder}/" for folder in path.split(":") if folder]
 
 
-#: One repository serves all distributions of a package format; its key has its own keyring. Source, read in November
-#: 2026: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
-REPOSITORY = "https://nvidia.github.io/libnvidia-container"
-KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
-LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
-
-DAEMON_JSON = "/etc/docker/daemon.json"
-SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
-
-
 def toolkit_steps(machine: Machine) -> str:
     """Return this distribution's commands in one line. They need root and the network: doctor only prints them."""
     snap = machine.docker is not None and machine.docker.snap
@@ -171,18 +180,6 @@ def toolkit_steps(machine: Machine) -> str:
         return "sudo seatrial doctor --write-cdi"
     configure = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
     return " && ".join([*install, *((GENERATE_CDI,) if machine.docker is None else configure)])  # Podman's CDI names
-
-
-_EDIT = shlex.quote(f"s#deb https://#deb [signed-by={KEYRING}] https://#g")
-_APT = (
-    f"curl -fsSL {REPOSITORY}/gpgkey | sudo gpg --dearmor --yes -o {KEYRING}",
-    f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {_EDIT} | sudo tee {LIST}",
-    "sudo apt-get update",
-    "sudo apt-get install -y nvidia-container-toolkit",
-)
-
-#: Begins of the list files of its earlier packages.
-_OLD = ("nvidia-docker", "libnvidia-container", "nvidia-container-runtime")
 
 
 def _leave_old(machine: Machine) -> list[str]:
