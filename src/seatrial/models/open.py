@@ -29,6 +29,12 @@ from seatrial.train.saving.examples import Examples, examples_of
 from seatrial.train.saving.model_files import read_tensors, weights_digest
 
 Shapes = Sequence[tuple[int, ...]]
+#: Source: torch/serialization.py.
+_FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+#: Suffixes of files that hold pickled objects.
+_PICKLES = (".pth", ".pt", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
+#: Dimensions that vary.
+_NAMES = {0: "batch", 1: "length"}
 
 
 def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Original:
@@ -58,12 +64,6 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
             fix="save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory",
         )
     return _of_weights(path, read_states(path), factory, shapes)
-
-
-#: Source: torch/serialization.py.
-_FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-#: Suffixes of files that hold pickled objects.
-_PICKLES = (".pth", ".pt", ".pkl", ".pickle", ".joblib", ".bin", ".ckpt")
 
 
 def refuse_pickle(path: Path) -> None:
@@ -153,10 +153,6 @@ def load_program(path: Path) -> Program:
             raise ModelFileError(f"the input {name} of {path.name} is not a tensor", fix="a network that takes tensors")
         inputs[name] = value
     return Program(exported, inputs)
-
-
-#: Dimensions that vary.
-_NAMES = {0: "batch", 1: "length"}
 
 
 def _of_program(path: Path) -> Original:

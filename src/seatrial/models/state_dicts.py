@@ -34,6 +34,12 @@ _REBUILD = (
     "_rebuild_qtensor",
     "_rebuild_meta_tensor_no_storage",
 )
+#: Usual names of the weights in a checkpoint that holds more; others follow in the file's order.
+_USUAL = ("", "model", "state_dict", "model_state_dict", "module", "net", "network", "params")
+
+#: Parts of names that wrappers add. Source: DataParallel and DistributedDataParallel; torch.compile; FSDP and
+#: checkpoint_wrapper (torch/distributed/algorithms/_checkpoint).
+_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def _plain(make: Callable[..., Tensor], kind: Any, args: tuple[Any, ...], state: Any) -> Tensor:
@@ -152,14 +158,6 @@ def _of_module(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
     for name, inner in state.get("_modules", {}).items():
         if isinstance(inner, StandIn):
             yield from _of_module(inner.state, f"{prefix}{name}.")
-
-
-#: Usual names of the weights in a checkpoint that holds more; others follow in the file's order.
-_USUAL = ("", "model", "state_dict", "model_state_dict", "module", "net", "network", "params")
-
-#: Parts of names that wrappers add. Source: DataParallel and DistributedDataParallel; torch.compile; FSDP and
-#: checkpoint_wrapper (torch/distributed/algorithms/_checkpoint).
-_WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def usual_first(states: Mapping[str, Mapping[str, Tensor]]) -> list[str]:

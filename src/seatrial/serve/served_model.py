@@ -20,6 +20,11 @@ from seatrial.train.saving.model_card import TensorSpec
 Format = TypeVar("Format")
 Row = tuple[np.ndarray, ...]
 Answer = tuple[np.ndarray, ...]
+#: Largest difference of a probability. fp32 on another device and fp16 differ by less than 0.005 on trained networks;
+#: a wrong normalisation, weight or order of classes by tenths.
+TOLERANCE = 0.02
+
+_TOGETHER = "train or export it again: the model and its examples are written together"
 
 
 @dataclass(frozen=True)
@@ -86,11 +91,6 @@ class ServedModel(Protocol):
         """Compute at most ``max_batch`` rows, in order. Raises DeviceLostError; BadInputError if they do not fit."""
 
 
-#: Largest difference of a probability. fp32 on another device and fp16 differ by less than 0.005 on trained networks;
-#: a wrong normalisation, weight or order of classes by tenths.
-TOLERANCE = 0.02
-
-
 def compare(answers: np.ndarray, expected: np.ndarray, tolerance: float = TOLERANCE) -> float:
     """Return the largest absolute difference. Raises ServeError: beyond tolerance, not finite, or of other shapes."""
     if answers.shape != expected.shape:
@@ -114,6 +114,3 @@ def compare_in(formats: Sequence[Format], answers: Callable[[Format], np.ndarray
         with suppress(ServeError):
             return compare(answers(each), expected)
     return compare(answers(formats[-1]), expected)
-
-
-_TOGETHER = "train or export it again: the model and its examples are written together"

@@ -25,6 +25,8 @@ PYTHON_SINCE |= {"3.12": "2024-02-02", "3.13": "2025-02-07", "3.14": "2026-02-07
 
 #: Compute capability from which no TensorFlow up to 2.21 has machine code.
 _BLACKWELL = Version("10.0")
+#: Distance of a broken rule from the request: changes that keep the version are the closest.
+_WEIGHTS = {"pins": 2, "version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4}
 
 
 @dataclass(frozen=True)
@@ -304,7 +306,3 @@ def resolve_once(constraints: Constraints, machine: TargetMachine) -> Stack | No
         if next(violations(each, constraints, machine), None) is None:
             return _stack(each, constraints, machine)
     return None
-
-
-#: Distance of a broken rule from the request: changes that keep the version are the closest.
-_WEIGHTS = {"pins": 2, "version": 8, "variant": 6, "cpu-build": 5, "torchvision": 4}

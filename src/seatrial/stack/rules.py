@@ -20,6 +20,20 @@ from seatrial.stack.facts import (
 )
 from seatrial.stack.machine import TargetGpu, TargetMachine
 
+#: Framework → packages that have a release of their own for each of its releases.
+PARTNERS: dict[Framework, tuple[str, ...]] = {
+    "torch": ("torchvision", "torchaudio"),
+    "tensorflow": ("keras", "tensorflow-estimator"),
+}
+
+#: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
+_FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
+#: Releases of Keras 3, and those that may come.
+_KERAS_3 = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in range(5))
+#: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: only the framework has PTX. Sources: CUDA's
+#: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
+FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
+
 
 @dataclass(frozen=True)
 class Constraints:
@@ -65,18 +79,6 @@ class Constraints:
         """Return whether a release of the framework, of a partner or of ``python`` is admitted; each is read once."""
         specifiers = {**self.partners, str(self.framework): self.specifier, "python": self.python_specifier}
         return lru_cache(maxsize=None)(lambda package, version: specifiers[package].contains(version))
-
-
-#: Framework → packages that have a release of their own for each of its releases.
-PARTNERS: dict[Framework, tuple[str, ...]] = {
-    "torch": ("torchvision", "torchaudio"),
-    "tensorflow": ("keras", "tensorflow-estimator"),
-}
-
-#: Minor releases of TensorFlow 2 from which on Keras is a package of its own, and Keras 3.
-_FIRST_OWN_KERAS, _FIRST_KERAS_3 = 6, 16
-#: Releases of Keras 3, and those that may come.
-_KERAS_3 = tuple(f"3.{minor}.{patch}" for minor in range(40) for patch in range(5))
 
 
 @dataclass(frozen=True)
@@ -178,11 +180,6 @@ def partner_release(wheel: Wheel, package: str) -> str | None:
     if package == "keras" and minor >= _FIRST_OWN_KERAS:
         return f"2.{minor}" if minor < _FIRST_KERAS_3 else "3"
     return None
-
-
-#: Compute capability → the first CUDA whose cuBLAS and cuDNN run on it: only the framework has PTX. Sources: CUDA's
-#: release notes; cuDNN's support matrix. On later GPUs the run's check decides (resolve._stack warns).
-FIRST_CUDA = (("10.0", "0"), ("8.9", "11.8"), ("8.6", "11.1"))
 
 
 def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bool:

@@ -48,6 +48,10 @@ _CATALOG = "seatrial/findings/catalog.json"
 #: The archive for pods: an archive within, as one xz stream, without files that pods never run: a third of the size.
 _WITHIN = "agent.xz"
 _UNPACK = resources.files("seatrial.system").joinpath("unpack.py.txt").read_text("utf-8") + _MAIN
+#: The first moment a zip can store (APPNOTE.TXT 4.4.6, MS-DOS date). Every entry gets it.
+_DATE = (1980, 1, 1, 0, 0, 0)
+#: Libraries are copied and a hundred modules written; a second on a fast disk.
+_COPY_TIMEOUT_S = 120.0
 
 
 def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
@@ -171,10 +175,6 @@ def _pynvml() -> bytes:
     return Path(spec.origin).read_bytes()
 
 
-#: The first moment a zip can store (APPNOTE.TXT 4.4.6, MS-DOS date). Every entry gets it.
-_DATE = (1980, 1, 1, 0, 0, 0)
-
-
 def zip_bytes(contents: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
     """Pack path in the archive → content as one zip; in the mapping's order, every file readable by all."""
     buffer = io.BytesIO()
@@ -185,10 +185,6 @@ def zip_bytes(contents: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFL
             entry.external_attr = 0o644 << 16
             archive.writestr(entry, data)
     return buffer.getvalue()
-
-
-#: Libraries are copied and a hundred modules written; a second on a fast disk.
-_COPY_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ _OWN = (
     "import sys; sys.path[:] = filter(None, sys.path); "
     "import runpy; runpy.run_module('seatrial', None, '__main__', True)"
 )
+#: What takes its time now, the newest last, for those who wait.
+doing_now: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -274,10 +276,6 @@ def _pass_on(descriptor: int, kept: bytearray, withhold: re.Pattern[str] | None)
 
 def _text(data: bytes | None) -> str:
     return (data or b"").decode(errors="replace")
-
-
-#: What takes its time now, the newest last, for those who wait.
-doing_now: list[str] = []
 
 
 @contextmanager

@@ -28,6 +28,12 @@ STATE_VARIABLE = "SEATRIAL_STATE"
 
 #: Secrets that their own programs leave on a machine: ``wandb login``, ``hf auth login``.
 WANDB_KEY, HUB_TOKEN = LOGINS = ("WANDB_API_KEY", "HF_TOKEN")
+#: ``terminal``: someone who types, in the foreground. ``pipe``: a pipe or socket. ``file``: a regular file.
+#: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
+InputKind = Literal["terminal", "pipe", "file", "nothing"]
+
+#: Size of a terminal that reports none (a serial line, some CI's).
+_COLUMNS, _LINES = 80, 24
 
 
 class Host:
@@ -242,14 +248,6 @@ def _is_usable(folder: Path) -> bool:
     except OSError:
         return False
     return owners <= {os.getuid(), 0} and os.access(folder, os.W_OK)
-
-
-#: ``terminal``: someone who types, in the foreground. ``pipe``: a pipe or socket. ``file``: a regular file.
-#: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
-InputKind = Literal["terminal", "pipe", "file", "nothing"]
-
-#: Size of a terminal that reports none (a serial line, some CI's).
-_COLUMNS, _LINES = 80, 24
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,9 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+#: Names in a project's folder: its own file, a repository, and without either what makes it a package.
+_OWN = ("seatrial.toml", ".git")
+_PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class _NotReadError(Exception):
@@ -54,11 +57,6 @@ def real_project(project: Path) -> Path:
                 run=f"cd {as_typed(real)}   # if that is the folder you mean",
             )
     return real
-
-
-#: Names in a project's folder: its own file, a repository, and without either what makes it a package.
-_OWN = ("seatrial.toml", ".git")
-_PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 def project_root(folder: Path) -> Path:

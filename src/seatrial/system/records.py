@@ -46,6 +46,14 @@ NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, LookupError, At
 #: Largest time, size or measurement of a record.
 _MAX_NUMBER, _MAX_INTEGER = 1e100, 1 << 63
 
+_hints = cache(get_type_hints)
+
+_TRUST = "trust.json"
+
+#: Limit on the permissions kept, the newest first; each takes about 200 bytes.
+MAX_ENTRIES = 2000
+_MAX_TRUST_BYTES = 4 << 20
+
 
 class Folder:
     """The records in one folder.
@@ -179,9 +187,6 @@ def typed(kind: Callable[..., T], data: Any) -> T:
     return kind(**values)
 
 
-_hints = cache(get_type_hints)
-
-
 def _checked(hint: Any, value: Any) -> Any:
     """Return a value of this type; of an array a tuple. Raises TypeError."""
     kind, inner = get_origin(hint), get_args(hint)
@@ -250,13 +255,6 @@ class Process:
         """Return True if it still runs; a zombie does not."""
         now = processes.read(self.pid)
         return now is not None and now.started_ticks == self.started_ticks and now.state != "Z"
-
-
-_TRUST = "trust.json"
-
-#: Limit on the permissions kept, the newest first; each takes about 200 bytes.
-MAX_ENTRIES = 2000
-_MAX_TRUST_BYTES = 4 << 20
 
 
 class TrustStore:

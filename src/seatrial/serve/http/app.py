@@ -44,6 +44,8 @@ _LOG_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}
 <button>Open</button></form></main></html>
 """
 
+_NO_HEADERS: Headers = []
+
 
 class App:
     """The ASGI application, behind the guard."""
@@ -157,9 +159,6 @@ class App:
             return HTMLResponse(_LOG_IN.format(title="A token is required"), 401)
         headers = {key.decode(): value.decode() for key, value in _headers(refusal)}
         return Response(error(refusal.sentence), refusal.status, headers, "application/json")
-
-
-_NO_HEADERS: Headers = []
 
 
 def _headers(refusal: Refusal) -> Headers:

@@ -28,6 +28,15 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _SENTENCES = {404: "There is nothing at this address.", 405: "This address takes another method."}
 
 Answer = Callable[[Request], Awaitable[Response]]
+#: Prometheus text. The counts are in common memory (counters.py), so that every front gives those of all;
+#: prometheus-client would keep a second set of counts, and files for them, with several processes.
+#: Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+_EXPOSITION = "text/plain; version=0.0.4"
+
+#: Histogram lines: batches up to these sizes.
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+Sample = tuple[str, dict[str, str], float]
 
 
 def pages(options: Options, link: ModelLink, counters: Counters) -> Starlette:
@@ -138,17 +147,6 @@ async def _known(request: Request, problem: Exception) -> Response:
 
 async def _unknown(request: Request, problem: Exception) -> Response:
     return Response(error_body("The server failed on this request."), 500, None, "application/json")
-
-
-#: Prometheus text. The counts are in common memory (counters.py), so that every front gives those of all;
-#: prometheus-client would keep a second set of counts, and files for them, with several processes.
-#: Format: https://prometheus.io/docs/instrumenting/exposition_formats/
-_EXPOSITION = "text/plain; version=0.0.4"
-
-#: Histogram lines: batches up to these sizes.
-_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-Sample = tuple[str, dict[str, str], float]
 
 
 def exposition(name: str, totals: CounterTotals, *, ready: bool) -> str:
