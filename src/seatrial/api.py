@@ -41,10 +41,8 @@ from seatrial.system.project_files import project_root
 from seatrial.system.records import TrustStore
 
 __all__ = ["Receipt", "Run", "doctor", "plan", "run", "runs", "start"]
-
 #: Receives text as the target prints it, both streams in order.
 Output = Callable[[str], object]
-
 #: Lines of output shown of a live run in a notebook.
 _LAST_LINES = 15
 

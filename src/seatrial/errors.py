@@ -34,7 +34,6 @@ from collections.abc import Callable, Sequence
 
 #: Longer sentences are cut in the middle: a file's content may be in them.
 MAX_TEXT = 2000
-
 #: Characters that steer a terminal, and lone surrogates, which cannot be printed.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 

@@ -30,7 +30,6 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 EVIDENCE, REPORT, STDERR, STDOUT, CONTINUED = b"\x1e", b"\x02", b"\x1f", b"\x1c", b"\x1d"
 _MARKS = re.compile(b"[\x02\x10\x1c-\x1f]")
 _ESCAPED = re.compile(b"\x10([BP\\\\-_])")
-
 #: Bytes of a piece, which doubles if all of them are escaped. Source: moby daemon/logger/copier.go, defaultBufSize =
 #: 16 * 1024.
 PIECE_BYTES = 8 * 1024 - 8
@@ -128,10 +127,8 @@ PIPE = "input"
 _INPUT, _SIZE = b"i", b"s"
 _HEAD = struct.Struct(">cI")
 _LINES_COLUMNS = struct.Struct(">HH")
-
 #: Most data of one message; no sender of ours exceeds it.
 MOST_BYTES = 64 * 1024
-
 #: A window has no more lines or columns than the kernel counts (struct winsize, tty_ioctl(4)).
 _LARGEST = 2**16 - 1
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 #: Recipes that train a network, which bench times and serve opens.
 TRAINED = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
-
 #: Programs that lie outside of the recipes' folder, and their modules.
 _PROGRAMS = {"export": "export", "predict": "serve.predict", "serve": "serve"}
 

@@ -29,20 +29,15 @@ from seatrial.probe.programs import read_program
 
 #: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
-
 #: Messages of TensorFlow and JAX when the target has left too little memory for cuBLAS and cuDNN (tensorflow#9489,
 #: #45070). A broken library prints the same, and the target ends of it.
 _NO_ROOM = ("CUBLAS_STATUS_NOT_INITIALIZED", "failed to create cublas handle", "CUDNN_STATUS_NOT_INITIALIZED")
-
 #: Python starts in 20 ms, from a cold disk in seconds.
 READY_S = 10.0
-
 #: Characters kept of a line that the framework logged.
 _MOST_WORDS = 300
-
 #: The first import of a framework from a cold disk takes minutes.
 TIMEOUT_S = 300.0
-
 #: A TensorFlow with only PTX for the GPU may compile for 30 minutes (tensorflow#97387); the target waits as long.
 COMPILING_S = 2400.0
 #: Findings that it does not start, without the reason: any other line comes before them. "Could not find cuda
@@ -50,7 +45,6 @@ COMPILING_S = 2400.0
 _GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
 #: The first cuInit on a machine with 8 GPUs takes seconds.
 _TIMEOUT_S = 120.0
-
 #: NVML's compute modes for more than one process. Source: nvml.h, nvmlComputeMode_t; None: unknown, so the default, 0.
 _SHARED_MODES = (0, None)
 

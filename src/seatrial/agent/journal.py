@@ -19,18 +19,14 @@ from seatrial import events, frames
 
 #: A pipe that polls as writable takes this many bytes without blocking. Source: pipe(7), PIPE_BUF.
 _SAFE_WRITE_BYTES = 4096
-
 #: Bytes kept for a reader that is slower than the target, before the target is made to wait.
 _BACKLOG_BYTES = 256 * 1024
-
 #: Evidence kept for a reader that stalls: a day of samples of one GPU.
 _KEPT_BYTES = 64 * 1024 * 1024
-
 #: A reader that takes nothing for this long does not hold the target up any more.
 STALL_S = 5.0
 
 _KINDS: Dict[int, bytes] = {1: frames.STDOUT, 2: frames.STDERR}
-
 #: An unfinished line on a terminal, a prompt or a progress bar, goes out once it is so old. A bar that is drawn anew
 #: a thousand times a second still makes twenty pieces of it.
 PROMPT_S = 0.05
@@ -38,7 +34,6 @@ PROMPT_S = 0.05
 REDACTED = b"[redacted]"
 
 _CHUNK_BYTES = 1 << 20
-
 #: Bytes searched of a file that the target may have made as long as it likes: more than is ever reported.
 _LOOKED_THROUGH_BYTES = 1 << 30
 #: Kinds that a summary repeats: they show what ran where. Signals show why it ended.
@@ -48,7 +43,6 @@ _REPEATED = (
 )
 _MOST_REPEATED = 64
 _LONGEST_REPEATED = 8192
-
 #: Refused reports are reported one by one up to here, then only counted.
 _MOST_SINGLE_REFUSALS = 20
 

@@ -21,24 +21,19 @@ from seatrial.probe.sampler import GPM_INTERVAL_S, Sampler
 GPU_MEMORY_FULL = 0.97
 HOST_MEMORY_FULL = 0.95
 SHARED_MEMORY_FULL = 0.90
-
 #: A slowdown shorter than this is a spike; the power cap is reported later: it is for information.
 SLOWED_S = 10.0
 CAPPED_S = 60.0
 _SLOWDOWNS = ("hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-
 #: Below this tensor and DRAM activity nothing is computed. A hung NCCL kernel spins at 100 % utilisation and reads
 #: flags only; an H200 with a context and no kernel reads 0.0 %.
 QUIET_PCT = 1.0
 #: A target below this many cores computes nothing. Used without GPUs, and before Hopper without utilisation.
 QUIET_CORES = 0.05
-
 #: Xids that the program itself causes. Source: https://docs.nvidia.com/deploy/xid-errors/
 XIDS_OF_PROGRAMS = frozenset({13, 31, 43, 45})
-
 #: A process that is ready and has no CPU for this share of these seconds shares its machine, or has too many workers.
 STARVED_SHARE, STARVED_S = 0.5, 10.0
-
 #: Interval between searches for dead processes.
 _ZOMBIES_EVERY_S = 10.0
 
@@ -47,10 +42,8 @@ Report = Callable[[Finding], None]
 #: The shortest use that was seen, a C program's on an H100, had its context for 0.16 s: looks every 0.2 s missed 5 of
 #: 10 such programs, looks every 0.1 s none of 6. A look costs 0.04 ms a GPU on an H200, 0.3 ms on an H100.
 _LOOKS = ((2.0, 0.05), (10.0, 0.1), (60.0, 0.5))
-
 #: Interval between looks for reports; an idle look costs nothing else.
 _REPORTS_S = 0.5
-
 #: GPM values come every second at first, so that a short run has enough of them to be judged.
 GPM_FIRST_S = 1.0
 _GPM_FIRST_FOR_S = 60.0

@@ -14,10 +14,8 @@ CHUNK_BYTES = 64 * 1024
 _NAMES = {1: "stdout.log", 2: "stderr.log"}
 #: Read in one go, at most: a script that reports faster than this must not keep the agent from its samples.
 _AT_ONCE_BYTES = 16 << 20
-
 #: Most bytes read of the output that is left at the end.
 _AT_END_BYTES = 256 << 20
-
 #: Limits on what one target passes on, in lines and bytes. A million lines take a reader a minute, and a gigabyte takes
 #: its memory. A script that writes "{}" for ever could keep a reader busy for days after its own end.
 _MOST_LINES, _MOST_BYTES = 1_000_000, 1 << 30

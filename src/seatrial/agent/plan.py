@@ -16,7 +16,6 @@ Identities = Dict[str, Optional[List[int]]]
 #: The agent's exit code if a pod was requested to end: its run has not ended, however the target took
 #: it. 128 + SIGTERM; operators make such a pod anew (seatrial.job.in_container.EXIT_POD_STOPPED is the same).
 EXIT_STOPPED = 143
-
 #: Operators recreate a pod at exit codes of 128 and above, so a failed target exits with 1. The evidence has its end.
 EXIT_FAILED = 1
 _LEAST_RETRYABLE = 128

@@ -30,24 +30,18 @@ EXIT_GPU_CONTRACT = 3
 EXIT_TIMEOUT = 124  # as timeout(1) has it
 EXIT_CANNOT_RUN = 126  # as shells have it
 EXIT_NOT_FOUND = 127
-
 #: Time between SIGTERM and SIGKILL for processes that the target leaves behind; the grace period if that is shorter.
 LEFTOVER_GRACE_S = 5.0
-
 #: Time for leftovers to end by themselves: helpers such as Python's multiprocessing.resource_tracker end when they see
 #: that the target has gone, and were not left running.
 LEFTOVER_NOTICE_S = 0.5
-
 #: The third request to stop cuts the grace period short. The second may be an engine repeating itself, or Ctrl-C
 #: pressed again while a checkpoint is being written.
 STOPS_UNTIL_KILL = 3
-
 #: A target can send its own PID 1 a thousand a second; evidence of that is bought with the host's disk.
 _MOST_RECORDED_SIGNALS = 200
-
 #: Seconds for copying the files that the target left in /tmp; fewer for a stopped run (job.plan.AGENT_GRACE_S).
 _COPY_S, _COPY_WHEN_STOPPED_S = 60.0, 5.0
-
 #: Interval between looks at leftovers, and at a reader that is behind.
 _TICK_S = 0.05
 

@@ -17,7 +17,6 @@ from seatrial.probe import processes
 ADDRESS, COUNT, NUMBER = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 #: Marks every process of a run, in whichever session or parent; the guard finds them by it.
 RUN_VARIABLE = "SEATRIAL_RUN_ID"
-
 #: Variables that programs read for a terminal's width if there is none: the size of a plain terminal.
 NO_TERMINAL = {"COLUMNS": "80", "LINES": "24"}
 
@@ -36,10 +35,8 @@ _PR_SET_PDEATHSIG = 1  # Source: prctl(2)
 _PR_SET_CHILD_SUBREAPER = 36  # Source: prctl(2)
 #: Passed on to the target. SIGKILL and SIGSTOP cannot be caught; the others are about this process itself.
 FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-
 #: Signals that request the target's end, so that the grace period begins.
 STOPPING = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-
 #: torchrun handles these itself; any other ends it, so only its ranks get the rest.
 #: Source: torch/distributed/elastic/multiprocessing/api.py, TORCHELASTIC_SIGNALS_TO_HANDLE (torch 2.13).
 _TORCHRUN_HANDLES = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)

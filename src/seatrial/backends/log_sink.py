@@ -20,10 +20,8 @@ from seatrial.system.records import Folder
 _NUMBERS = {frames.STDOUT: 1, frames.STDERR: 2}
 _NAMES = {1: "stdout.log", 2: "stderr.log"}
 INDEX = "output.idx"
-
 #: A number of more digits no agent has counted to, and Python refuses to read one of thousands.
 _SEQ_DIGITS = 18
-
 #: Bytes of a cursor's record.
 _WIDTH = 96
 

@@ -23,7 +23,6 @@ VALUES = {
 }
 
 _DRIVER = Path("/proc/driver/nvidia")
-
 #: Runs that are searched for names, and runs whose IDs are offered: as many as fit on a screen.
 _NAMED, _LISTED = 200, 20
 

@@ -40,30 +40,22 @@ from seatrial.system.text import as_typed as typed_path
 #: Advice of errors and findings: do the same on the CPU, or allow the project's requests.
 WITHOUT_GPUS = "seatrial run --gpus none …"
 WITH_TRUST = "seatrial run --trust …"
-
 #: The file is of another kind, or has other permissions, than expected.
 _IN_THE_WAY = frozenset(
     (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)
 )
-
 #: The full stop of a sentence, not of the folder "." or "..".
 _FULL_STOP = re.compile(r"(?<=[^\s./])\.+$")
-
 #: Begin of a further line of a cause or a command. It is indented, so a file's name cannot imitate a line of ours.
 _LINE_START = re.compile(r"\n(?! {4})")
-
 #: Verbs that take run's words, so that advice to run applies to them under their own name.
 _LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
-
 #: Verbs that start a target with arguments of its own.
 _TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
-
 #: Verb, and its words up to a comment or another command; not where a part is left to fill in.
 _ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
-
 #: Raised by pydantic for text that is not valid; compared by name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
-
 #: (message, cause, command).
 Sentence = tuple[str, str | None, str | None]
 

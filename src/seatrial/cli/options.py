@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 
 #: Help uses the terminal's width: click alone stops at 80 columns.
 _HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-
 #: Settings of a command that takes another command's options among its words.
 TAKES_OPTIONS = {**_HELP_OPTIONS, "ignore_unknown_options": True}
-
 #: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
 _PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
-
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 

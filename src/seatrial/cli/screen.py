@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
-
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
 _LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
-
 #: A command up to the end of its clause. It stays on one line, so that users can copy it.
 _COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 

@@ -25,18 +25,14 @@ if TYPE_CHECKING:
 
 #: Letters of a cell: every row is as wide as the widest.
 _MOST_LETTERS = 4000
-
 #: Values of ``--status``. ``unmet``: ended well, and criteria are not met.
 STATUSES = ("starting", "waiting", "running", "done", "stopped", "failed", "unmet", "unknown")
 
 _HEAD = ("RUN", "NAME", "TARGET", "ON", "GPUS", "AGE", "TIME", "STATUS")
-
 #: Statuses that are followed by their reason.
 _WITH_REASON = ("waiting", "stopped", "unknown", "unchanged", "skipped")
-
 #: Columns that a narrow terminal does without, the first one first.
 _LEFT_OUT = ("ON", "GPUS", "TIME", "AGE")
-
 #: Characters of a target that stay while there are other columns, and without these; of a status that are shown before
 #: other columns are; and of an ID's end, by which a run is found as well.
 _TARGET, _LEAST, _STATUS, _ID_END = 14, 6, 32, 4
@@ -153,7 +149,6 @@ def parse_since(text: str) -> float:
 
 #: Columns of a terminal that outcomes get at least; they go on in the next line.
 _LEAST_OUTCOME = 16
-
 #: Between two columns.
 _GAP = 2
 

@@ -28,25 +28,19 @@ if TYPE_CHECKING:
 before_printing: list[Callable[[], None]] = []
 
 _NAMES = ("stdin", "stdout", "stderr")
-
 #: A terminal's size as its shell reports it. rich prints nothing at all on 0 columns, and fills a line of 10^10.
 _SIZES = ("COLUMNS", "LINES")
 _LARGEST = 10_000
 #: The line comes back after the target has been quiet for this long.
 QUIET_S = 0.3
-
 #: A target that has moved the cursor within this time draws something of its own. tqdm draws ten times a second.
 OWN_DRAWING_S = 10.0
-
 #: Without a terminal, the first line comes after this long; each gap is twice the one before, up to the last.
 FIRST_LOG_S, SELDOM_LOG_S = 30.0, 600.0
-
 #: Seconds between two checks of running work.
 _TICK_S = 1.0
-
 #: A carriage return inside a line, and the sequences that move the cursor or erase (ECMA-48, 8.3) or save it (xterm).
 _DRAWS = re.compile(rb"\r(?![\r\n])|\x1b\[[0-9;]*[A-HJKSTdf]|\x1b[78M]")
-
 #: xterm's alternate screen and a hidden cursor: between the two sequences the target has the screen for itself.
 _TAKES = re.compile(rb"\x1b\[\?(?:1049|47|25)([hl])")
 

@@ -18,10 +18,8 @@ from seatrial.job.flags import read_table
 
 #: Files of a project that are searched for the name of an option.
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
-
 #: Parts of a shell script without a counterpart that a note names.
 _MOST_LEFT = 6
-
 #: Parsers whose options are the fields of a class or the arguments of a function.
 _BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
 #: Words of a program that reads its command line, and modules that it may leave this to.

@@ -7,10 +7,8 @@ from typing import Callable, NamedTuple, Optional, Sequence, Tuple
 
 #: Resamples per interval, the seed of their draws, and the share of them inside the interval.
 _DRAWS, _SEED, _LEVEL = 2000, 17, 0.95
-
 #: Relative standard deviation assumed before any repeat, and the number of repeats that it counts as.
 _USUAL, _USUAL_COUNT = 0.02, 2
-
 #: Number of pairs that the deviation of other repeats counts as: a few pairs show little of how pairs differ.
 _EXPECTED_COUNT = 2
 

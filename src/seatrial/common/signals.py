@@ -23,14 +23,11 @@ REGIONS: Mapping[str, str] = {
 
 #: Regions that windows measure more finely than the whole run: copies and waits are taken out of the others there.
 _REFINED = ("copy", "other", "forward", "backward", "optimizer", "sync", "communication")
-
 #: The rest of a step whose forward pass was not separated: under torch.compile, and before the first window.
 UNDIVIDED = "forward and Python"
-
 #: Regions that hide the wait for other ranks, which the host does not see; first those that wait for the GPU.
 _ENDLESS_S = 30 * 86400.0  # a pass of months is a sampler of "enough" samples, and no pass that anyone awaits
 _HIDES_COMMUNICATION = ("sync", "backward", "copy", "optimizer", "forward", "other")
-
 #: Fewer steps than this predict nothing. Our choice, as the first window opens after three.
 FEWEST_STEPS = 10
 

@@ -18,7 +18,6 @@ from seatrial.system.records import Process
 
 #: Limits of queries, and of commands that stop or remove: containers get their grace time first.
 ANSWER_TIMEOUT_S = 60.0
-
 #: A project's .env could otherwise make Compose fetch files. Source: docker/compose, cmd/compose/compose.go.
 _LOCAL = {"COMPOSE_EXPERIMENTAL_GIT_REMOTE": "false", "COMPOSE_EXPERIMENTAL_OCI_REMOTE": "false"}
 

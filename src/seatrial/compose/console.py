@@ -18,10 +18,8 @@ from seatrial.system.host import Host
 
 #: A line that has not ended by then is passed on as it is: a progress bar writes no line feed at all.
 _MOST_BYTES = 64 * 1024
-
 #: Sequences that move the cursor or erase (ECMA-48, 8.3): after a member's name there is nothing to draw over.
 _DRAWS = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTdfhl]")
-
 #: Interval between searches for new members.
 _INTERVAL_S = 0.3
 

@@ -24,19 +24,14 @@ from seatrial.system.text import did_you_mean
 
 #: task: ends by itself. service: runs until it is stopped.
 Role = Literal["task", "service"]
-
 #: waiting: for others, or for a GPU. skipped: a task that it needs failed.
 State = Literal["waiting", "running", "done", "failed", "stopped", "skipped"]
-
 #: States from which a member does not go on by itself.
 ENDED: frozenset[State] = frozenset({"done", "failed", "stopped", "skipped"})
-
 #: interrupted: no command line follows it, and it is not complete.
 GroupState = Literal["running", "done", "failed", "stopped", "interrupted"]
-
 #: Folder of a project with the chained receipts that people read.
 PAGES = (".seatrial", "pipelines")
-
 #: Kind of the records. Groups of other kinds, which earlier versions had, are not read; their runs stand alone.
 KIND = "compose"
 

@@ -21,13 +21,11 @@ MAX_BYTES = 1_000_000
 _MOST_LEVELS = 50
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 #: Keys that name a file wherever they stand, except below _NAMING_NONE; those of _NAMING_TEXTS, no Compose file.
 _NAMING = ("include", "path", "project_directory", "file", "env_file", "label_file")
 _NAMING_NONE = {"environment", "args", "labels", "annotations", "options", "driver_opts", "watch"}
 _NAMING_TEXTS = {"env_file", "label_file"}
 _MOST_NAMES = 5000
-
 #: ``$NAME`` and ``${NAME:-default}``; a line of .env, and a value there that stands for itself.
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?-)([^{}$]*))?\})")
 _SET = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*[=:](.*)$", re.MULTILINE)

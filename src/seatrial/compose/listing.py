@@ -18,7 +18,6 @@ from seatrial.system.records import Folder
 
 #: The number of a trial and its run, in a line of a study's journal (search/study.py).
 _TRIAL = re.compile(rb'"trial_id": ?([0-9]+), ?"user_attr": ?\{"run": ?"([0-9a-z-]+)"')
-
 #: A journal has some 200 bytes for each report of a trial.
 _MOST_JOURNAL_BYTES = 64 << 20
 

@@ -25,12 +25,10 @@ from seatrial.system.text import as_typed, from_here, nearest
 
 #: Names of Compose files; the first that exists counts. Source: compose-go, cli/options.go.
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
-
 #: Override files, read on top of one of those; the first that exists counts.
 OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
 
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
-
 #: The place in a Compose error: a path of keys, a service, or a line.
 _KEYS = re.compile(r"\b((?:services|volumes|networks|secrets|configs)(?:\.[\w-]+|\[[\w-]+\])+)")
 _SERVICE = re.compile(r'service "([^"]+)"')

@@ -23,7 +23,6 @@ from seatrial.system.names import Names, names_of
 from seatrial.system.text import as_typed
 
 SCHEMA_VERSION = 2
-
 #: Findings of a run that are shown here; its own receipt has all.
 _MOST_FINDINGS = 3
 

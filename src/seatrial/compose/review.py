@@ -25,12 +25,10 @@ from seatrial.system.text import from_here
 
 #: Characters of a value that a line shows; the answer is remembered for the whole value.
 _MOST_SHOWN = 120
-
 #: Variables that steer Compose itself, and none of which a container gets.
 _STEERING = ("COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME", "COMPOSE_ENV_FILES", "COMPOSE_DISABLE_ENV_FILE")
 
 _INSIDE, _WARNINGS = (Path(__file__).with_name(f"{name}.toml") for name in ("inside", "warnings"))
-
 #: The keys to a value, outermost first.
 Keys = tuple[str, ...]
 #: Key → True: any value stays inside; texts: those do; a mapping: its keys do; else a function decides.
@@ -38,14 +36,12 @@ Inside = Mapping[str, Any]
 #: DataLoader workers in a script's text, or in a command's words.
 _WORKERS_IN_CODE = re.compile(rb"num_workers\s*=\s*(?!0\b)[\w(]")
 _WORKERS_IN_WORDS = re.compile(r"--?(num[-_]?workers|workers|n[-_]?workers)[ =](?!0\b)\d")
-
 #: Frameworks whose trainers start workers by default.
 _TRAINERS = re.compile(r"\b(yolo|ultralytics|torchrun|accelerate launch|lightning|deepspeed|tune run)\b")
 
 _MOST_FILES, _MOST_BYTES, _MOST_NAMED = 20, 200_000, 3
 
 _OF_SWARM = (*RESERVED[:-1], "generic_resources")
-
 #: Service → the GPUs that it requests.
 Asks = Mapping[str, GpuAsk]
 

@@ -22,12 +22,10 @@ _SERVERS = re.compile(
     r"http\.server|runserver|serve(r)?(\.py)?)(?![\w-])"
 )
 _SERVES = re.compile(r"\b(mlflow (ui|server)|ray start|tail -f|sleep (inf(inity)?|\d{5,})|while true|airflow \w+)\b")
-
 #: The condition of depends_on that waits for an end.
 COMPLETED = "service_completed_successfully"
 
 _SHELL = re.compile(r"(^|/)(ba|z|da|k)?sh$")
-
 #: Programs that display files while others write them: after the end they would have no use.
 _WATCHERS = re.compile(
     r"tensorboard|mlflow|grafana|prometheus|jupyter|aim|wandb|visdom|filebrowser|code-server|nginx|caddy|traefik|httpd"
@@ -49,7 +47,6 @@ _PATHS: dict[Way, tuple[str, ...]] = {
 
 #: A GPU's node.
 _NODE = re.compile(r"/dev/nvidia(\d+)$")
-
 #: Nodes of other makers' accelerators: AMD's kfd, Huawei's davinci, Intel's Gaudi and TPUs (accel), CDI names.
 _FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
 

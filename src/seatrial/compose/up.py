@@ -41,7 +41,6 @@ from seatrial.system.text import from_here
 
 #: Files in the record of a group.
 RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "build.yaml", "compose.log"
-
 #: Folder of a group, while it is built, with copies of what it is built from.
 COPIES = "copies"
 

@@ -33,7 +33,6 @@ from seatrial.system.records import Folder, Process
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
-
 #: Between Ctrl-C and ``compose stop`` for services without runs.
 _DOWN_TIMEOUT_S = 120.0
 

@@ -25,10 +25,8 @@ from seatrial.system.host import Host
 #: Seconds for the first answer; a healthy cluster gives each in 0.1 s. All others get together what kr8s needs, which
 #: signs in three times more after a refusal.
 ANSWER_S, ANSWERS_S = 6.0, 18.0
-
 #: kubelet and the scheduler name GPUs, and MIG slices under the strategy "mixed", under this prefix.
 RESOURCE = "nvidia.com/"
-
 #: NVIDIA's driver for Dynamic Resource Allocation, and its device class of whole GPUs.
 DRA_DRIVER = "gpu.nvidia.com"
 #: Field of ClusterObjects → where the API has it. ``dra``: group and version of Dynamic Resource Allocation.
@@ -44,7 +42,6 @@ _LISTS = {
 }
 #: Seconds for a pod to be scheduled, to pull an image that a node lacks, and to end.
 TRY_S = 30.0
-
 #: Reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
 _FILE = f"{CONTAINER_MODELS}/.seatrial-try"
 _PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exit 43"

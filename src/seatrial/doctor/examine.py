@@ -27,13 +27,10 @@ from seatrial.findings.finding import FIX, Finding
 from seatrial.system.host import Host
 
 ENTRY_POINTS = "seatrial.checks"
-
 #: The layers, in the order in which a GPU needs them.
 CHAIN = (HARDWARE, DRIVER, USERSPACE, ENGINE, TOOLKIT, CDI, IMAGE, CONTAINER, FRAMEWORK, KUBERNETES)
-
 #: Layers that need no container, examined in under 1.5 s; ``seatrial run`` examines them when a contract is broken.
 HOST = ("hardware", "driver", "userspace", "engine", "toolkit", "cdi")
-
 #: Layers that a process of this machine needs to reach a GPU.
 PROCESS = ("hardware", "driver", "userspace")
 

@@ -18,37 +18,26 @@ from seatrial.findings.match import Matches, match_text, one_byte_letters
 
 #: A longer line is read in pieces, so that memory stays bounded. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
-
 #: Entries that name the part that failed, and no cause.
 PARTS = ("cuda-error", "nccl-error", "nccl-system-error", "toolkit-failed")
-
 #: Entries used only where no other fits.
 GENERAL = (*PARTS, "k8s-image-pull", "k8s-volume")
-
 #: Lines that may be one that was broken.
 BROKEN_LINES = 3
-
 #: Lines at the beginning of a text that are tried three at a time where no line by itself shows a failure.
 MOST_LINES = 40
-
 #: A log of this size may be a line that somebody cut off; a larger one is read to its end without being kept.
 MAX_PASTED_BYTES = 1 << 14
-
 #: Layers of causes in a build's log; its other entries are consequences.
 _OF_BUILDS = ("build", "registry", "disk")
-
 #: Characters of a symptom that are enough if a single entry has them; as many that may fit several, and how many.
 MIN_PART, MIN_LONG_PART, MOST_FITTING = 12, 22, 3
-
 #: Failures that are listed where a few words stand in the messages of each.
 MOST_LISTED = 5
-
 #: Prefix of loggers: a date, a time, or both.
 _TIMESTAMP = re.compile(r"^\s*[\[(]?(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d\S*\s+")
-
 #: A receipt has some kilobytes; a file above this is read as a log, line by line.
 _MOST_RECEIPT_BYTES = 4 << 20
-
 #: Files to explain in the folder of a run; the first that is there counts.
 _IN_A_RUN = ("receipt.json", "stderr.log", "stdout.log")
 

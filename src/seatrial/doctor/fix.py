@@ -26,10 +26,8 @@ from seatrial.system.host import Host
 
 #: The spec in the folder that wins among those that engines read, which the toolkit chooses, too.
 SPEC = "/var/run/cdi/nvidia.yaml"
-
 #: Size of /dev/shm for containers that request none of their own.
 DEFAULT_SHM = "2g"
-
 #: The runtime as nvidia-ctk registers it. Source: nvidia-container-toolkit, pkg/config/engine/docker.
 NVIDIA_RUNTIME = {"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}
 

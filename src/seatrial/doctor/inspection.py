@@ -32,12 +32,10 @@ if TYPE_CHECKING:
 
 #: Inspected if no image is named and the engine's store has it: the base of built images.
 DEFAULT_IMAGE = "python:3.11-slim-bookworm"
-
 #: Engines start a container in 0.3 to 1 s; CUDA starts in it in 0.3 s a GPU. First imports of torch take longer.
 LOOK_S = 20.0
 TORCH_S = 60.0
 COLLECTIVE_S = 20.0
-
 #: Imports the modules that come on stdin and calls one of them: nothing is mounted, copied or left behind.
 LOADER = resources.files("seatrial.doctor").joinpath("loader.py.txt").read_text("utf-8")
 

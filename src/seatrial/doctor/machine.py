@@ -29,12 +29,10 @@ from seatrial.system.host import Host
 
 #: Seconds for an answer of a host's program. modinfo and mokutil answer in milliseconds; a healthy engine in 0.3 s.
 ANSWER_S = 3.0
-
 #: Source: the PCI ID repository, https://pci-ids.ucw.cz: vendor 10de is NVIDIA, class 03 a display controller
 #: (0300 VGA, 0302 3D), 0680 a bridge (NVSwitch).
 PCI_VENDOR, PCI_DISPLAY, PCI_BRIDGE = "0x10de", "0x03", "0x0680"
 PCI_FOLDER = "/sys/bus/pci/devices"
-
 #: First PCI device ID of an architecture. NVIDIA numbers them in ranges; 0x1e00 is the first of Turing, 0x2900 of
 #: Blackwell. Source: the PCI ID repository, vendor 10de.
 TURING, BLACKWELL = 0x1E00, 0x2900

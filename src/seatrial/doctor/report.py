@@ -27,14 +27,12 @@ from seatrial.system.text import command_and_comment
 SCHEMA_VERSION = 1
 
 EXIT_OK, EXIT_WARNINGS, EXIT_BROKEN = 0, 1, 2
-
 #: Names of variables whose values are of use in a report.
 _VARIABLES = re.compile(
     r"^(CUDA|NVIDIA|NCCL|DOCKER|CONTAINER|PODMAN|SEATRIAL|LD_LIBRARY_PATH|KUBECONFIG|XDG_|TORCH|TF_)"
 )
 
 WIDTH = 110
-
 #: Characters of a command that stands on one line.
 MAX_COMMAND = 160
 
@@ -49,7 +47,6 @@ _MARKS: dict[Status, tuple[str, str]] = {
 
 #: A healthy link with something to know about it.
 _NOTE = ("[i]", "cyan")
-
 #: Replacements for terminals that print only ASCII.
 _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": ".", "…": "..."})
 

@@ -13,10 +13,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 from seatrial.events.schema import EVIDENCE_TYPES, REPORT_TYPES, Event, Step
 
 __all__ = ["MAX_DEPTH", "MAX_REPORT_BYTES", "Lines", "find", "mark", "of_type", "parse", "read", "report", "tail"]
-
 #: The longest line; a longer one is passed over. A sample of 8 GPUs has 5 KB.
 MAX_LINE_BYTES = 1 << 20
-
 #: Largest evidence that is read: nine days of eight GPUs. All of it is in memory while a run is judged.
 MAX_READ_BYTES = 4 << 30
 
@@ -123,7 +121,6 @@ class Lines:
 
 #: A longer line of a report is not a step; a script that reports a thousand numbers a line needs 30 KB.
 MAX_REPORT_BYTES = 64 * 1024
-
 #: A line nested deeper is not an event: a program that reads or rewrites it would run out of stack. Ours are 4 deep.
 MAX_DEPTH = 64
 

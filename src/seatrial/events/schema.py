@@ -424,9 +424,7 @@ GPU_SAMPLE = {
     "ecc_uncorrected": "since the driver loaded; read as seldom as the energy",
 }
 GPU_SAMPLE_KEYS = tuple(GPU_SAMPLE)
-
 #: Types that a target may report. A report of another type, or of none, is a step.
 REPORT_TYPES = frozenset({Step.type, Served.type})
-
 #: Types that only the agent and the host may write.
 EVIDENCE_TYPES = frozenset(KINDS) - REPORT_TYPES

@@ -18,7 +18,6 @@ __all__ = [
 #: Digest of an empty log, in hex, which is also the length kept of each line's SHA-256.
 CHAIN_START = "0" * 32
 _CHAIN_DIGITS = 32
-
 #: Longest line that a chain is followed over. A pod's summary repeats what matters in less than a megabyte.
 _MAX_CHAINED_BYTES = 16 << 20
 

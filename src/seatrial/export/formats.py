@@ -23,14 +23,12 @@ from seatrial.train.saving.model_files import read_tensors
 OPSET = 17
 #: The exporter for .pt2 files writes this one without converting (torch 2.6 to 2.13, torch.onnx.export's text).
 PROGRAM_OPSET = 18
-
 #: (inputs) → outputs, in the order of Original.outputs.
 Run = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 #: Allowed by default, of what ``scaled`` measures. Sources: fp32 and fp64, sums of some thousand terms in another
 #: order (a thousand times the type's epsilon, 1.2e-7 and 2.2e-16, is 1e-4 and less than 1e-8); fp16 and bf16, ten times
 #: their epsilon (9.8e-4, 7.8e-3): each product is rounded to it.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 8e-2}
-
 #: Size of an output that is zero everywhere: the smallest normal fp32, 1.2e-38.
 LEAST = 1.2e-38
 

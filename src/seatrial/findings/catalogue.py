@@ -26,30 +26,24 @@ from seatrial.findings.finding import Finding
 
 #: Stands for any text inside a symptom: ``"DataLoader worker (pid … is killed by signal"``.
 GAP = "…"
-
 #: Marks the end of a word: ``"loss: nan¦"`` is not in "loss: nanometre".
 WORD_END = "¦"
 
 _HOLE = re.compile(r"\{([A-Za-z]+)(…?)\}")
 _BLANK = re.compile(_HOLE.pattern + "|" + GAP + "+|" + WORD_END)
-
 #: Letters that a gap or a value within a symptom stands for, at most. What is further away has nothing to do with it,
 #: and a line of 64 KiB that repeats a symptom's first half would take minutes.
 MAX_GAP = 500
-
 #: The same for ``……``: lists, such as pip's of all versions of a package. botocore's 2,000 take 16,000 letters.
 LONG_GAP = 20_000
-
 #: Every quote is read as this one: programs, shells and JSON logs differ in them.
 QUOTE = "'"
 #: JSON within JSON has several backslashes before a quote.
 _ESCAPED = re.compile(r"\\+\"")
 _QUOTES = str.maketrans(dict.fromkeys('"`´“”‘’', QUOTE))
 _ANY_QUOTE = r"\\*[\"'`´“”‘’]"
-
 #: Characters that follow a value at the end of a symptom and do not belong to it.
 _BEHIND = ".,;:)]\"'`"
-
 #: Names for texts that do not show which engine printed them.
 ENGINE_WORDS = {"engine": "docker", "Engine": "Docker"}
 
@@ -197,13 +191,10 @@ def _filled(text: str, values: Mapping[str, str], in_title: bool = False) -> str
 
 #: Layers of messages by a program in a container, its driver and its engine.
 IN_RUN = ("host", "engine", "container", "disk", "xla", "training", "framework", "script")
-
 #: Layers of messages by an engine that does not start a container.
 AT_START = ("host", "engine", "start", "container", "disk")
-
 #: Layers of messages by an engine that does not pull an image.
 AT_PULL = ("engine", "disk", "registry")
-
 #: Layers of messages by a build.
 AT_BUILD = ("disk", "build", "start", "registry", "script")
 
@@ -223,7 +214,6 @@ OF_A_BUILD = (
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = os.path.join(_HERE, "catalog")
-
 #: Place of ``catalog.json`` in a checkout, with its compiled modules.
 COMPILED = os.path.join(_HERE, "__pycache__", "catalog.json")
 

@@ -30,12 +30,10 @@ REGISTER_ON_NODE = (
 REGISTER_RUNTIME = "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker"
 
 INSTALL_DOCKER = "curl -fsSL https://get.docker.com | sudo sh"
-
 #: Loads nvidia_uvm and makes the device nodes of the driver.
 CREATE_NODES = "sudo nvidia-modprobe -u -c=0"
 
 BUILD_DRIVER_MODULE = "sudo apt install linux-headers-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia"
-
 #: Ranges of user and group IDs that rootless Podman maps a container's users to.
 #: Source: github.com/containers/podman/blob/main/troubleshooting.md
 ADD_SUBIDS = 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate'
@@ -96,13 +94,10 @@ _CALL = re.compile(
 
 #: Verbs that take each other's words: a target and its options.
 SHARE_WORDS = ("run", "plan", "shell", "build", "tune")
-
 #: Options that may be given several times, each for another thing: the user's own stay.
 _SEVERAL = {"--env", "--env-file", "--secret", "--set", "--ulimit", "--publish", "--device"}
-
 #: Options whose value is NAME=VALUE: one for each name.
 _NAMED = ("--env", "-e", "--set")
-
 #: A comment that names options with values to leave out.
 _OMITTED = re.compile(r"#.*?\bwithout ((?:,? ?--?\w[\w-]*)+)")
 

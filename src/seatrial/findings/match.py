@@ -10,7 +10,6 @@ from seatrial.findings.finding import Finding
 
 #: Colours, cursor movements and titles of a terminal (ECMA-48: CSI and OSC), and their escape as JSON writes it.
 STEERS = re.compile(rb"(?:\x1b|\\u001b|\\x1b|\\033)(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-
 #: Windows' PowerShell redirects output as UTF-16, after one of these marks.
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -28,16 +27,12 @@ def one_byte_letters(line: bytes, beginning: bytes) -> bytes:
 #: Lines kept as evidence of one finding, and characters kept of a line.
 MAX_EVIDENCE = 3
 MAX_CHARACTERS = 300
-
 #: Bytes of a path: Linux's PATH_MAX.
 MAX_PATH = 4096
-
 #: ``plain`` for bytes: the quotes that are one byte.
 _ONE_QUOTE = bytes.maketrans(b'"`', QUOTE.encode() * 2)
-
 #: Letters of a beginning that are looked up; no beginning is shorter.
 _HEAD = 4
-
 #: Letters of a beginning that a line is searched for at first.
 _MOST_LETTERS = 6
 

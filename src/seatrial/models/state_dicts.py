@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from seatrial.train.errors import ModelFileError
 
 SAVE_AGAIN = "torch.save(model.state_dict(), PATH), and export that with --model module:factory"
-
 #: Depth to which nested mappings are searched: Accelerate and DeepSpeed nest twice.
 _DEEPEST = 4
 
@@ -36,7 +35,6 @@ _REBUILD = (
 )
 #: Usual names of the weights in a checkpoint that holds more; others follow in the file's order.
 _USUAL = ("", "model", "state_dict", "model_state_dict", "module", "net", "network", "params")
-
 #: Parts of names that wrappers add. Source: DataParallel and DistributedDataParallel; torch.compile; FSDP and
 #: checkpoint_wrapper (torch/distributed/algorithms/_checkpoint).
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}

@@ -40,7 +40,6 @@ from seatrial.system.text import visible_in
 from seatrial.web.guard import Guarded
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-
 #: Readings between two queries of the engines.
 _TURNS = 10
 
@@ -233,14 +232,11 @@ def _whole(request: Request, name: str) -> int | None:
 
 #: Readings that a page gets at once when it opens: ten minutes at one a second.
 HISTORY = 600
-
 #: Readings of a GPU that the graphs need; of the others only the latest is shown.
 _GRAPHED = ("index", "mig", "name", "uuid", "utilization_pct", "sm_activity_pct", "tensor_activity_pct",
             "dram_activity_pct", "memory_used_bytes", "memory_total_bytes", "temperature_c", "power_w")  # fmt: skip
-
 #: Readings that a page which was busy gets all at once when it is ready again; older ones are lost to it.
 CATCH_UP = 60
-
 #: A comment line keeps proxies from closing a stream in which nothing happens.
 _KEEP_ALIVE_S = 15.0
 

@@ -24,10 +24,8 @@ from seatrial.receipt.values import count, energy_short, percent, rate
 
 #: Most runs of a comparison: one for each colour.
 MOST_RUNS = COLOURS
-
 #: Kinds of dashes of look.css: several lines of one run in one plot.
 _DASHES = 4
-
 #: Noise: a relative difference of two measurements, or half a second of the shorter run; none of reported values.
 _NOISE, _NOISE_S = 0.01, 0.5
 
@@ -35,15 +33,12 @@ Verdict = Literal["better", "worse"]
 _VERDICTS: dict[bool, Verdict] = {True: "better", False: "worse"}
 #: Names of rows of other facts.
 _FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "outcome", "python", "target", "work"}
-
 #: Arguments with such a word in their name change how much work a run has.
 _OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
-
 #: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
 _ARGUMENT = re.compile(
     r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
 )
-
 #: Separator of a target and its arguments; a Compose service's command has none: ``python train.py --lr 0.1``.
 _BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 

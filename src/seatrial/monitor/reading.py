@@ -27,22 +27,16 @@ from seatrial.system.text import as_typed
 
 #: A driver that vanished may come back (a reset, an upgrade): NVML is opened anew this often.
 REOPEN_S = 10.0
-
 #: Read once in COUNTER_INTERVAL_S; a reading shows the last known value.
 _SELDOM = ("energy_j", "ecc_corrected", "ecc_uncorrected")
-
 #: Interval of GPM values for a view that somebody watches.
 GPM_INTERVAL_S = 1.0
-
 #: Marks the processes of a run on the local backend (agent/target.py).
 _RUN_VARIABLE = b"SEATRIAL_RUN_ID="
 
 Read = Callable[[], dict[str, Any]]
-
-
 #: Labels by which a container shows its run.
 _LABELS = (RUN_LABEL, NAME_LABEL)
-
 #: Seconds between queries for unknown IDs: a container of an engine that we cannot query stays unknown.
 _ASK_AGAIN_S = 5.0
 _TIMEOUT_S = 10.0

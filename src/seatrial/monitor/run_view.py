@@ -34,7 +34,6 @@ from seatrial.system.nofollow import open_regular
 _PROGRESS = (("step", figure), ("epoch", figure), ("steps_per_s", rate), ("examples_per_s", rate))
 #: A provisional receipt is valid for this long, or for this many times the time it took: judging reads all evidence.
 PROVISIONAL_S, PROVISIONAL_TIMES = 5.0, 10.0
-
 #: Most that is read of a log at once.
 MAX_PIECE_BYTES = 256 * 1024
 
@@ -173,13 +172,10 @@ def read_log(run: Run, stream: Stream, start: int | None, end: int | None) -> di
 
 #: Runs on one page of the list.
 PAGE = 50
-
 #: A line of a live run is kept for this long.
 _LIVE_S = 1.5
-
 #: Names of the filter → levels of ended runs; live runs are a filter of their own.
 STATUSES = ("running", "good", "warning", "bad", "none")
-
 #: Columns that a list can be sorted by, and whether more comes first.
 SORTS = {"started": True, "name": False, "target": False, "project": False, "seconds": False, "loss": False,
          "accuracy": True, "status": False}  # fmt: skip

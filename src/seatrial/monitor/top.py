@@ -18,7 +18,6 @@ from seatrial.monitor.reading import Read, ReadingLog
 from seatrial.receipt.values import in_words
 
 Runs = Callable[[], Sequence[Mapping[str, Any]]]
-
 #: The first reading has no rates yet: CPU and GPM count between two.
 WARM_UP_S = 1.0
 

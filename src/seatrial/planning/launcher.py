@@ -24,18 +24,14 @@ from seatrial.system.host import Host
 from seatrial.system.project_files import own_table
 
 Launcher = Literal["torchrun", "none"]
-
 #: Ranks that failed or were lost start again this often, where they go on from checkpoints.
 RESTARTS = 3
-
 #: Framework → why several nodes are refused if nothing shows how its scripts join, how they do, and the fix.
 _JOIN = Path(__file__).with_name("join.toml")
 #: torchrun's usual port for a rendezvous. Source: docs.pytorch.org/docs/stable/elastic/run.html.
 PORT = 29400
-
 #: scontrol expands a list by itself, in milliseconds; it contacts no other machine for that.
 SCONTROL_S = 10.0
-
 #: ``--nodes slurm``: hosts and this node's number come from SLURM_JOB_NODELIST and SLURM_NODEID.
 SLURM = ("slurm",)
 

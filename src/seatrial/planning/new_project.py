@@ -23,15 +23,12 @@ from seatrial.system.files import in_the_way
 from seatrial.system.text import as_typed
 
 FILE = "seatrial.toml"
-
 #: Names that a training script usually has, the likeliest first.
 _USUAL = ("train.py", "main.py", "run.py", "finetune.py", "fine_tune.py", "pretrain.py")
 #: Folder of a new project's files, with ``.txt`` behind their names: no tool takes them for files of this project.
 STARTER = "starter"
-
 #: Rows of its data: enough for a network of a thousand weights, and read in a moment.
 POINTS = 600
-
 #: A name that fits a run, a Compose project and an image.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 

@@ -36,10 +36,8 @@ from seatrial.system.text import as_typed
 _MOST_PATHS = 3
 #: NVIDIA's device classes. Source: github.com/kubernetes-sigs/dra-driver-nvidia-gpu v25, deployments/helm.
 GPU_CLASS, MIG_CLASS = "gpu.nvidia.com", "mig.nvidia.com"
-
 #: Prefix of a MIG slice's resource, before its profile. Source: NVIDIA/k8s-device-plugin, docs on mig.strategy mixed.
 MIG_RESOURCE = "nvidia.com/mig-"
-
 #: Labels of NVIDIA's GPU feature discovery: of 0.17 and later, and of those before.
 #: Source: github.com/NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery/README.md.
 _PRODUCT, _MAJOR, _MINOR = "nvidia.com/gpu.product", "nvidia.com/gpu.compute.major", "nvidia.com/gpu.compute.minor"

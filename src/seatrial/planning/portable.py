@@ -24,7 +24,6 @@ from seatrial.system.text import as_typed
 _OURS = "/seatrial/"
 
 FOLDER = ".devcontainer"
-
 #: Editors put their server into the HOME of a user that has one; it takes the number of the user who opens it.
 _USER = "dev"
 _USER_LINES = f"""

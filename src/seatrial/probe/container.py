@@ -9,13 +9,10 @@ from seatrial.probe.processes import TICKS_PER_S, Tree
 
 #: v1 writes "no limit" as the largest page-aligned 64-bit number; nothing real is above this.
 _NO_LIMIT_BYTES = 1 << 62
-
-
 #: More than any of the files has; the kernel gives cgroup.procs of thousands of processes in one go too.
 _MOST_BYTES = 1 << 20
 #: Read at most this often: rates over less are noise, and the files cost more than a GPU's counters.
 INTERVAL_S = 0.9
-
 #: Limits seldom change (``docker update``).
 LIMITS_INTERVAL_S = 30.0
 

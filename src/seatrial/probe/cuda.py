@@ -14,7 +14,6 @@ import uuid
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 LIBRARY = "libcuda.so.1"
-
 #: Threads of the one block that is launched; each writes one 32-bit word.
 _THREADS = 256
 

@@ -17,7 +17,6 @@ from seatrial.probe.processes import file_bytes
 MAGIC = b"glibc-ld.so.cache1.1"
 HEADER = struct.Struct("=20sIIB3xI12x")
 ENTRY = struct.Struct("=iIIIQ")
-
 #: Entry flags: low byte, kind of library; next byte, its ABI. Source: the same file, FLAG_ELF_LIBC6 and
 #: FLAG_X8664_LIB64, FLAG_AARCH64_LIB64.
 FLAG_ELF_LIBC6 = 0x0003
@@ -47,12 +46,10 @@ FOLDERS = (
 )  # fmt: skip
 WSL_FOLDER = "/usr/lib/wsl/lib"
 BINARY_FOLDERS = ("/usr/local/nvidia/bin", "/usr/bin", "/usr/local/bin", "/opt/bin", "/run/current-system/sw/bin")
-
 #: A folder whose shared objects all match holds the driver alone, so it can be mounted whole.
 DRIVER_LIBRARY = re.compile(r"^lib(nvidia|cuda[.]|cudadebugger|nvcuvid|nvoptix|vdpau_nvidia|[A-Za-z0-9_]+_nvidia)")
 
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-
 #: Nodes without which NVML finds nothing (nvidiactl) and cuInit returns 999 (nvidia-uvm). Measured on an H200, driver
 #: 580.159.04, 2026-11-20.
 REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")

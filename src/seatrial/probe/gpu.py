@@ -16,12 +16,10 @@ GPM_METRICS = {
 
 #: NVML refuses to compare samples that are closer (nvml.h, nvmlGpmMetricsGet).
 _MIN_INTERVAL_S = 0.11
-
 #: A clock that ticks once an interval is a little early half of the time.
 _TOLERANCE = 0.9
 
 _EVENT_XID = 8  # nvml.h: nvmlEventTypeXidCriticalError
-
 #: Most events taken at once; a GPU in trouble repeats itself.
 _MAX_AT_ONCE = 64
 #: NVML's clock event reasons that hold a GPU back; idling (bit 0) does not. Source: nvml.h, nvmlClocksEventReasons.

@@ -27,7 +27,6 @@ library = "libnvidia-ml.so.1"
 #: nvmlDeviceGetGpuFabricInfo's states. Source: nvml.h, NVML_GPU_FABRIC_STATE_*.
 FABRIC_STATES = ("not supported", "not started", "in progress", "completed")
 FABRIC_COMPLETED = 3
-
 #: Source: nvml.h, nvmlComputeMode_t.
 COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 

@@ -8,7 +8,6 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Set
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _GPU_NODE = re.compile(r"/dev/nvidia(\d+)$")
-
 #: File descriptors on /dev/nvidiaN above which a process has a CUDA context there.
 #: Measured on an H200, driver 580.159.04: NVML alone opens 3, cuInit makes it 7, a context 23.
 _CONTEXT_DESCRIPTORS = 8

@@ -9,10 +9,8 @@ from seatrial.probe.container import ContainerUsage
 from seatrial.probe.gpu import Gpu, XidWatch
 
 T = TypeVar("T")
-
 #: Reading energy and ECC takes 5.8 ms of CPU (measured on an H200, driver 580.159.04: benchmarks/sample_cost.py).
 COUNTER_INTERVAL_S = 30.0
-
 #: Comparing GPM samples takes 2.1 to 2.8 ms of CPU there, however many metrics; the other samples take 0.2 ms.
 GPM_INTERVAL_S = 5.0
 

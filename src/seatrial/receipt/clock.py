@@ -19,13 +19,11 @@ from seatrial.receipt.values import grouped, items, number, whole
 #: A longer gap between two lines of the agent is a sleeping machine or a clock that was set, not run time: the
 #: agent writes a sample every second, or every minute at the slowest.
 MAX_GAP_S = 600.0
-
 #: Threads and processes take the time before they write: lines this much out of order do not count as a jump.
 MAX_DISORDER_S = 2.0
 
 _HOST = "host"
 Event = Mapping[str, Any]
-
 #: A node and the number of its agent's start.
 Origin = tuple[float | None, int]
 _THE_HOST: Origin = (None, -1)

@@ -19,11 +19,9 @@ from seatrial.receipt.sections.gpu_contract import unused_gpus
 from seatrial.receipt.values import clean, count, quote, signal_name
 
 Explain = Callable[[RunEvidence], str | None]
-
 #: Exit codes of a container whose agent never ran: no such program, or none that could be started. Source: the
 #: kubelet's ContainerCannotRun and StartError.
 _NEVER_RAN = (125, 126, 127, 128)
-
 #: A target without output for this long, and for this share of its time, may hang. Our choice.
 SILENT_S, SILENT_SHARE = 10.0, 0.25
 

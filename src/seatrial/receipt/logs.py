@@ -20,21 +20,16 @@ from seatrial.system.nofollow import open_regular
 
 #: The agent's names for the two streams, in the run folder.
 STREAMS = ("stderr.log", "stdout.log")
-
 #: Index of the logs: ``<unix time> <1|2> <bytes>`` for each chunk of stdout (1) and stderr (2), in order.
 INDEX = "output.idx"
 
 _CHUNK = re.compile(r"(\d{1,12}(?:\.\d{1,9})?) ([12]) (\d{1,15})")
-
 #: Bytes read from the end of a log for the last traceback: torch's longest are some 20 kB a rank.
 TAIL_BYTES = 256 * 1024
-
 #: A progress bar writes megabytes without a line end; longer lines are read in pieces.
 MAX_LINE_BYTES = 64 * 1024
-
 #: Lines kept of the beginning and the end of a stream, where a script reports why it leaves.
 FEW_LINES = 3
-
 #: Kept of a log's end: lines of each stream (a screen), of a traceback (deeper frames are the framework's), and
 #: letters of a line.
 MAX_LINES, MAX_FRAMES, MAX_LETTERS = 40, 60, 400
@@ -53,7 +48,6 @@ _ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):[^=]*?rank +: (
 _GOES_ON = re.compile(
     r"Exception (ignored )?in\b|Error in atexit\._run_exitfuncs|--- Logging error ---|(task|future|handle): <"
 )
-
 #: A program that goes on for longer after an exception has other last words; buffered output at its end takes less.
 _SOON_S = 2.0
 #: A launcher raises these because a child failed; they do not explain why the child did.

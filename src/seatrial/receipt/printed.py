@@ -21,12 +21,10 @@ from seatrial.system.project_files import own_table
 
 #: Bounds of the work: characters of one state of a line, of the words before a number, and numbers of one state.
 _MOST_LETTERS, _MOST_NAME, _MOST_NUMBERS = 4000, 60, 100
-
 #: Lines that differ in their numbers alone have one shape, and are read by the words of the first.
 _MOST_SHAPES = 1000
 
 _RE = SimpleNamespace()
-
 #: ``about 3 min left``, ``eta: 0:01:23``, ``remaining: 12 s``.
 _LEFT = re.compile(r"\beta\b|\d \w+ left\b|\bremaining\b", re.IGNORECASE)
 _WORDS: dict[str, frozenset[str]] = {}

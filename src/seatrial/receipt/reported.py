@@ -12,19 +12,14 @@ from typing import Any, Literal
 from seatrial.receipt.values import clean, number, text
 
 Point = tuple[float, float]
-
 #: Keys of positions, and of counts that throughput is made of: not plotted.
 POSITION_KEYS = frozenset({"t", "step", "epoch", "images", "rank", "node", "_seq"})
-
 #: Series kept; a script that makes up names for ever must not make the receipt grow for ever.
 MAX_SERIES = 32
-
 #: Points kept of a series: more than the pixels a plot has for them (a plot is some 340 CSS pixels wide).
 MAX_POINTS = 400
-
 #: Prefixes by which a metric's plain name is found: data that was not trained on comes first.
 PHASES = ("", "test_", "val_", "valid_", "validation_", "eval_", "train_")
-
 #: The same for the one loss and the one accuracy that are shown first.
 _HEADLINE_PHASES = ("val_", "valid_", "test_", "eval_", "", "end_", "train_")
 _LOSSES = ("loss", "step_loss", "nll", "rmse", "mse", "mae", "perplexity", "ppl", "error")

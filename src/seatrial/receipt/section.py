@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
 Verdict = Literal["pass", "fail", "not judged"]
-
 #: Effect of a verdict: a criterion that is only a default is missed with a warning.
 Weight = Literal["pass", "fail", "warning", "not judged"]
-
 #: ID of the plot of where the steps' time went, in shares that add up.
 STEPS_PLOT = "steps"
 #: Text of a line in a legend: its kind (``mean``), and the value.

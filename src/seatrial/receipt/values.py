@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
-
 #: Longest text copied from a run into its receipt; a line of a log can be megabytes.
 MAX_TEXT = 2000
-
 #: Largest measurement, so that sums of such numbers stay finite.
 MAX_NUMBER = 1e100
-
 #: Terminal escape sequences (CSI and OSC, ECMA-48 sections 5.4 and 8.3.89).
 _ESCAPES = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"
 #: Characters that turn the direction of writing (Unicode Standard Annex 9, section 2).

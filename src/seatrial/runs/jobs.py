@@ -25,10 +25,8 @@ from seatrial.system.text import as_typed, from_here
 
 #: Format → suffix of its files. Source: FORMATS in export/formats.py; a test compares.
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}
-
 #: Settings of a job that does not train: one process on one machine, from the beginning.
 _ALONE: dict[str, Any] = {"nodes": 1, "hosts": (), "launcher": "none", "resume": None}
-
 #: The folder of exported models, below the project.
 FOLDER = "exports"
 
@@ -190,10 +188,8 @@ def _weights(file: Path, top: Path) -> Weights:
 
 
 READY_PATH = "/v2/health/ready"
-
 #: Between two requests to a server that is loading its model, and for one answer.
 _INTERVAL_S, _ANSWER_S = 0.2, 2.0
-
 #: Most ports tried for a free one to name in place of a taken one.
 _LOOKED_AT = 20
 

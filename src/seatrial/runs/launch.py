@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 
 #: Folder in the user's state folder with an archive of each version of the agent, and the Python that runs it.
 AGENT = "agent"
-
 #: Sockets of engines.
 _ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containerd/containerd.sock")
-
 #: Makes a context manager that yields a callback for the lines of a build or a pull.
 Building = Callable[[], AbstractContextManager[Echo]]
 

@@ -37,7 +37,6 @@ from seatrial.system.text import as_typed
 
 #: Moves the folder, e.g. for tests or for machines that share no /var/lock.
 FOLDER_VARIABLE = "SEATRIAL_LEASES"
-
 #: Every user may put a file into the folder. Its content becomes part of paths and sentences.
 _MOST_BYTES = 64 * 1024
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"

@@ -25,7 +25,6 @@ from seatrial.system.files import status_of
 
 #: The end of events.jsonl that is read: a minute of samples of 8 GPUs and a step line each 50 ms is below this.
 TAIL_BYTES = 512 * 1024
-
 #: Seconds of the past that the live diagnosis reads.
 LOOK_BACK_S = 60.0
 
@@ -33,18 +32,14 @@ _NOT_NUMBERS = frozenset({"t", "step", "epoch", "rank", "images", "flops", "data
 #: Numbers shown of the last step line.
 _MAX_NUMBERS = 3
 _MAX_NAME = 100
-
 #: The year 2286: a later time is not valid.
 _LATEST_S = 1e10
 #: Seconds that a rate is the mean of. The hook writes a line a second, or at each step that takes longer.
 _WINDOW_S = 10.0
-
 #: A line is valid for so long, or so many times the gap of the last two; then the run evaluates, saves or hangs.
 _GOOD_FOR_S, _GOOD_FOR_LINES = 5.0, 3.0
-
 #: Interval between reads of the evidence, and the bytes that its speed is read from.
 _READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
-
 #: Looks at a script that prints without end are this many times the length of the last one apart.
 _LOOKS_SHARE = 20
 

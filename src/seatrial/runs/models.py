@@ -22,24 +22,18 @@ if TYPE_CHECKING:
     from seatrial.receipt.model import Receipt
 
 _MOST_FILES = 200_000
-
 #: File times are of a coarse clock, and a run's receipt is written a moment after its target has ended.
 _SLACK_S = 2.0
-
 #: Models of Keras. Source: keras.saving.
 _KERAS = (".keras", ".h5", ".hdf5")
 _FACTORY = "--model names the function that makes it: net:make_model stands for make_model() in net.py"
-
 #: Recipe → the weights that it saves, below the models folder.
 WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
-
 #: Files that hold their network.
 PROGRAMS = (".pt2", ".onnx")
-
 #: Inputs and outputs that recipes keep next to a model's weights. Source: train/saving/examples.py.
 _BESIDE = ".examples.safetensors"
 _PICKLES = (".pkl", ".pickle", ".joblib")
-
 #: Suffixes of files that torch.save writes. ``model_best.pth.tar`` is usual, too.
 _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
 #: A safetensors file is 8 bytes with the header's length, the header in JSON, and the tensors. Source: its format page.
@@ -81,7 +75,6 @@ EXPORT = Verb(
 SERVE = Verb(
     "serve", "seatrial serve last", "served", (".pt2", ".onnx", ".safetensors"), (), (PROGRAMS, (".safetensors",))
 )
-
 #: Ends of the names of models' files, whether or not a command reads them; other words name runs.
 FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_KERAS)))
 

@@ -24,13 +24,10 @@ from seatrial.system.records import Folder
 
 #: Files of a record: the request, until it is done, and the message.
 REQUEST, MESSAGE = "notify.json", "notify-message.json"
-
 #: File of a record with a line for each command and its result.
 NOTES = "notified.txt"
-
 #: Lines of them that are shown; a job has a handful of commands.
 _MOST_NOTES = 100
-
 #: A command may upload a model; one that hangs must end.
 COMMAND_TIMEOUT_S = 600.0
 

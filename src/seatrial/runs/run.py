@@ -42,25 +42,18 @@ if TYPE_CHECKING:
     from seatrial.job.plan import Plan
 
 T = TypeVar("T")
-
 #: Folder of a project for the files of its containers and for those that people read.
 PLACE_FOLDER = (".seatrial", "runs")
-
 #: The keys of listings, so that thousands of receipts need not be parsed.
 SUMMARY = "summary.json"
-
 #: Receipts in the project, for people; the record has them first.
 COPIED = ("receipt.html", "receipt.md", "receipt.json")
-
 #: Entries of the record that the project links to.
 LINKED = ("stdout.log", "stderr.log", "events.jsonl", "home")
-
 #: HOME of the container, which alone writes there.
 HOME = "home"
-
 #: Records that come before the plan.
 _CLAIM = ("launcher.json", "name", HOME)
-
 #: A receipt's page that is copied.
 _MOST_PAGE_BYTES = 32 << 20
 
@@ -262,10 +255,8 @@ def run_name(run: Run) -> str | None:
 # matching seal: only the seal's own digest, kept elsewhere, reveals that.
 
 SEAL = "seal.json"
-
 #: Name → size, and digest but of the largest files.
 Entries = dict[str, tuple[int, Any]]
-
 #: Files written after the judgement, by processes that announce the end or have followed it. Locks are empty.
 LATER = frozenset({"notify.json", "notify-message.json", "notify.log", "notified.txt", "recorder.log"})
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # what a run with a receipt does not need is imported where i
 
 #: Bytes read of a live run's events: the start of its target is among the first.
 _FIRST_BYTES = 1 << 20
-
 #: Keys that a line shares with the summary that it is made from.
 _SHARED = ("name", "target", "backend", "gpus", "outcome", "exit_code", "seconds", "headline", "engine", "metrics")
 

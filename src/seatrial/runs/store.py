@@ -26,13 +26,10 @@ from seatrial.system.text import as_typed, from_here, nearest
 
 #: Locked while a run or a group claims its name.
 CLAIMS = ".claims.lock"
-
 #: Letters of an ID: none that look like digits, and no vowels that make words.
 _ID_ALPHABET = "bcdfghjkmnpqrstvwxz23456789"
-
 #: Letters of an ID that hold the time when its run began.
 _STAMP = len("20261120-231501")
-
 #: A run ID; folders of other names are not runs.
 _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 

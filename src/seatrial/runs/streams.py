@@ -32,15 +32,12 @@ if TYPE_CHECKING:  # those who only read output import no models
 Stream = Literal["stdout", "stderr"]
 
 _STREAMS: dict[bytes, Stream] = {b"1": "stdout", b"2": "stderr"}
-
 #: Most digits of a chunk's size.
 _MOST_DIGITS = 16
-
 #: Bytes read at once of a log; a run may have printed gigabytes.
 _CHUNK_BYTES = 1 << 20
 #: Interval between looks at the logs while somebody types: a later echo feels late.
 TYPING_INTERVAL_S = 0.02
-
 #: Interval between checks of the window's size, and of the run's end.
 _LOOK_S = 0.1
 

@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from seatrial.receipt.sections.what_ran import TrackerPage
 
 URI = "MLFLOW_TRACKING_URI"
-
 #: A JSON object of tags for each run that MLflow's client begins. Source: mlflow/environment_variables.py.
 CONTEXT = "MLFLOW_RUN_CONTEXT"
 RUN_TAG = "seatrial.run"
-
 #: Login of MLflow's client, from its environment.
 _LOGIN = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 

@@ -33,15 +33,12 @@ from seatrial.system.command import own_program, spawn_detached
 from seatrial.system.host import Host
 
 Write = Callable[[Stream, bytes], None]
-
 #: Intervals of looks at the logs, which cost two stat calls, and at the engine, which cost 20 ms of CPU.
 LOG_INTERVAL_S = 0.1
 FIRST_INTERVAL_S = 0.02
 STATE_INTERVAL_S = 1.0
-
 #: Judges a run (status.py imports it); loaded once the run lives, since an upgrade must not mix two versions here.
 _JUDGES = "seatrial.runs.ending"
-
 #: Bytes read of the last lines, which an ended agent wrote, and the host after it.
 _LAST_LINES_BYTES = 4096
 #: The agent's last line shows the end at once; the engine is queried for runs whose agent was killed.
@@ -51,8 +48,6 @@ RECORDER_LOG_INTERVAL_S = 1.0
 _FINDING = events.mark(events.Found)
 #: Interval between looks at the GPUs. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
 LOOK_S = 1.0
-
-
 #: Names of other processes that are kept for each GPU.
 _MOST_NAMES = 3
 

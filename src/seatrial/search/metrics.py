@@ -23,18 +23,14 @@ from seatrial.system.text import nearest
 
 #: Bytes that are read at once: a script may report without end.
 _MOST_BYTES = 4 << 20
-
 #: Bytes that are kept of an unfinished line of output; a longer one has no metric.
 _MOST_LINE_BYTES = 64 * 1024
 
 _LINE_END = re.compile(rb"[\r\n]")
-
 #: Consecutive failures before any success after which the search gives up.
 MOST_FAILURES = 5
-
 #: Trials with other settings and the same numbers before the search takes it that the script ignores them.
 MOST_EQUAL = 5
-
 #: Numbers of a script that differ between equal trainings.
 _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time", "elapsed", "memory")
 

@@ -40,10 +40,8 @@ from seatrial.system.records import MAX_OUTPUT_BYTES
 
 #: Ray itself tries to connect for 80 seconds.
 _CONNECT_S = 5.0
-
 #: Time for a node's first worker, its imports, and its container engine's answer.
 _CHECK_S = 120.0
-
 #: Parts of a project that no trial needs on another machine, as in .gitignore.
 _NOT_SENT = (".git", ".seatrial", ".venv", "venv", "__pycache__", "node_modules")
 

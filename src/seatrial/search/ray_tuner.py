@@ -33,10 +33,8 @@ from seatrial.system.command import dialogue
 
 #: Interval between updates of the terminal's line, and between a worker's checks whether its trial is to end.
 _LOOK_S = 0.2
-
 #: Longest duration of a step: Ray can stop a trial only between two steps.
 _STEP_S = 1.0
-
 #: Variables that Ray sets in its workers and that a run must not inherit.
 _RAY_VARIABLES = ("RAY_", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT", "PYTHONUNBUFFERED")
 

@@ -17,10 +17,8 @@ from seatrial.system.text import shown
 
 #: A grid of more is a search, which has better tools; --trials allows more.
 MAX_GRID = 200
-
 #: Trials at once; each has a thread that follows it.
 MAX_PARALLEL = 256
-
 #: Behind --search and --prune; Optuna has the samplers and pruners.
 SEARCHES, PRUNERS = ("grid", "random", "tpe"), ("asha", "median")
 

@@ -24,10 +24,8 @@ from seatrial.system import nofollow
 from seatrial.system.names import Names
 
 PAGE, RESULTS = "index.html", "results.json"
-
 #: Metrics shown at most: a script may report dozens.
 MAX_METRICS = 8
-
 #: While the search goes on the page is written anew at most this often.
 _EVERY_S = 10.0
 

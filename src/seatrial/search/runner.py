@@ -33,16 +33,12 @@ from seatrial.system.command import remembering
 
 #: Interval between a waiting trial's looks for a GPU.
 _GPU_INTERVAL_S = 1.0
-
 #: Interval between updates of the terminal's line.
 _LOOK_S = 0.2
-
 #: Ctrl-C reaches the engine's program that builds or pulls as well, and its failure may be here before the signal is.
 _INTERRUPT_S = 0.5
-
 #: GPUs are chosen, and an image is built, by one at a time.
 _STARTING = threading.Lock()
-
 #: The driver frees a killed process's memory within this time.
 _LEFT_S = 10.0
 _LEFT_INTERVAL_S = 0.25

@@ -35,10 +35,8 @@ from seatrial.system.records import MAX_OUTPUT_BYTES
 from seatrial.system.text import nearest
 
 Note = Callable[[str], None]
-
 #: Maximum number of threads that follow runs; more gain nothing.
 _MOST_AT_ONCE = 64
-
 #: Folder in a project with the pages of studies.
 PLACE_FOLDER = (".seatrial", "sweeps")
 

@@ -30,21 +30,16 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 FILE = "study.journal"
-
 #: The best 1/REDUCTION of the trials at a rung continue. Source: Li et al., "A System for Massively Parallel
 #: Hyperparameter Tuning" (2020), which uses 4; Optuna's default, too.
 REDUCTION = 4
-
 #: Reports before the first judgement. After one the settings that end best are often not ahead: on digits, judged then,
 #: the grid's best setting was pruned in nine of ten searches; after two, in one (docs/search.md, 2026-11-22).
 FIRST_RUNG = 2
-
 #: Trials that the median is of, at least; Optuna's default.
 MEDIAN_OF = 5
-
 #: Settings that a sampler names again although they were tried, before the search counts as used up.
 _MOST_REPEATS = 100
-
 #: done: all was tried. stopped, failed: it can go on; a problem ended the failed one.
 Standing = Literal["done", "running", "stopped", "failed"]
 

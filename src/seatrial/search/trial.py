@@ -135,13 +135,10 @@ _FLAG_MAKERS = {
 
 #: Scripts whose globals are set by ``--name=value``, as nanoGPT's.
 _CONFIGURATOR = "configurator.py"
-
 #: Import of absl, whose boolean flags take the value in the same word only.
 _ABSL = r"(?:import|from)\s+absl\b"
-
 #: Scripts that take ``model.width=64``: of Hydra, and OmegaConf's from_cli.
 _OVERRIDES = r"(?:import|from)\s+hydra\b|\bfrom_cli\("
-
 #: An option that takes no value. Source: argparse's actions, click's is_flag.
 _SWITCH = re.compile(r"action\s*=\s*[\"']store_(?:true|false)|\bis_flag\s*=\s*True|(BooleanOptionalAction)")
 _NEXT_OPTION = re.compile(r"\b(?:add_argument|option)\(")

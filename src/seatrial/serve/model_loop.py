@@ -24,7 +24,6 @@ _READ_BYTES = 1 << 20
 _SHOWN_FAILURES = 5
 #: Time in which a failed batch is tried again in parts: everybody else waits meanwhile.
 _RETRY_S = 2.0
-
 #: A row as (front, its number there).
 Key = tuple[int, int]
 

@@ -34,7 +34,6 @@ _LAST_WORDS_S = 0.5
 _LAST_BATCH_S = 2.0
 #: Between two lines of $SEATRIAL_EVENTS.
 _REPORT_EVERY_S = 2.0
-
 #: The model that options name, loaded.
 Open = Callable[[Options], ServedModel]
 

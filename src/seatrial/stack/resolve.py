@@ -17,7 +17,6 @@ from seatrial.stack.rules import Candidate, Constraints, Violation, code_for, ha
 #: Pythons to choose from if nothing fixes one, best first. 3.11 comes first: every framework of the last three years
 #: has wheels for it (tables/*.json), and of the official slim images that have it newest its image is the smallest.
 PYTHONS = ("3.11", "3.12", "3.10", "3.13", "3.14", "3.9", "3.8")
-
 #: Python → four months after its release, when most packages had wheels for it. Source: peps.python.org, PEPs 569, 596,
 #: 619, 664, 693, 719 and 745.
 PYTHON_SINCE = {"3.8": "2020-02-14", "3.9": "2021-02-05", "3.10": "2022-02-04", "3.11": "2023-02-24"}

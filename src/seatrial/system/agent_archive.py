@@ -44,7 +44,6 @@ _FILES = ("__init__.py", "frames.py")
 _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\n"
 
 _CATALOG = "seatrial/findings/catalog.json"
-
 #: The archive for pods: an archive within, as one xz stream, without files that pods never run: a third of the size.
 _WITHIN = "agent.xz"
 _UNPACK = resources.files("seatrial.system").joinpath("unpack.py.txt").read_text("utf-8") + _MAIN

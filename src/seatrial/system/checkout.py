@@ -21,13 +21,10 @@ from seatrial.system.nofollow import NO_RESULTS, files_below
 from seatrial.system.records import Folder
 
 _TIMEOUT_S = 10.0
-
 #: Most files of a checkout that are looked at before git is, and most bytes of a file that names a folder.
 _MOST_FILES, _MOST_BYTES = 20_000, 10_000
-
 #: Hooks of the system and the user stay off, too: they would run in a folder that is not theirs.
 _QUIET = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
-
 #: Code, and lists of packages: what dates a project.
 _CODE = ("*.py", "*.ipynb", "*requirements*.txt", "setup.cfg", "pyproject.toml", "Pipfile", "environment*.y*ml")
 

@@ -25,13 +25,11 @@ from seatrial.probe.container import Cgroup, MachineSampler
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"
-
 #: Secrets that their own programs leave on a machine: ``wandb login``, ``hf auth login``.
 WANDB_KEY, HUB_TOKEN = LOGINS = ("WANDB_API_KEY", "HF_TOKEN")
 #: ``terminal``: someone who types, in the foreground. ``pipe``: a pipe or socket. ``file``: a regular file.
 #: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
 InputKind = Literal["terminal", "pipe", "file", "nothing"]
-
 #: Size of a terminal that reports none (a serial line, some CI's).
 _COLUMNS, _LINES = 80, 24
 

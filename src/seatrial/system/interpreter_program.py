@@ -38,13 +38,11 @@ LIBRARIES = (
 #: Places in the image where the loader and the C library look for code and settings → names of the same length in the
 #: kernel's own file system, where none of them can be.
 ELSEWHERE = ((b"/etc/ld.so", b"/sys/ld.so"), (b"/usr/lib", b"/sys/lib"), (b"\0/lib", b"\0/sys"))
-
 #: A statement, or a line of prose that looks like one, which costs a few more modules.
 IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?import[ \t]+(\([^)]*\)|[^\n;#]+)", re.MULTILINE)
 
 PT_LOAD, PT_DYNAMIC, DT_STRTAB, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 2, 5, 14, 15, 29  # Source: elf.h
 DT_IGNORED = 0x6FFFF000  # in the range of an operating system's own tags, and none of Linux's
-
 #: A .pyc that is never compared with its source. Source: PEP 552.
 PYC = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
 

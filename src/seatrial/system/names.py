@@ -31,16 +31,12 @@ SECRET_TEXT = re.compile(
 _URL_USER = re.compile(r"(?<=ssh://)[^/\s:@]+(?=@)")
 
 REDACTED, USER, HOST = "<redacted>", "USER", "HOST"
-
 #: A shorter value stands in many words by chance, as does a name of two letters.
 _SECRET_LENGTH, _NAME_LENGTH = 6, 3
-
 #: Folders whose members are called as users are.
 _HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt", "nfs", "srv", "work")
-
 #: A home, ``/home/me`` or ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody.
 _HOME = re.compile(r"/(root|.*/.*)", re.DOTALL)
-
 #: Prefixes whose value is a user: ``owner=alice``, or a key of JSON.
 _OWNERS = ("login", "owner", "user", "username")
 

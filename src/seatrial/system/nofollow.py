@@ -22,10 +22,8 @@ from seatrial.system.text import as_typed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-
 #: Most entries read when sizes are added up; a container can make any number.
 MOST_ENTRIES = 200_000
-
 #: Folders of a project that hold no result of a run: environments and caches.
 NO_RESULTS = frozenset({"__pycache__", "node_modules", "site-packages", "venv", "env"})
 

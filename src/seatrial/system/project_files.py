@@ -185,7 +185,6 @@ def _open(path: Path, inside: Path | None) -> int:
 
 #: tomllib takes about 1 s for one megabyte (3.11, one core of 2025), and so does libyaml; PyYAML's own takes 10 s.
 MAX_PARSED_BYTES = 1_000_000
-
 #: Parts of a dotted key; the parser's time grows with their square.
 _MOST_PARTS = 32
 _PART = r"""(?:(?<![\w-])[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*"""
@@ -290,7 +289,6 @@ def filled_in(path: Path, key: str, values: Mapping[str, object]) -> dict[str, A
 
 #: A spec or a kubeconfig has six levels.
 _MOST_LEVELS = 50
-
 #: Values with each alias in place; a manifest of a hundred pods has 10,000.
 _MOST_VALUES = 200_000
 

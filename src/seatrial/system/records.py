@@ -29,27 +29,21 @@ from seatrial.system.nofollow import open_regular, require_regular
 from seatrial.system.text import as_typed
 
 T = TypeVar("T")
-
 #: Far above any record except a plan.
 MAX_BYTES = 1 << 20
-
 #: Far above the output of tools whose last lines are read.
 MAX_OUTPUT_BYTES = 64 << 20
-
 #: Largest file that a digest is made of: a second.
 MAX_MEASURED_BYTES = 512 << 20
-
 #: Raised for a record that is missing, planted, cut off or of another version: readers see none.
 NO_RECORD = (OSError, UntrustedPathError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
              RecursionError)  # fmt: skip
-
 #: Largest time, size or measurement of a record.
 _MAX_NUMBER, _MAX_INTEGER = 1e100, 1 << 63
 
 _hints = cache(get_type_hints)
 
 _TRUST = "trust.json"
-
 #: Limit on the permissions kept, the newest first; each takes about 200 bytes.
 MAX_ENTRIES = 2000
 _MAX_TRUST_BYTES = 4 << 20

@@ -13,7 +13,6 @@ from seatrial.system.newer_syntax import in_old_syntax
 #: Code has one in seven bytes, so this is 280,000 bytes of it; of base64 one byte in thirty counts.
 MOST_MARKS = 40_000
 MAX_BYTES = 1_000_000
-
 #: A chain of 200 names and dots: the parser's time for one in an import grows with the square (3.11).
 _CHAIN = re.compile(rb"(?:(?<!\w)\w+[ \t\\\r\n]*\.[ \t\\\r\n]*){200}")
 
@@ -32,7 +31,6 @@ _MAGIC = re.compile(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
 _MOST_CHARACTERS = 500
 #: The parser's message for 0777.
 _OCTAL = "leading zeros in decimal integer literals are not permitted"
-
 #: Python 3.14 reads ``except IOError, e:`` as a tuple of two (PEP 758). Nobody names a class by a small letter.
 _EXCEPT = re.compile(rb"^[ \t]*except[ \t]+(?:[\w.]+|\([^)]*\))[ \t]*,[ \t]*[a-z_]\w*[ \t]*:", re.MULTILINE)
 

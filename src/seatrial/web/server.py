@@ -22,10 +22,8 @@ from seatrial.system.address import cannot_listen
 
 #: Time for a request's head, however the bytes trickle in.
 PATIENCE_S = 10.0
-
 #: Connections at a time. With one more, the client with most of them loses its oldest idle one, or else its oldest.
 MOST_CLIENTS = 256
-
 #: A client that does not read its last bytes does not delay the end.
 _SHUTDOWN_S = 1
 

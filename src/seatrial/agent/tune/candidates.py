@@ -13,26 +13,19 @@ from seatrial.common.tunables import BUNDLED, GROUPS
 _NOT_OF_STEPS = ("evaluation", "checkpoint")
 #: Joins the names of changes that are tried in one trial.
 BESIDE = "+"
-
 #: Trials that each change needs alone: one, and a second one where it is close.
 _TRIALS_EACH = 2.5
-
 #: Below this share of the step a thing is not worth a trial: its gain would be lost in noise.
 _LEAST_SHARE = 0.03
-
 #: Optimizers that take fused=True. Source: torch/optim (2.13): adagrad, adam, adamw, sgd.
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-
 #: Most workers that are tried for one rank, however many the machine has.
 _MOST_WORKERS = 16
-
 #: Below this share of a step few workers are tried first: many take time from the thread that trains. A trial of
 #: another change that waits this long for data could not show its gain.
 _MUCH_DATA = 0.25
-
 #: Passes of fewer batches start their workers so often that it matters.
 _SHORT_PASS = 400
-
 #: Above this share of marks without work for it the GPU waits for the script's Python.
 _LAUNCH_BOUND = 0.5
 

@@ -24,19 +24,14 @@ from seatrial.probe.container import Cgroup
 _COMPILE_SHARE, _COMPILES_S = 0.25, 20.0
 
 EXIT_CANNOT = 1
-
 #: Verdicts of changes that another bottleneck may have kept from being faster.
 NOT_FASTER = ("slower", "no-faster", "unclear")
-
 #: The first trial may take this share of the budget: more would not be tuning.
 _FIRST_SHARE = 0.6
-
 #: A change that makes steps this much faster may move the limit: changes that gained nothing before get another trial.
 _MOVES_THE_BOUND = 1.3
-
 #: Keys that are not tried again once they were refused.
 _ONE_KEY = ("precision", "tf32", "channels_last", "cudnn_benchmark", "fused_optimizer")
-
 #: Trials after which their reference is measured again: machines drift, and pairs need neighbours.
 _REFERENCE_EVERY = 3
 

@@ -11,10 +11,8 @@ from seatrial.agent.tune.record import TuneRow
 
 #: A step up is at most this many times the largest batch that was seen: lines bend where cuDNN chooses other kernels.
 _MOST_GROWTH = 4.0
-
 #: Share of the free memory that the allocator can use; the rest is lost to gaps.
 _USABLE = 0.97
-
 #: The end is known well enough when the smallest batch that failed is at most this many times the largest that fitted.
 _CLOSE = 1.07
 

@@ -11,22 +11,16 @@ from seatrial.common.tunables import NEUTRAL
 
 #: Most pairs of trials for a change, and pairs that compare the result with the original at the end. Fixed before.
 PAIRS, LAST_PAIRS = 4, 2
-
 #: Ratio of speeds below which a change is not worth its line, however steady the trials are.
 WORTH = 1.03
-
 #: Ratio up to which a change gets a second pair before it is kept. One whose interval ends below is "no faster".
 SURE = 1.10
-
 #: A change gets further pairs while its interval reaches this ratio.
 _ANYTHING = 1.25
-
 #: Losses are compared by their mean over this many steps, as one batch differs from the next by more than two seeds do.
 _SMOOTH = 10
-
 #: Seeds that set the margin before a change is tried, and how many times their difference a change may differ by.
 SEEDS, BAND = 2, 1.5
-
 #: Relative difference of losses below which rounding is to blame, however far seeds differ. Source: bf16 has 8 bits.
 _ROUNDING = 0.004
 #: Difference of examples in a step that is ignored between trials: the last batch of a pass is smaller.

@@ -22,19 +22,14 @@ from seatrial.probe import processes
 _UNWANTED = re.compile(r"\.(pt|pth|pth\.tar|ckpt|safetensors)$|tfevents")
 #: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
 _QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
-
 #: Ranks, launchers and loaders of a trial that has reported get this long to leave.
 _LEAVE_S = 5.0
-
 #: Interval between checks whether the trial is over.
 _LOOK_S = 0.02
-
 #: Fewest measured steps that give a rate: of a script that ended before its trial, and of one with slow steps.
 LEAST_STEPS, _LEAST_SLOW_STEPS = 10, 3
-
 #: Largest share of the budget for a trial's steps; its start may take three times as long within the first limit.
 _MEASURED = 0.15
-
 #: Bytes of a script's output that are kept to explain a failed trial.
 _MOST_OUTPUT_BYTES = 64 << 10
 #: A helper of the script's that imports torch reports ``script`` at its own end.

@@ -25,19 +25,15 @@ from seatrial.system.text import as_typed, shown
 
 #: CDI kind of NVIDIA's GPUs.
 CDI_KIND = "nvidia.com/gpu"
-
 #: Folders that engines read by default; a later one wins over an earlier one. Source: container-device-interface,
 #: pkg/cdi/spec-dirs.go, DefaultSpecDirs.
 DEFAULT_SPEC_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-
 #: The toolkit's spec of a machine with 8 GPUs in 56 MIG slices has 60,000 bytes.
 _MAX_BYTES = 1_000_000
-
 #: Source: the format's SPEC.md, "kind" and "name"; _MOST_PATH is Linux's PATH_MAX.
 _KIND = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9_.-]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]*")
 _MOST_PATH = 4096
-
 #: Lists of containerEdits → the key of an entry's path.
 _PATH_KEYS = {"deviceNodes": "path", "mounts": "hostPath", "hooks": "path"}
 #: Searched without a cache or LD_LIBRARY_PATH: the multiarch folder by Debian's linker, /usr/lib64 by Fedora's.
@@ -48,7 +44,6 @@ LIBRARY_FOLDERS = {
 }
 
 MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
-
 #: Sockets of daemons that programs talk to where they run. Source: nvidia-container-toolkit, internal/discover/ipc.go.
 SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 

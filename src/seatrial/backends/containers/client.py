@@ -50,7 +50,6 @@ _LOGIN = re.compile(r"(?<=://)[^/@\s]*@")
 #: Options of a client that choose the engine themselves: no other may be added.
 #: Source: docker(1), "Options"; podman(1), "GLOBAL OPTIONS".
 CHOOSING = ("-H", "--host", "-c", "--context", "--url", "--connection", "--remote", "--root", "--runroot")
-
 #: Files in a folder of Docker's TLS certificates. Source: docs.docker.com/engine/security/protect-access.
 _TLS = {"--tlscacert": "ca.pem", "--tlscert": "cert.pem", "--tlskey": "key.pem"}
 #: Printed by podman-docker's script, unless it is quiet; then Podman's own answer shows it.

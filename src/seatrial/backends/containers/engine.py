@@ -40,13 +40,10 @@ if TYPE_CHECKING:
 
 #: Exit codes of ``exec`` for a program that is not there, of Docker's releases and Podman.
 _NOT_STARTED = (126, 127)
-
 #: The message of runc and crun, on stderr or, Docker 20.10, on stdout.
 NO_PROGRAM = re.compile(r"executable file [^\n]*not found in \$PATH")
-
 #: The image is there already: a container of it takes seconds at most, on a slow disk with a cold cache a minute.
 START_TIMEOUT_S = 300.0
-
 #: Label of containers that Compose makes. Source: docker/compose, pkg/api/labels.go.
 COMPOSE_LABEL = "com.docker.compose.project"
 

@@ -32,16 +32,12 @@ from seatrial.system.command import remembered
 #: (images/dockerfile/render.py).
 BUILT_LABEL = "seatrial.built=true"
 STEP_MARK = "# seatrial"
-
 #: A build gets a name with this in it until it is finished (images/build/build.py).
 _UNFINISHED = "-unfinished-"
-
 #: Engines add up every layer for their disk use; Docker took 9 s for 40 GB on a slow disk.
 _DISK_TIMEOUT_S = 300.0
-
 #: Docker's units are decimal: https://pkg.go.dev/github.com/docker/go-units#HumanSize
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-
 #: A step is removed before the one it stands on; one that stays after this many rounds has a child that is not ours.
 _ROUNDS = 20
 

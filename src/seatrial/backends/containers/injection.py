@@ -24,7 +24,6 @@ from seatrial.probe.driver_files import DeviceNode, DriverFiles
 #: The driver's libraries and programs that training needs, as NVIDIA's own images request them. Source: NVIDIA
 #: Container Toolkit documentation, "Driver Capabilities".
 DEFAULT_CAPABILITIES = ("compute", "utility")
-
 #: Folder of libraries that share their host folder with others. NVIDIA's images have it on LD_LIBRARY_PATH.
 DRIVER_FOLDER = "/usr/local/nvidia/lib64"
 WSL_MOUNT = "/usr/lib/wsl"

@@ -19,15 +19,12 @@ from seatrial.system import command
 from seatrial.system.text import as_typed
 
 _CHUNK_BYTES = 256 * 1024
-
 #: Interval between looks at a file that has not grown.
 _LOOK_S = 0.1
 #: Opens a log, to follow it until the container ends if the argument is True, else to its end as it is now.
 OpenLog = Callable[[bool], "command.Piped | K8sFile"]
-
 #: A log goes on for a moment after its container is reported to have ended.
 DRAIN_S = 10.0
-
 #: Interval between attempts of another process to become the collector; also its last wait, when it must.
 _TURN_S = 1.0
 _LAST_TURN_S = 0.05

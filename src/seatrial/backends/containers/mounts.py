@@ -25,7 +25,6 @@ ALLOWED_IN_RESERVED = ("/dev/shm",)
 _MOST_PLAN_BYTES = 32 << 20
 
 CACHE = f"{CONTAINER_HOME}/.cache"
-
 #: Targets of mounts whose folders on the host are made.
 _MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
 

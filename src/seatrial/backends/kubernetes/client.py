@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 _EXEC_PROTOCOL = "v4.channel.k8s.io"
-
 #: Timeout of one answer. Servers themselves end a request that takes a minute.
 ANSWER_TIMEOUT_S = 20.0
 

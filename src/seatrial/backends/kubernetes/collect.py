@@ -33,10 +33,8 @@ from seatrial.job.in_container import EXIT_POD_STOPPED
 _LOOKS = re.compile(r"kubectl (?=(?:get|describe|logs) (?!node|namespaces|runtimeclass|validating))")
 #: Between two tries after the server has ended a watch or a log: it does so every few minutes by design.
 RETRY_S = 1.0
-
 #: A log goes on for a moment after its pod is reported to have ended; the kubelet may be slower than the API.
 DRAIN_S = 10.0
-
 #: Interval between attempts of another process to become the collector.
 TURN_S = 1.0
 

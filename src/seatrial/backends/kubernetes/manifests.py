@@ -29,19 +29,14 @@ from seatrial.system.project_files import own_table
 
 #: The LocalQueue in which Kueue holds a workload back. Source: kueue.sigs.k8s.io/docs/tasks/run/jobs.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-
 #: Name of the one replicated job of a JobSet, as Trainer's runtimes name theirs: part of the names of its pods.
 REPLICATED_JOB = "node"
-
 #: Names of the run's container: of a Job's pods, and as the two operators prescribe it.
 JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER = "train", "pytorch", "node"
-
 #: The wheel in a run's record that is handed over with the agent, for recipes in a ready image.
 RECIPES = "recipes.whl"
-
 #: etcd takes requests of 1.5 MiB, ConfigMaps of 1 MiB. Source: kubernetes.io/docs/concepts/configuration/configmap.
 MAX_CONFIG_MAP_BYTES = 1 << 20
-
 #: 128 + SIGKILL: out of memory, or a lost node; the agent could not report its end.
 _KILLED = 137
 
@@ -51,7 +46,6 @@ _PATCHED_POD = (
     "terminationGracePeriodSeconds",
 )  # fmt: skip
 _PATCHED_CONTAINER = ("name", "securityContext")
-
 #: Owner of our patch. Trainer's webhook requires a domain and a path (v2.3, plugins/jobset/jobset.go).
 PATCH_MANAGER = "seatrial/run"
 

@@ -33,10 +33,8 @@ RESOURCES: dict[str, tuple[str, str]] = {
 #: Time for pods to end after a deletion, in addition to their grace period.
 END_TIMEOUT_S = 30.0
 POLL_S = 0.2
-
 #: Time for the cluster to pass the deletion of a workload on to its pods, also through the Jobs of a JobSet.
 PASSED_ON_S = 10.0
-
 #: On Services that the training operator makes: the name of their PyTorchJob. Our own label is not on them.
 #: Source: kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
 _JOB_NAME = "training.kubeflow.org/job-name"

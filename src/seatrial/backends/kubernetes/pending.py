@@ -224,7 +224,6 @@ _FACTS: dict[str, Callable[[str, Surroundings], Facts]] = {
 
 #: Kinds that make pods, or hold them back, as Kueue's Workload does.
 KINDS = (*(row.api_kind for row in WORKLOADS.values()), "Workload")
-
 #: Reasons of normal events by which no pod is made for now; any other that matters is a warning. Sources: kubernetes
 #: pkg/controller/job; kubeflow/training-operator pkg/util/status.go; kubernetes-sigs/kueue pkg/scheduler;
 #: kubernetes-sigs/jobset pkg/constants.

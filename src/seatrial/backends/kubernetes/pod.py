@@ -16,30 +16,23 @@ from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_S
 from seatrial.system.project_files import own_table
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-
 #: NVIDIA's driver for Dynamic Resource Allocation, before the names of its devices' attributes.
 _DRA_DRIVER = "gpu.nvidia.com"
-
 #: Name of a pod's GPU claim, and of the one request in it.
 _CLAIM = "gpus"
 
 Manifest = dict[str, Any]
-
 #: Annotation with the container that commands use. Source: kubernetes.io, labels-annotations-taints.
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-
 #: Files that are mounted by subPath, since they lie in folders of the image.
 _FILES = {"passwd": "/etc/passwd", "group": "/etc/group"}
-
 #: The taint that keeps other pods off GPU pools. Source: GKE and AKS docs on GPU node pools.
 GPU_TAINT = "nvidia.com/gpu"
-
 #: Requested for each GPU (once without any) if the job sets none: enough to import torch and train a small batch.
 LEAST_CPUS = 1
 LEAST_MEMORY_GIB = 1
 #: Rules of the operators' validating webhooks, and of the API server.
 _ADMISSION = Path(__file__).with_name("admission.toml")
-
 #: Names in that table → RFC 1035, RFC 1123, and Kubernetes' domain-prefixed path.
 _LABEL = "[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*"

@@ -25,12 +25,10 @@ DISRUPTIONS_SINCE = (1, 26)
 #: Names that our manifests and the operators give the container of a run. Any other in a pod is an operator's or an
 #: admission webhook's.
 OURS = (JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER)
-
 #: Labels by which controllers number their pods. Sources: kubernetes.io/docs/reference/labels-annotations-taints
 #: (job-completion-index); kubeflow/training-operator pkg/apis/kubeflow.org/v1/common_types.go.
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _REPLICA_TYPE, _REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
-
 #: Reasons of a container that ended without having run. Source: kubernetes pkg/kubelet/kuberuntime.
 NEVER_RAN = ("StartError", "ContainerCannotRun")
 #: Reasons a container waits for that no patience fixes. Source: kubernetes pkg/kubelet/images/types.go.

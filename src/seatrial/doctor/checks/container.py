@@ -21,7 +21,6 @@ FORWARD_COMPATIBLE = re.compile(
 )
 #: Docker's own. PyTorch's data loaders hand each batch over through it.
 DOCKER_SHM_BYTES = 64 * 2**20
-
 #: NCCL's segments are 9,637,888 bytes for each pair and channel; a gigabyte holds those of 8 GPUs. Source: nccl#290.
 NCCL_SHM_BYTES = 2**30
 

@@ -14,7 +14,6 @@ from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.findings.finding import GENERATE_CDI
 
 ENGINE = Layer("engine", "Container engine")
-
 #: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
 PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
 #: One repository serves all distributions of a package format; its key has its own keyring. Source, read in November

@@ -9,7 +9,6 @@ from seatrial.job.units import format_bytes
 from seatrial.probe.nvml import COMPUTE_MODES, FABRIC_COMPLETED, FABRIC_STATES
 
 HARDWARE = Layer("hardware", "Hardware", needs="hardware.present")
-
 #: Drivers that hand a GPU to a virtual machine; it is then not this system's to use.
 PASS_THROUGH = ("vfio-pci", "pci-stub", "xen-pciback")
 
@@ -80,7 +79,6 @@ def _peer_path(machine: Machine) -> Verdict:
 
 
 DRIVER = Layer("driver", "Kernel driver", needs="driver.loaded")
-
 #: Memory that no visible process holds, above which a leftover is suspected: a driver's own use is below 1 GiB.
 HELD_BYTES = 2 * 2**30
 

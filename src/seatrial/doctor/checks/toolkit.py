@@ -19,10 +19,8 @@ from seatrial.findings.finding import GENERATE_CDI
 TOOLKIT = Layer("toolkit", "Container toolkit")
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"
-
 #: Last versions with a known way out of the container. Source: CVE-2025-23266, CVE-2024-0132 (www.cve.org).
 VULNERABLE = (("1.16.1", "CVE-2024-0132"), ("1.17.7", "CVE-2025-23266"))
-
 #: First version whose ``--gpus`` goes through CDI. Source: Docker Engine release notes, 29.2.
 GPUS_THROUGH_CDI = Version("29.2")
 #: First version with CDI on by default. Source: Docker Engine release notes, 28.2.
@@ -230,7 +228,6 @@ def _apt(machine: Machine) -> Verdict:
 
 
 CDI = Layer("cdi", "CDI")
-
 #: A library's name that ends in the driver's version.
 VERSIONED = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)?)$")
 

@@ -14,7 +14,6 @@ from seatrial.findings.gpu_missing import CU_INIT_CAUSES
 from seatrial.probe.driver_files import REQUIRED_LIBRARIES, WSL_FOLDER
 
 USERSPACE = Layer("userspace", "User-space driver", needs="driver.loaded")
-
 #: The first cuInit after a start of the machine takes seconds; on a machine that is warm 0.2 s (H200, driver 580).
 CU_INIT_S = 5.0
 

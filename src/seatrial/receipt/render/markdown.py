@@ -13,7 +13,6 @@ from seatrial.system.text import one_line
 _MARKS = {"pass": "✅ pass", "fail": "❌ fail", "warning": "⚠️ warning", "not judged": "➖ not judged"}
 _LEVELS = {"good": "✅", "bad": "❌", "warning": "⚠️", "none": "⏳"}
 _SEVERITIES = {"error": "❌", "warning": "⚠️", "info": "ℹ️"}
-
 #: Characters that Markdown or the HTML inside it would take for markup. A backslash before punctuation is always
 #: literal (CommonMark 2.4). Periods and hyphens are left alone: within a line they mean nothing.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&])")

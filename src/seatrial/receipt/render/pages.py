@@ -22,7 +22,6 @@ from seatrial.system.text import visible
 
 #: The package of this module: its templates are part of every other package's pages.
 PACKAGE = "seatrial.receipt.render"
-
 #: Width of a plot that spans two columns.
 _WIDE = 784
 

@@ -14,13 +14,10 @@ from seatrial.receipt.values import figure, percent
 #: Size in user units; the page scales it to its column.
 WIDTH, HEIGHT = 376, 216
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 40
-
 #: Line colours of the page (``.line0`` … in look.css).
 COLOURS = 8
-
 #: Points of a line that are few enough to be marked each, as an epoch's test results are.
 MAX_DOTS = 12
-
 #: User units that a tick's label has for itself along the x axis.
 _TICK_WIDTH = 80
 

@@ -25,7 +25,6 @@ _MARKS = {
     "info": ("[i]", "cyan"),
 }
 _LEVELS = {"good": "pass", "bad": "fail", "warning": "warning", "none": "not judged"}
-
 #: Replacements for terminals that print only ASCII.
 _ASCII = str.maketrans({"✓": "v", "✗": "x", "·": "-", "×": "x", "…": "...", "°": "", "█": "#"})
 

@@ -30,28 +30,20 @@ if TYPE_CHECKING:
 
 #: Fewer samples than this in the training window make no mean.
 MIN_SAMPLES = 3
-
 #: Most files examined: os.walk over the 125 000 of a /usr took 1.2 s from a warm cache, 6 s from a cold one.
 MAX_FILES = 200_000
-
 #: File times come from the kernel's coarse clock, which is up to one tick (10 ms at HZ=100) behind.
 CLOCK_SLACK_S = 0.01
-
 #: Layers of known failures without any relation to the GPU, unless an entry has ``of_cuda``.
 _NOT_OF_CUDA = ("disk", "training", "script")
-
 #: ``--gpus`` requests these, also ``auto`` that found some.
 GPU_CONTRACT = ("gpus-visible", "ran-on-gpu")
-
 #: Criterion → its key in [criteria], if it has a default.
 _KEYS = {"gpu-busy": "mean_utilization_pct", "image-size": "max_image_bytes", "model-saved": "model"}
-
 #: Criteria of training: a tune and a server have none (a server waits, ends when stopped and saves nothing).
 _OF_TRAINING = ("gpu-busy", "in-time", "model-saved", "trained-on-gpu")
-
 #: Reports one number, wherever the script runs.
 _REPORT = """import os; print('{"KEY": %g}' % VALUE, file=open(os.getenv("SEATRIAL_EVENTS", os.devnull), "a"))"""
-
 #: Judged only of a run with GPUs.
 _OF_GPUS = (*GPU_CONTRACT, "gpu-busy", "clean-output", "trained-on-gpu")
 

@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 #: GPUs with lines of their own; more cannot be distinguished in one plot.
 MAX_GPUS = 8
-
 #: Plots of the target's own numbers, most important names first.
 MAX_STEP_PLOTS = 8
 _FIRST_NAMES = ("loss", "step_loss", "accuracy", "images_per_s")
-
 #: Parts of a step that never take more are not drawn.
 _SMALLEST_PART_PCT = 1.0
-
 #: A /dev/shm that holds less than this is a line along the axis. Semaphores alone take kilobytes.
 _SMALLEST_SHM_GB = 0.001
 

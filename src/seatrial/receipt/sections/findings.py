@@ -37,10 +37,8 @@ _MEANT = re.compile(r" rejects (--[\w-]+): unknown option; did you mean (--[\w-]
 _LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: -- (--?[\w-]+) (.+)$")
 
 _NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\x00]+)'")
-
 #: The function of Python's subprocess that starts a program.
 _STARTS_A_PROGRAM = "_execute_child"
-
 #: Longest path (Linux's PATH_MAX).
 _MAX_PATH = 4096
 #: Findings about the host's memory that have advice of their own.
@@ -49,7 +47,6 @@ _OUT_OF_MEMORY = {"host-out-of-memory", "k8s-oom-killed"}
 _MOST_NAMED = 5
 
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
-
 #: ``--gpus 1 ``, which follows the verb of a run that was typed as another: ``tune``.
 _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
 

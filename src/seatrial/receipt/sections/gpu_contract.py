@@ -20,11 +20,9 @@ if TYPE_CHECKING:
 
 #: Samples of a GPU that prove "never used" in older evidence, which lacks the contexts seen until the end.
 _MIN_UNUSED_SAMPLES = 2
-
 #: Samples of activity that prove a context without work. GPM counts all of the time between two samples; one kernel of
 #: microseconds in a second is all that rounds to 0.00 % (measured on an H100).
 MIN_IDLE_SAMPLES = 5
-
 #: Bytes that torch reserves for a small kernel: cuBLAS's workspace, 32 MiB on Hopper, and blocks of 2 MiB. Source:
 #: cuBLAS's documentation, cublasSetWorkspace(); torch/c10/cuda/CUDACachingAllocator.
 _SMALL_BYTES = 64 * 2**20

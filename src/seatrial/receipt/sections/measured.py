@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 LOWER_IS_BETTER = {"loss", "error", "perplexity", "ppl", "rmse", "mae", "mse", "nll", "logloss", "wer", "cer", "err"}
 HIGHER_IS_BETTER = {"accuracy", "acc", "f1", "auc", "precision", "recall", "score", "bleu", "map", "iou", "miou",
                     "psnr"}  # fmt: skip
-
 #: A framework as the plan and the hook name it → as its project writes it.
 FRAMEWORKS = {"torch": "torch", "tensorflow": "TensorFlow", "jax": "JAX"}
-
 #: Metrics in a terminal; the others are in Markdown and HTML.
 MAX_METRICS = 8
-
 #: JAX's platforms kept of a line of the hook's.
 _MOST_BACKENDS = 8
 #: A measurement of a GPU, the key of its samples, and its function of them.

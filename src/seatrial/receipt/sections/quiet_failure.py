@@ -26,13 +26,10 @@ if TYPE_CHECKING:
 #: A script that ran longer, or printed more, did something before it left. Importing torch from a cold disk takes half
 #: of the first. A script that skips a part often did the others.
 MOST_S, MOST_LINES, MOST_LINES_OF_SKIPPING = 60.0, 20, 5
-
 #: A script that only starts another process is done by then.
 MOST_S_OF_STARTING = 5.0
-
 #: Characters of a line that only announces the exit; the reason is in the line before.
 _SHORT = 40
-
 #: Arguments of a user who wants no work done.
 _ASKS_FOR_WORDS = {"-h", "--help", "-help", "help", "--version", "-V", "--list", "--info", "--dry-run"}
 

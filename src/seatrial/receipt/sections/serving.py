@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: A larger count is not one; a latency or a time above a year is not one.
 _MOST_COUNT = 10**15
 _MOST_S = 366 * 86400.0
-
 #: Kept of each table; a server that makes up names for ever must not make the receipt grow for ever.
 MAX_STATUSES, MAX_SIZES = 16, 64
 _STATUS = re.compile(r"[1-5][0-9]{2}|0")

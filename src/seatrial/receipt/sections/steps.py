@@ -23,25 +23,19 @@ if TYPE_CHECKING:
 
 #: Ranks whose steps a receipt has.
 MOST_RANKS = 8
-
 #: Colours of parts in look.css; later parts begin again.
 _COLOURS = 10
-
 #: Characters of a bar in text.
 _BAR = 24
-
 #: Facts in their order; others are in receipt.json.
 _FACTS = ("device", "parallel", "world", "optimizer", "parameters", "parameter_dtype", "autocast", "cuda_graph",
           "loader")  # fmt: skip
-
 #: Fields of a StepAnatomy that are the Anatomy's.
 _AS_MEASURED = (
     "rank", "steps", "seconds", "steps_per_s", "examples_per_s", "median_step_s", "peak_bytes", "alloc_retries",
 )  # fmt: skip
-
 #: Settings of a loader whose names alone are unclear.
 _LOADER = {"length": "batches a pass", "batch_size": "batch size"}
-
 #: Exit causes of a run that has not failed.
 _CUT = frozenset({"pruned", "stopped", "timeout"})
 _NOT_FAILED = frozenset({"finished", "running", "gpu-not-used"}) | _CUT

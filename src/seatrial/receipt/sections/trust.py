@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 #: A contradiction takes this many checks of the host without any process on a GPU, and samples of the agent with work
 #: on it: a context can come and go between two checks.
 MIN_LOOKS = 5
-
 #: A digest; sixteen digits are shown, like those of the chain.
 _SHA256 = re.compile(r"(sha256:[0-9a-f]{16})[0-9a-f]*")
-
 #: Beginning of the warning about evidence that could be altered.
 ALTERABLE = "Evidence could be altered by the target: "
-
 #: Exit codes of a container whose PID 1 was ended from outside: it could not give the engine its own.
 _KILLED = (137, 143)
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 TUNE, TUNED = "tune", "tuned"
 
 HEAD = ("Change", "Steps/s", "Faster", "Examples/s", "GPU memory", "Loss differs", "Verdict")
-
 #: Left out of a terminal's table: with one batch size it repeats steps/s.
 _WIDE = ("Examples/s",)
 

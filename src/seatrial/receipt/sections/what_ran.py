@@ -28,10 +28,8 @@ _INJECTION = {
     "resource-claim": "a resource claim of each pod",
 }
 _DEVICE = {"cpu": "the CPU, as requested", "cpu-fallback": "the CPU: no GPU was found"}
-
 #: Starts shown of a container that fails for hours, the last ones.
 _MAX_STARTS = 8
-
 #: Timeline entries of one type of event: a script that notes something every second must not bury the rest.
 MAX_OF_A_TYPE = 20
 

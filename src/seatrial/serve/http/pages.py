@@ -32,7 +32,6 @@ Answer = Callable[[Request], Awaitable[Response]]
 #: prometheus-client would keep a second set of counts, and files for them, with several processes.
 #: Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 _EXPOSITION = "text/plain; version=0.0.4"
-
 #: Histogram lines: batches up to these sizes.
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
