@@ -30,7 +30,8 @@ Criteria unmet under --strict are not an error either: exit 4.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 #: Longer sentences are cut in the middle: a file's content may be in them.
 MAX_TEXT = 2000
@@ -209,3 +210,12 @@ class DiskError(EngineError):
 
 class UntrustedPathError(EngineError):
     """A link, a pipe, a device, too large a file, or content of another kind, where somebody else can write."""
+
+
+@contextmanager
+def os_errors(kind: type[SeatrialError], message: str, run: str | None = None) -> Iterator[None]:
+    """Raise an OSError within as an error of this kind, with the system's reason behind the message."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{message}: {error.strerror or error}", run=run) from error

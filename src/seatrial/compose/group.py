@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError
+from seatrial.errors import DiskError, NameInUseError, RunNotFoundError, SeatrialError, os_errors
 from seatrial.runs.run import Run, Summary
 from seatrial.runs.store import CLAIMS, RunStore, is_run_id, new_run_id
 from seatrial.system import nofollow
@@ -147,7 +147,7 @@ class GroupStore:
         Raises DiskError, NameInUseError: a group that has not ended has its name, or its Compose project.
         """
         group = Group(new_run_id(), members, name, time.time(), identity(Process.this()), dict(details))
-        try:
+        with os_errors(DiskError, "Cannot create the folder of a group", "df -h ~"):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with Folder(self.runs.record).lock(CLAIMS):
                 if (other := next((each for each in self.all() if each.is_in_the_way_of(group)), None)) is not None:
@@ -158,8 +158,6 @@ class GroupStore:
                     )
                 self.folder(group.id).mkdir(mode=0o700)
                 self._write(group)
-        except OSError as error:
-            raise DiskError(f"Cannot create the folder of a group: {error.strerror}", run="df -h ~") from error
         return group
 
     def all(self) -> list[Group]:

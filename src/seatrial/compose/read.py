@@ -16,7 +16,7 @@ from typing import Any
 from seatrial.compose.client import Compose, unescaped
 from seatrial.compose.lines import Place, SourceLines, copied, read_lines
 from seatrial.compose.service import COMPLETED, GpuAsk, Service, ServiceMount, gpu_ways
-from seatrial.errors import DiskError, GpuRequestError, UsageError
+from seatrial.errors import DiskError, GpuRequestError, UsageError, os_errors
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
 from seatrial.job.target import manifest_refused
 from seatrial.system import command
@@ -206,10 +206,8 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
     paths = tuple(Path(os.path.abspath(file)) for file in files)  # noqa: PTH100  # links stay as the user has them
     lines = read_lines(paths)
     compose = replace(program, files=paths)
-    try:
+    with os_errors(DiskError, f"Cannot copy {from_here(paths[0])}", f"df -h {top}"):
         outside, text = copied(paths, compose.host.env, top)
-    except OSError as error:
-        raise DiskError(f"Cannot copy {from_here(paths[0])}: {error.strerror}", run=f"df -h {top}") from error
     ended = compose.config(names)
     if ended.exit_code != 0:
         raise _no_service(ended, compose, names) or refusal(ended, paths, lines)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.diagnosis import MEANING
-from seatrial.errors import DiskError, UsageError
+from seatrial.errors import DiskError, UsageError, os_errors
 from seatrial.findings.catalogue import LAYERS, OF_A_BUILD, Known, by_id, entries, plain, without_consequences
 from seatrial.findings.finding import SEVERITIES, Finding
 from seatrial.findings.match import Matches, match_text, one_byte_letters
@@ -157,15 +157,11 @@ def explain_file(path: Path) -> tuple[list[Finding], bool]:
         return found or (explain_file(path / "stderr.log")[0] if (path / "stderr.log").is_file() else []), ended_well
     if path.is_char_device() or path.is_block_device() or path.is_socket():
         raise UsageError(f"{path} is a device, not a log", run="seatrial explain train.log")
-    try:
-        if path.is_file() and _is_small(path):
-            receipt = _receipt(path.read_bytes())
-            if receipt is not None:
-                return receipt
+    with os_errors(DiskError, f"{path} cannot be read", f"ls -l {path}"):
+        if path.is_file() and _is_small(path) and (receipt := _receipt(path.read_bytes())) is not None:
+            return receipt
         with path.open("rb") as log:
             return explain_stream(log), False
-    except OSError as error:
-        raise DiskError(f"{path} cannot be read: {error.strerror}", run=f"ls -l {path}") from error
 
 
 def _is_small(path: Path) -> bool:

@@ -8,6 +8,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from seatrial.doctor.checks.engine import daemon_json_path, merged
 from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
 from seatrial.doctor.examine import Result
 from seatrial.doctor.machine import Machine
-from seatrial.errors import DiskError, GpuContractError, UsageError
+from seatrial.errors import DiskError, GpuContractError, UsageError, os_errors
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 
@@ -76,11 +77,8 @@ class Change:
         if not self.link:
             write_atomically(self.path, self.after.encode(), _mode(self.path))
             return
-        try:
+        with os_errors(DiskError, f"Cannot create the link {self.path}", "sudo seatrial doctor --fix"):
             self.path.symlink_to(self.after)
-        except OSError as error:
-            message = f"Cannot create the link {self.path}: {error.strerror}"
-            raise DiskError(message, run="sudo seatrial doctor --fix") from error
 
     def take_back(self) -> None:
         """Undo the change. Raises DiskError if the file was edited since: that edit must not be lost."""
@@ -89,20 +87,15 @@ class Change:
         if self.before is not None and not self.link:
             write_atomically(self.path, self.before.encode(), _mode(self.path))
             return
-        try:
+        with os_errors(DiskError, f"Cannot remove {self.path}"):
             self.path.unlink()
-        except OSError as error:
-            raise DiskError(f"Cannot remove {self.path}: {error.strerror}") from error
 
 
 def current(path: Path) -> str | None:
     """Return a file's content or a link's target; None if there is nothing. Raises DiskError."""
-    try:
+    with os_errors(DiskError, f"Cannot read {path}", "sudo seatrial doctor --fix"), suppress(FileNotFoundError):
         return str(path.readlink()) if path.is_symlink() else path.read_text(errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise DiskError(f"Cannot read {path}: {error.strerror}", run="sudo seatrial doctor --fix") from error
+    return None
 
 
 def _mode(path: Path) -> int:

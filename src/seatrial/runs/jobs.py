@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from seatrial.backends import table
-from seatrial.errors import DataError, UsageError
+from seatrial.errors import DataError, UsageError, os_errors
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.tables import TOKEN, Changes, Serving, Tuning, Weights
@@ -177,13 +177,11 @@ def _one_gpu(request: GpuRequest, *, given: bool) -> GpuRequest:
 def _weights(file: Path, top: Path) -> Weights:
     """Describe a file with its digest. Raises DataError."""
     digest = hashlib.sha256()
-    try:
-        with file.open("rb") as opened:
-            while chunk := opened.read(_CHUNK_BYTES):
-                digest.update(chunk)
-            size = opened.tell()
-    except OSError as error:
-        raise DataError(f"{from_here(file)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(file)}") from error
+    reading = os_errors(DataError, f"{from_here(file)} cannot be read", f"ls -l {as_typed(file)}")
+    with reading, file.open("rb") as opened:
+        while chunk := opened.read(_CHUNK_BYTES):
+            digest.update(chunk)
+        size = opened.tell()
     return Weights(path=str(file.relative_to(top)), sha256=digest.hexdigest(), bytes=size)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError
+from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, os_errors
 from seatrial.images.recipes import RECIPES
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
@@ -171,11 +171,9 @@ def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = Fa
         return
     path = model.files[0]
     suffix = path.suffix.lower()
-    try:
+    with os_errors(DataError, f"{from_here(path)} cannot be read", f"ls -l {as_typed(path)}"):
         whole = _whole_safetensors(path) if suffix == ".safetensors" else suffix == ".onnx" or _whole_zip(path)
         pickled = suffix not in (".safetensors", ".onnx") and whole and _is_pickle(path)
-    except OSError as error:
-        raise DataError(f"{from_here(path)} cannot be read: {error.strerror}", run=f"ls -l {as_typed(path)}") from error
     if not whole:
         raise DataError(
             f"{from_here(path)} is truncated, or no {suffix} file",

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seatrial import events
-from seatrial.errors import SeatrialError, UntrustedPathError
+from seatrial.errors import SeatrialError, UntrustedPathError, os_errors
 from seatrial.events import Event, EvidenceLog
 from seatrial.frames import PIPE
 from seatrial.system import nofollow
@@ -122,12 +122,10 @@ class Run:
         return self._read(lambda path: list(events.find(path, kind)))
 
     def _read(self, read: Callable[[str], T]) -> T:
-        try:
+        with os_errors(
+            UntrustedPathError, f"{self.events_path} cannot be read", f"ls -ld {as_typed(self.events_path)}"
+        ):
             return read(str(self.events_path))
-        except OSError as error:
-            raise UntrustedPathError(
-                f"{self.events_path} cannot be read: {error.strerror}", run=f"ls -ld {as_typed(self.events_path)}"
-            ) from error
 
     def has(self, kind: type[Event]) -> bool:
         """Return whether an event of this kind has been written."""

@@ -9,7 +9,7 @@ import os
 import secrets
 from pathlib import Path
 
-from seatrial.errors import DiskError
+from seatrial.errors import DiskError, os_errors
 from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
@@ -88,9 +88,5 @@ def require_writable(path: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it. Raises DiskError."""
-    try:
+    with os_errors(DiskError, f"Cannot create the folder {path}", f"ls -ld {as_typed(path.parent)}"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}"
-        ) from error

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from seatrial.errors import DiskError, UntrustedPathError
+from seatrial.errors import DiskError, UntrustedPathError, os_errors
 from seatrial.system.files import write_atomically
 from seatrial.system.text import as_typed
 
@@ -70,14 +70,9 @@ def folder(top: Path, *parts: str, make: bool = False) -> Iterator[int]:
 
 
 def _make(parent: int, name: str, path: Path) -> None:
-    try:
+    creating = os_errors(DiskError, f"Cannot create the folder {path}", f"ls -ld {as_typed(path.parent)}")
+    with creating, contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=parent)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        raise DiskError(
-            f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}"
-        ) from error
 
 
 def _enter(parent: int, name: str, path: Path) -> int:
@@ -119,10 +114,8 @@ def _hold(parent: int, name: str, path: Path) -> int:
     """Open a folder, which mounts what waits for that (autofs), or hold what cannot be read or is none."""
     with contextlib.suppress(OSError):
         return os.open(name, _FOLDER, dir_fd=parent)
-    try:
+    with os_errors(UntrustedPathError, f"Cannot open {path}", f"ls -ld {as_typed(path)}"):
         held = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-    except OSError as error:
-        raise UntrustedPathError(f"Cannot open {path}: {error.strerror}", run=f"ls -ld {as_typed(path)}") from error
     if stat.S_ISLNK(os.fstat(held).st_mode):
         os.close(held)
         raise _is_a_link(path)

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from seatrial.errors import DiskError, UntrustedPathError
+from seatrial.errors import DiskError, UntrustedPathError, os_errors
 from seatrial.probe import processes
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
@@ -140,10 +140,8 @@ class Folder:
     def open_lock(self, name: str) -> BinaryIO:
         """Open a file to lock, made if there is none. Raises as ``lock``."""
         path = self.path / name
-        try:
+        with os_errors(DiskError, f"Cannot lock {path}", f"ls -la {as_typed(path.parent)}"):
             return self._open_lock(path)
-        except OSError as error:
-            raise DiskError(f"Cannot lock {path}: {error.strerror}", run=f"ls -la {as_typed(path.parent)}") from error
 
     def _open_lock(self, path: Path) -> BinaryIO:
         flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -14,7 +14,7 @@ from pathlib import Path
 from seatrial import frames
 from seatrial.backends.base import Echo
 from seatrial.backends.log_sink import Cursor, Sink, Turn
-from seatrial.errors import DiskError
+from seatrial.errors import DiskError, os_errors
 from seatrial.system import command
 from seatrial.system.text import as_typed
 
@@ -158,17 +158,13 @@ class _Collector:
 
     def drain(self, wait_s: float) -> None:
         """Read the rest. Another collector has ``wait_s`` to finish first. Raises DiskError."""
-        try:
+        with os_errors(DiskError, f"Cannot write the run's record {self._folder}", f"df -h {as_typed(self._folder)}"):
             deadline_s = time.monotonic() + wait_s
             while not self._turn.take() and time.monotonic() < deadline_s:
                 time.sleep(_LAST_TURN_S)
             if self._turn.mine and not self._whole.is_set():
                 with contextlib.suppress(FileNotFoundError), contextlib.closing(self._open(False)) as log:
                     self._read(log)
-        except OSError as error:
-            raise DiskError(
-                f"Cannot write the run's record {self._folder}: {error.strerror}", run=f"df -h {as_typed(self._folder)}"
-            ) from error
 
     def close(self) -> None:
         self._turn.give_back()

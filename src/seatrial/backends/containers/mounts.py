@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
-from seatrial.errors import DataError, DiskError, UsageError
+from seatrial.errors import DataError, DiskError, UsageError, os_errors
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PLAN, CONTAINER_PROJECT
 from seatrial.job.plan import ContainerPlan, Mount, Tmpfs
 from seatrial.system import nofollow
@@ -196,14 +196,12 @@ def _make_point(path: Path, project: Path, *, folder: bool) -> None:
     """Make a folder or an empty file; in the project through no link."""
     around, flags = path if folder else path.parent, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     top = project if around.is_relative_to(project) else around
-    try:
+    with os_errors(DiskError, f"Cannot create {path}", f"ls -ld {as_typed(path.parent)}"):
         if top is around:
             around.mkdir(parents=True, exist_ok=True)
         with nofollow.folder(top, *around.relative_to(top).parts, make=top is project) as held:
             if not folder:
                 os.close(os.open(path.name, flags | os.O_CLOEXEC, 0o644, dir_fd=held))
-    except OSError as error:
-        raise DiskError(f"Cannot create {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}") from error
 
 
 def _mount_points(mounts: Sequence[Mount]) -> dict[Path, Path]:

@@ -14,7 +14,7 @@ from seatrial.backends.kubernetes.client import ApiError, Cluster
 from seatrial.backends.kubernetes.manifests import KINDS
 from seatrial.backends.kubernetes.pod import MANAGED_BY, Manifest, pod_spec, selector
 from seatrial.backends.kubernetes.survey import Pod, read_pod
-from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError
+from seatrial.errors import DiskError, EngineError, SeatrialError, UsageError, os_errors
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.in_container import CONTAINER_MODELS, RUN_LABEL
 from seatrial.system.text import as_typed
@@ -219,14 +219,10 @@ def _unpack(archive: object, destination: Path) -> list[str]:
             member.mode &= 0o755  # no setuid programs from a pod
             if not (root / member.name).resolve().is_relative_to(root):
                 raise EngineError(f"The archive contains a path outside its root: {member.name}")
-        try:
+        with os_errors(DiskError, f"Cannot write {destination}", f"df -h {as_typed(destination)}"):
             destination.mkdir(parents=True, exist_ok=True)
             if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before
                 tar.extractall(destination, members, filter="data")
             else:
                 tar.extractall(destination, members)
-        except OSError as error:
-            raise DiskError(
-                f"Cannot write {destination}: {error.strerror}", run=f"df -h {as_typed(destination)}"
-            ) from error
         return sorted(member.name.removeprefix("./") for member in members if member.isfile())
