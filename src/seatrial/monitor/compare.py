@@ -143,7 +143,8 @@ def _facts(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 
 def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
     """Return the numbers, without repetitions: a best value that is the last, a script's summary at its end."""
-    noise = [_noise((runs[0], run)) for run in runs]
+    walls = [run.measurements.wall_s or math.inf for run in runs]
+    noise = [_NOISE + _NOISE_S / min(walls[0], wall) for wall in walls]  # for the shorter run
     rows, seen, ranked = [], set(), [not why for why in _unranked(runs).values()]
     for reading in readings(runs):
         values = tuple(reading.read(receipt) for receipt in runs)
@@ -181,11 +182,6 @@ def _equal_work(one: Receipt, other: Receipt) -> bool:
     known = None not in works
     given = (a.keys() & b.keys()) if known else (a.keys() | b.keys())  # a default may be typed
     return all(a.get(n) == b.get(n) for n in given) and len(works - {None}) <= 1 and (len(scripts) == 1 or known)
-
-
-def _noise(runs: Sequence[Receipt]) -> float:
-    """Return the share by which measurements of equal runs may differ, for the shortest of these runs."""
-    return _NOISE + _NOISE_S / min((wall for run in runs if (wall := run.measurements.wall_s)), default=math.inf)
 
 
 def _cells(

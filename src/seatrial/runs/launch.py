@@ -159,7 +159,7 @@ def prepare(
     ground = _survey(job, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
         finalise(earlier, host)  # one that ended while nobody watched does not hold its name
-    namesake = store.newest_of(job.name) if job.name is not None else None
+    namesake = next(store.named(job.name), None) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
     try:
         selection = _select_and_lease(ground, run, host)

@@ -220,14 +220,13 @@ class RunStore:
                 f"Cannot delete {error.filename or run.place}: {error.strerror}", run=f"ls -la {as_typed(run.place)}"
             ) from error
 
-    def newest_of(self, name: str) -> Run | None:
-        """Return the newest run of this name, or None."""
-        return next((run for run in reversed(self.all()) if run_name(run) == name), None)
+    def named(self, name: str) -> Iterator[Run]:
+        """Yield the runs of this name, newest first."""
+        return (run for run in reversed(self.all()) if run_name(run) == name)
 
     def unfinalised(self, name: str) -> Run | None:
         """Return the newest run of this name without a summary: it lives, or nobody has finalised it."""
-        named = (run for run in reversed(self.all()) if run_name(run) == name)
-        return next((run for run in named if not run.ended and not run.is_abandoned()), None)
+        return next((run for run in self.named(name) if not run.ended and not run.is_abandoned()), None)
 
 
 def is_run_id(text: str) -> bool:

@@ -224,7 +224,8 @@ def find_study(store: RunStore, name: str) -> Study:
     """Return the project's study of this name. Raises RunNotFoundError."""
     path = _file(store, name) if re.fullmatch(NAME, name) else None
     if path is None or not Study(path).is_made:
-        known = sorted(study.path.parent.name for study in studies_of(store))
+        files = (store.record / "sweeps").glob(f"*/{FILE}")
+        known = sorted(file.parent.name for file in files if file.is_file() and file.stat().st_size)
         similar = nearest(name, known)
         raise RunNotFoundError(
             f"Study {name} not found in this project",
@@ -234,12 +235,6 @@ def find_study(store: RunStore, name: str) -> Study:
             else "seatrial sweep train.py --set lr=0.1,0.01",
         )
     return Study(path)
-
-
-def studies_of(store: RunStore) -> list[Study]:
-    """Return every study of a project."""
-    files = (folder / FILE for folder in sorted((store.record / "sweeps").glob("*")))
-    return [Study(file) for file in files if file.is_file() and file.stat().st_size]
 
 
 def looked_at(study: Study, host: Host) -> Search:

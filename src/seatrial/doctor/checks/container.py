@@ -211,14 +211,13 @@ def _compat(machine: Machine) -> Verdict:
     return ok("its CUDA compatibility libraries fit this GPU, or are older than the driver")
 
 
-def _without_container(machine: Machine) -> Verdict | None:
-    inspection = machine.inspection
-    if inspection.is_process:
-        return None
-    return skipped("no image to run") if inspection.reference is None else without_python(machine)
+def without_subject(machine: Machine) -> Verdict | None:
+    """Skip what needs a Python in an image, or on this machine."""
+    without_image = not machine.inspection.is_process and machine.inspection.reference is None
+    return skipped("no image to inspect") if without_image else without_python(machine)
 
 
-CONTAINER = Layer("container", "Container", needs="container.starts", skips=_without_container)
+CONTAINER = Layer("container", "Container", needs="container.starts", skips=without_subject)
 
 
 @CONTAINER.check(

@@ -130,8 +130,9 @@ def _runtime_programs(machine: Machine) -> Verdict:
     folders = [""] if program.startswith("/") else [f"{folder}/" for folder in SYSTEM_PATH.split(":")]
     if any(machine.exists(f"{folder}{program}") for folder in folders):
         return ok(f"the nvidia runtime's program exists: {program}")
-    daemons = _dockerd_processes(machine)
-    for pid in daemons:  # its own PATH and root, which are not this process's
+    processes = (name for name in machine.names("/proc") if name.isdigit())
+    daemons = [pid for pid in processes if (machine.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"]
+    for pid in daemons:  # the one that answers is among them; its PATH and root are not this process's
         own = folders if program.startswith("/") else _path_of(machine, pid)
         folders += [folder for folder in own if folder not in folders]
         roots = ["", f"/proc/{pid}/root" if machine.names(f"/proc/{pid}/root") else ""]
@@ -145,12 +146,6 @@ def _runtime_programs(machine: Machine) -> Verdict:
         [f"runtime nvidia: {program} does not exist", *(f"looked in {folder}" for folder in folders if folder)],
         message="The nvidia runtime is registered, but its program is missing",
     )
-
-
-def _dockerd_processes(machine: Machine) -> list[str]:
-    """Return PIDs of this machine's daemons: the one that answers is among them, and does not report which it is."""
-    pids = [name for name in machine.names("/proc") if name.isdigit()]
-    return [pid for pid in pids if (machine.read(f"/proc/{pid}/comm") or "").strip() == "dockerd"]
 
 
 def _path_of(machine: Machine, pid: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown, worst
-from seatrial.doctor.checks.container import without_python
+from seatrial.doctor.checks.container import without_subject
 from seatrial.doctor.machine import Machine
 from seatrial.findings.device_code import covers
 from seatrial.findings.gpu_missing import explain_missing
@@ -18,14 +18,7 @@ from seatrial.stack.facts import minimum_driver, torch_index
 _NO_CUDA = skipped("no torch with CUDA inside")
 
 
-def _without_image(machine: Machine) -> Verdict | None:
-    inspection = machine.inspection
-    if not inspection.is_process and inspection.reference is None:
-        return skipped("no image to inspect")
-    return without_python(machine)
-
-
-FRAMEWORK = Layer("framework", "Framework", needs="image.python", skips=_without_image)
+FRAMEWORK = Layer("framework", "Framework", needs="image.python", skips=without_subject)
 
 
 def _torch(machine: Machine) -> dict[str, Any]:

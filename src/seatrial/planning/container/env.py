@@ -106,13 +106,9 @@ def service_env(
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
     added = {name: value for name, value in added.items() if name not in OURS or name not in own}
-    target = {}
-    for name, value in {**image.env, **own, **added}.items():
-        if STEERING.match(name) and not name.startswith("PYTHON"):
-            safe = _unsteered(name, value, service.filled)
-            if safe != value:
-                added[name], target[name] = safe, value
-    return added, target
+    loaders = {name: value for name, value in {**image.env, **own, **added}.items() if not name.startswith("PYTHON")}
+    safe, target = shielded({}, loaders, service.filled)
+    return {**added, **safe}, target
 
 
 def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
