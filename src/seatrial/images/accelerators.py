@@ -36,6 +36,8 @@ _OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
 #: Package → the newest GPU that its releases on PyPI have code for; and those whose names give their CUDA. Sources:
 #: paddlepaddle.org.cn, "Tables"; PaddleHelix#369; mindspore.cn, "Install" of 2.3, the last with GPUs (CUDA 11.6).
 _NEWEST: dict[str, str] = table("import_names")["newest_gpus"]
+#: Package → a GPU, and its first release with code for it.
+_FIRST_CODE: dict[str, list[str]] = table("source_builds")["first_code"]
 _FOR_CUDA = re.compile(r"(?:mxnet-cu|cupy-cuda)(1\d|\d)(\d)(?:mkl)?")
 _OF_PADDLE = re.compile(r"^--.*paddle|^paddle.*post12")
 #: NVIDIA's last image with MXNet, and the index of Paddle's builds for CUDA 12.
@@ -63,10 +65,10 @@ def without_use(
     Raises ConfigError: that is certain, and a GPU is requested. Raises StackError: the framework has no code for one.
     """
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
-    if old := next(_older_than_the_gpus(needs, [each or "" for each in names], machine), None):
+    if old := tuple(dict.fromkeys(_older_than_the_gpus(needs, [each or "" for each in names], checked.lock, machine))):
         if resolved.stack.wheel is not None:
-            return (old,)
-        raise StackError(old, run=_ELSEWHERE.get(old.split()[1].partition("-")[0], _ON_THE_CPU))
+            return old
+        raise StackError(old[0], run=_ELSEWHERE.get(old[0].split()[1].partition("-")[0], _ON_THE_CPU))
     own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
     if own and resolved.stack.wheel is None:
         return (f"seatrial does not know which GPUs {own[0]} supports: see its release notes",)
@@ -85,20 +87,14 @@ def without_use(
     return (f"{message}; --gpus none leaves it to other runs",)
 
 
-def without_code(machine: TargetMachine | None, lock: Lock | None) -> Iterator[str]:
-    """Yield a warning of each package whose release is older than the first with code for the machine's GPUs."""
-    at = {each.name: each.version for each in lock.packages} if lock else {}
-    newest = max(map(Version, machine.capabilities), default=Version("0")) if machine else Version("0")
-    for name, (sm, first) in table("source_builds")["first_code"].items():
-        if newest >= Version(sm) and Version(at.get(name, first)) < Version(first):
-            yield f"{name} {at[name]} has code only for GPUs before sm_{sm.replace('.', '')}: require {name}>={first}"
-
-
-def _older_than_the_gpus(needs: Needs, names: Sequence[str], machine: TargetMachine | None) -> Iterator[str]:
+def _older_than_the_gpus(
+    needs: Needs, names: Sequence[str], lock: Lock | None, machine: TargetMachine | None
+) -> Iterator[str]:
     """Yield ``mxnet-cu112 has no code for H100 (sm_90): …`` for what was built before the machine's GPUs."""
     others = any(map(_OF_PADDLE.search, (*needs.requirements.options, *needs.requirements.lines)))
+    at = {each.name: each.version for each in lock.packages if each.name in _FIRST_CODE} if lock else {}
     known = [each for each in names if each in _NEWEST or _FOR_CUDA.fullmatch(each)]
-    for name, gpu in product(known, machine.gpus if machine else ()):
+    for name, gpu in product([*known, *at], machine.gpus if machine else ()):
         first = (cuda for least, cuda in FIRST_CUDA if Version(gpu.cc) >= Version(least))
         needed, built, newest = max(first, default="0", key=Version), _FOR_CUDA.fullmatch(name), _NEWEST.get(name)
         message = f"package {name} has no code for {gpu.name} (sm_{gpu.cc.replace('.', '')})"
@@ -106,6 +102,10 @@ def _older_than_the_gpus(needs: Needs, names: Sequence[str], machine: TargetMach
             yield f"{message}: it is built for CUDA {cuda}, and the GPU needs {needed} or newer"
         elif newest and Version(gpu.cc) > Version(newest) and not (others and name.startswith("paddle")):
             yield f"{message}: its releases support GPUs up to sm_{newest.replace('.', '')}"
+        since, release = _FIRST_CODE[name] if name in at else (gpu.cc, "0")
+        if Version(gpu.cc) >= Version(since) and Version(at.get(name, release)) < Version(release):
+            only = f"code only for GPUs before sm_{since.replace('.', '')}"
+            yield f"{name} {at[name]} has {only}: require {name}>={release}"
 
 
 def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:

@@ -16,7 +16,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.accelerators import for_nvidia, without_code, without_use
+from seatrial.images.accelerators import for_nvidia, without_use
 from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
 from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.size import disk_choice, size_choice
@@ -117,7 +117,6 @@ def plan_image(
         *own_code.choices,
         *slimming.choices,
     )
-    idle = (*idle, *without_code(machine, checked.lock))
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     if resolver and resolver.late and resolver.late[0] not in "".join(warnings):
         warnings += (f"{resolver.late[0]}: with its answers the packages may differ",)
