@@ -27,7 +27,6 @@ _DANGEROUS = {
     21: "SYS_ADMIN", 38: "PERFMON", 39: "BPF", 40: "CHECKPOINT_RESTORE",
 }  # fmt: skip
 
-
 #: Audit number of the architecture → the first of add_key, request_key and keyctl. Source: linux/audit.h, unistd.h
 _KEYRINGS = {0xC000003E: 248, 0x40000003: 286, 0xC00000B7: 217, 0x40000028: 309}
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2  # Source: linux/prctl.h, linux/seccomp.h

@@ -32,7 +32,6 @@ DEFAULT_SHM = "2g"
 #: The runtime as nvidia-ctk registers it. Source: nvidia-container-toolkit, pkg/config/engine/docker.
 NVIDIA_RUNTIME = {"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}}
 
-
 RESTART_S = 60.0
 
 _DIFF = {"+": "green", "-": "red", "@": "cyan"}

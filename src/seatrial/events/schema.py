@@ -258,8 +258,6 @@ def never_started(cause: str, exit_code: Optional[int]) -> TargetExited:
 
 #: Suffixes of models by training frameworks. The agent looks for them on volumes, the receipt on the host.
 MODEL_SUFFIXES = (".pt", ".pth", ".safetensors", ".ckpt", ".h5", ".keras", ".onnx", ".pkl", ".joblib")
-
-
 #: Files of programs for themselves: locks, process IDs, sources and compiled sources.
 _NOISE_SUFFIXES = (
     *(".lock", ".pid", ".sock", ".tmp", ".part", ".swp", ".py", ".pyc", ".pyi", ".c", ".cc", ".cpp", ".cu", ".h"),

@@ -38,7 +38,6 @@ BUILD_DRIVER_MODULE = "sudo apt install linux-headers-$(uname -r) && sudo dkms a
 #: Source: github.com/containers/podman/blob/main/troubleshooting.md
 ADD_SUBIDS = 'sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "$USER" && podman system migrate'
 
-
 SEVERITIES = ("error", "warning", "info")
 
 

@@ -43,7 +43,6 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 #: Readings between two queries of the engines.
 _TURNS = 10
 
-
 _INDEX = "<!doctype html><title>seatrial metrics</title><a href=/metrics>metrics</a>\n"
 
 

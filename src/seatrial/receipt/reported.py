@@ -25,7 +25,6 @@ _HEADLINE_PHASES = ("val_", "valid_", "test_", "eval_", "", "end_", "train_")
 _LOSSES = ("loss", "step_loss", "nll", "rmse", "mse", "mae", "perplexity", "ppl", "error")
 _ACCURACIES = ("accuracy", "acc", "f1", "auc", "map", "miou", "iou", "bleu", "psnr", "r2", "score", "reward")
 
-
 Axis = Literal["step", "epoch", "line"]
 
 

@@ -144,7 +144,6 @@ _SWITCH = re.compile(r"action\s*=\s*[\"']store_(?:true|false)|\bis_flag\s*=\s*Tr
 _NEXT_OPTION = re.compile(r"\b(?:add_argument|option)\(")
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
-
 _OPTION = r"""["']--([\w-]+)["'?/=]"""
 
 

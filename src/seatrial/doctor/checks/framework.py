@@ -17,7 +17,6 @@ from seatrial.stack.facts import minimum_driver, torch_index
 
 _NO_CUDA = skipped("no torch with CUDA inside")
 
-
 FRAMEWORK = Layer("framework", "Framework", needs="image.python", skips=without_subject)
 
 

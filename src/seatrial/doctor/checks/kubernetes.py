@@ -16,8 +16,6 @@ PLUGIN = "nvidia-device-plugin"
 PLUGIN_MANIFEST = (
     "https://raw.githubusercontent.com/NVIDIA/k8s-device-plugin/main/deployments/static/nvidia-device-plugin.yml"
 )
-
-
 #: API group → the Deployment of its operator. Sources: manifests of kubeflow/trainer 1.9.4 and 2.3.0; config/ of
 #: kubernetes-sigs/jobset 0.12.0 and kubernetes-sigs/kueue 0.14.
 OPERATORS = {
