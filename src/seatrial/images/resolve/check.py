@@ -164,15 +164,13 @@ class _PackageChoice:
             self._with_most_wheels(base, resolved)
         if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
-        if self.bounded or len(self.options) > 1:
+        answer = None if self.bounded or len(self.options) > 1 else self._answer(request)
+        if answer is None or (isinstance(answer, Unsatisfiable) and not answer.no_package):
             return *self._with_wheels(), self.needs
-        answer = self._answer(request)
         if isinstance(answer, Unreachable):
             return base, resolved, Checked(warnings=unchecked(answer, request.python, {})), self.needs
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
-            if not answer.no_package:
-                raise contradiction(self.resolver, answer, request, self.needs)
         return base, resolved, self._locked(resolved, answer), self.needs
 
     def _adapted(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import date, timedelta
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 11
+_FORMAT = 12
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -95,6 +95,9 @@ _OLD_DAYS, _BEHIND_DAYS = 730, 365
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
+
+#: Requires-Python in what uv 0.13 keeps of a wheel: the only text that begins with an operator, behind its length.
+_PYTHONS = re.compile(rb"(?:[\xa2-\xbf]|\xd9[\x20-\xff])((?:(?:[<>!~=]=?|===)\d[\w.*]*(?:, ?)?)+)(?=[\x90-\x9f\xdc])")
 
 #: The last setuptools with pkg_resources, which packages import without requiring it. Source: setuptools' NEWS, 82.0.0.
 _SETUPTOOLS = ("setuptools", "81.0.0")
@@ -293,8 +296,9 @@ class UvResolver:
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
         early, retried = None, False  # whether uv passed over releases in favour of pre-releases
+        refused = dict[str, str]()  # constraint → why
         while True:
-            exact = (f"{name}=={version}" for name, version in (newest or {}).items())
+            exact = (*refused, *(f"{name}=={version}" for name, version in (newest or {}).items()))
             try:
                 bounded = replace(request, constraints=(*request.constraints, *exact), early=early)
                 answer = self._compile(bounded, excluded, stand_ins)
@@ -303,6 +307,10 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
+                if odd := self._for_other_pythons(request, answer, refused):
+                    refused |= odd
+                    newest = newest and {name: at for name, at in newest.items() if f"{name}!={at}" not in odd}
+                    continue
                 if not retried and (early := self._early(request, answer)) is not None:
                     retried = True
                     continue
@@ -320,6 +328,8 @@ class UvResolver:
             if early is not None and newest is None and isinstance(answer, Unsatisfiable):
                 early = None  # the list fits pre-releases alone
                 continue
+            if refused and newest is None and isinstance(answer, Unsatisfiable):
+                return Unsatisfiable("; ".join(refused.values()))
             if newest and isinstance(answer, Unsatisfiable):
                 at_odds = answer.named & newest.keys() or {*newest}
                 at_odds = at_odds - answer.requiring or at_odds  # hydra-core bounds omegaconf: that one is too new
@@ -348,6 +358,22 @@ class UvResolver:
                     self._required[name, at] = source.texts.get("requires.txt", "") if source else ""
             else:
                 excluded[name] = answer
+
+    def _for_other_pythons(self, request: ResolveRequest, lock: Lock, refused: Collection[str]) -> dict[str, str]:
+        """Return constraints on releases that pip refuses on this Python, and why: uv ignores the newest they admit.
+
+        From the third of a package on, its minor version is refused as a whole.
+        """
+        found, kept = dict[str, str](), self._folder / "uv"
+        roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []
+        for each, root in product(lock.packages, roots):
+            for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
+                pythons = match[1].decode() if (match := _PYTHONS.search(file.read_bytes())) else ""
+                if not SpecifierSet(pythons).contains(f"{request.python}.99"):
+                    many = sum(known.startswith(f"{each.name}!=") for known in refused) > 1
+                    release = ".".join(each.version.split(".")[:2]) + ".*" if many else each.version
+                    found[f"{each.name}!={release}"] = f"{each.name} {each.version} requires Python {pythons}"
+        return found
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
