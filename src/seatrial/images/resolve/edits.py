@@ -73,7 +73,8 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
     for file, above, match in places:
         section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
-        if not file.endswith(".toml") or "depend" in section + key or match["name"] in _PYTHON_KEYS:  # not keywords, nor the index of a package
+        # neither keywords nor the index of a package
+        if not file.endswith(".toml") or "depend" in section + key or match["name"] in _PYTHON_KEYS:
             return f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
     return None
 

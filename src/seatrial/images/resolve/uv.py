@@ -307,9 +307,10 @@ class UvResolver:
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                if odd := self._for_other_pythons(request, answer, refused):
-                    refused |= odd
-                    newest = newest and {name: at for name, at in newest.items() if f"{name}!={at}" not in odd}
+                if unfit := self._for_other_pythons(request, answer, refused):
+                    refused |= unfit
+                    left = {name: at for name, at in (newest or {}).items() if f"{name}!={at}" not in unfit}
+                    newest = left or None
                     continue
                 if not retried and (early := self._early(request, answer)) is not None:
                     retried = True
