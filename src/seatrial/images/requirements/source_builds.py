@@ -51,8 +51,7 @@ class SourceBuild:
             built, from around it instead of an environment of its own; () if what it declares is enough.
         compiles: it has code to compile.
         assigned: environment variables for the build. read: this is from its source or a table, not a guess.
-        at: the release, where the day of the code or the resolver decides it. lacks: a file that its setup.py names and
-            that its source does not have.
+        at: the release, where the day of the code or the resolver decides it. lacks: a missing file of its own code.
     """
 
     name: str

@@ -149,8 +149,8 @@ def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: 
         reason += f", against {' and '.join(sight)}" if sight else ""
         unread = ", ".join(each.name for each in builds if not each.read)
         reason += f"; what {unread} needs besides is unknown, as the source was not read" if unread else ""
-        for each in (each for each in builds if each.lacks):
-            reason += f"; the source of {each.requirement} lacks {each.lacks}: setup.py must find a wheel to download"
+        lacks = ", ".join(f"{each.requirement} {each.lacks}" for each in builds if each.lacks)
+        reason += f"; sources lack what setup.py compiles, unless it downloads a wheel: {lacks}" if lacks else ""
         yield Choice(what="from source", value=", ".join(each.requirement for each in builds), reason=reason)
     elif built := [name for name in (lock.from_source if lock else ()) if name not in resolved.pages]:
         reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"

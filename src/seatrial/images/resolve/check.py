@@ -465,15 +465,14 @@ class _PackageChoice:
         refuse_unstartable(self.resolver, request, answer, self.job)
         base = self.needs.image.image if self.needs.image else self.job.image.base
         locked = lock_packages(self.resolver, request, resolved, answer, base)
-        choices = []
         if locked is None or isinstance(locked, Unreachable):
             reason = "the list's options or the base image decide which files pip takes"
             reason = f"{locked.reason}: pip resolves them in the build" if locked else reason
-            choices.append(Choice(what="not locked", value="all packages", reason=reason))
-            return Checked(answer, None, tuple(choices))
+            return Checked(answer, None, (Choice(what="not locked", value="all packages", reason=reason),))
         place = framework_place(resolved.requirements)
         framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
         if framework or locked.rest:
             reason = "no hash is known here: pip chooses the files in the build"
-            choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
-        return Checked(answer, locked, tuple(choices))
+            left = ", ".join((*framework, *locked.rest))
+            return Checked(answer, locked, (Choice(what="not locked", value=left, reason=reason),))
+        return Checked(answer, locked)

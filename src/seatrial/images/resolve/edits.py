@@ -23,9 +23,6 @@ LOCK_OF = re.compile(r"((\w+)\.lock) pins")
 #: Names of packages that stand for another: tensorflow-gpu, pytorch.
 _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
 
-#: Keys by which a project's packaging admits Pythons.
-_PYTHON_KEYS = ("requires-python", "python-requires")
-
 #: Marker of an edit that removes a requirement.
 GONE = ' ; python_version < "0"'
 
@@ -61,7 +58,8 @@ def written(lines: Sequence[str], needs: Needs) -> str:
 def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]] | None:
     """Return (``requirements.txt:4``, section of a TOML, text) of a requirement or another of its package; or None."""
     name = canonicalize_name(wanted.name)
-    others = [*(foreign for foreign, own in _OTHER_NAMES.items() if own == name), *_PYTHON_KEYS * (name == "python")]
+    others = [foreign for foreign, own in _OTHER_NAMES.items() if own == name]
+    others += ["requires-python", "python-requires"] * (name == "python")
     names = "|".join([name, *others]).replace("-", "[-_.]+")
     form = re.compile(
         rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})"""
@@ -73,8 +71,8 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
     for file, above, match in places:
         section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
-        # neither keywords nor the index of a package
-        if not file.endswith(".toml") or "depend" in section + key or match["name"] in _PYTHON_KEYS:
+        listed = "depend" in section + key or (name == "python" and match["rest"])  # no keyword, nor a package's index
+        if not file.endswith(".toml") or listed:
             return f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
     return None
 

@@ -296,22 +296,16 @@ class UvResolver:
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
         early, retried = None, False  # whether uv passed over releases in favour of pre-releases
-        refused = dict[str, str]()  # constraint → why
         while True:
-            exact = (*refused, *(f"{name}=={version}" for name, version in (newest or {}).items()))
+            exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
                 bounded = replace(request, constraints=(*request.constraints, *exact), early=early)
-                answer = self._compile(bounded, excluded, stand_ins)
+                answer = self._fitting(bounded, excluded, stand_ins)
             except CommandTimeoutError:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
             if isinstance(answer, Lock):
-                if unfit := self._for_other_pythons(request, answer, refused):
-                    refused |= unfit
-                    left = {name: at for name, at in (newest or {}).items() if f"{name}!={at}" not in unfit}
-                    newest = left or None
-                    continue
                 if not retried and (early := self._early(request, answer)) is not None:
                     retried = True
                     continue
@@ -329,8 +323,6 @@ class UvResolver:
             if early is not None and newest is None and isinstance(answer, Unsatisfiable):
                 early = None  # the list fits pre-releases alone
                 continue
-            if refused and newest is None and isinstance(answer, Unsatisfiable):
-                return Unsatisfiable("; ".join(refused.values()))
             if newest and isinstance(answer, Unsatisfiable):
                 at_odds = answer.named & newest.keys() or {*newest}
                 at_odds = at_odds - answer.requiring or at_odds  # hydra-core bounds omegaconf: that one is too new
@@ -360,21 +352,28 @@ class UvResolver:
             else:
                 excluded[name] = answer
 
-    def _for_other_pythons(self, request: ResolveRequest, lock: Lock, refused: Collection[str]) -> dict[str, str]:
-        """Return constraints on releases that pip refuses on this Python, and why: uv ignores the newest they admit.
+    def _fitting(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
+        """Run uv without releases that pip refuses on this Python: uv ignores the upper bounds of Requires-Python.
 
-        From the third of a package on, its minor version is refused as a whole.
+        From the third release of a package on, its minor version is left out.
         """
-        found, kept = dict[str, str](), self._folder / "uv"
-        roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []
-        for each, root in product(lock.packages, roots):
-            for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
-                pythons = match[1].decode() if (match := _PYTHONS.search(file.read_bytes())) else ""
-                if not SpecifierSet(pythons).contains(f"{request.python}.99"):
-                    many = sum(known.startswith(f"{each.name}!=") for known in refused) > 1
+        refused, kept = dict[str, str](), self._folder / "uv"
+        while True:
+            bounded = replace(request, constraints=(*request.constraints, *refused))
+            answer = self._compile(bounded, excluded, stand_ins)
+            if refused and isinstance(answer, Unsatisfiable):
+                return Unsatisfiable("; ".join(refused.values()))
+            roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []
+            before = dict(refused)
+            for each, root in product(_packages(answer), roots):
+                for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
+                    pythons = match[1].decode() if (match := _PYTHONS.search(file.read_bytes())) else ""
+                    many = sum(known.startswith(f"{each.name}!=") for known in before) > 1
                     release = ".".join(each.version.split(".")[:2]) + ".*" if many else each.version
-                    found[f"{each.name}!={release}"] = f"{each.name} {each.version} requires Python {pythons}"
-        return found
+                    if not SpecifierSet(pythons).contains(f"{request.python}.99"):
+                        refused[f"{each.name}!={release}"] = f"{each.name} {each.version} requires Python {pythons}"
+            if refused == before:
+                return answer
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
@@ -512,10 +511,8 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += ["lowest"] * request.lowest + ["alone"] * request.alone
-    parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
-    parts += [["named", *request.named]] if request.named else []
-    parts += [["as of", request.as_of, *request.dates]] if request.as_of else []
+    parts += [request.lowest, request.alone, request.elsewhere, request.named]
+    parts += [request.as_of, request.dates if request.as_of else ()]
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -535,7 +532,7 @@ def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
     return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
 
 
-def _packages(answer: Answer) -> tuple[LockedPackage, ...]:
+def _packages(answer: Answer | str) -> tuple[LockedPackage, ...]:
     return answer.packages if isinstance(answer, Lock) else ()
 
 
