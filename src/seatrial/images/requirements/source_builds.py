@@ -234,8 +234,9 @@ def companions(found: Requirements) -> list[str]:
     open_ones = [row for row in rows if have[row["of"]] == row["of"] and "mmcv-full" in have]
     users = [row["of"] + row["releases"] for row in open_ones if "mmcv-full" in row["lines"]]
     fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
-    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split() if canonical_name(line) not in have)
-    return [*users, *(line for line in lines if not (have.keys() & {"mmcv", "mmcv-full"} and line.startswith("mmcv")))]
+    needed = {line: canonical_name(line) or "" for row in fitting for line in row["lines"].split()}
+    lines = [name if found.of(name) else line for line, name in needed.items() if name not in have]  # or a lock's pin
+    return [*users, *(each for each in lines if not (have.keys() & {"mmcv", "mmcv-full"} and each.startswith("mmcv")))]
 
 
 def _named(line: str) -> Requirement | None:

@@ -353,10 +353,7 @@ class UvResolver:
                 excluded[name] = answer
 
     def _fitting(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
-        """Run uv without releases that pip refuses on this Python: uv ignores the upper bounds of Requires-Python.
-
-        From the third release of a package on, its minor version is left out.
-        """
+        """Run uv without releases that pip refuses on this Python: uv ignores the upper bounds of Requires-Python."""
         refused, kept = dict[str, str](), self._folder / "uv"
         while True:
             bounded = replace(request, constraints=(*request.constraints, *refused))
@@ -368,7 +365,7 @@ class UvResolver:
             for each, root in product(_packages(answer), roots):
                 for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
                     pythons = match[1].decode() if (match := _PYTHONS.search(file.read_bytes())) else ""
-                    many = sum(known.startswith(f"{each.name}!=") for known in before) > 1
+                    many = sum(known.startswith(f"{each.name}!=") for known in before) > 1  # minor by minor
                     release = ".".join(each.version.split(".")[:2]) + ".*" if many else each.version
                     if not SpecifierSet(pythons).contains(f"{request.python}.99"):
                         refused[f"{each.name}!={release}"] = f"{each.name} {each.version} requires Python {pythons}"
