@@ -57,6 +57,8 @@ class Index:
     def metadata(self, file: str) -> bytes:
         name, version = file.split("-")[:2]
         lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        own = [row[1] for row in self.projects.get(name, ()) if row[0] == file.removesuffix(".metadata")]
+        lines += [f"Requires-Python: {each}" for each in filter(None, own)]
         lines += [f"Requires-Dist: {each}" for each in self.needs.get(f"{name}-{version}", ())]
         return "\n".join([*lines, "", ""]).encode()
 

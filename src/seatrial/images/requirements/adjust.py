@@ -61,14 +61,14 @@ def _of_an_index(needs: Needs) -> Needs:
     return needs.with_lines(filter(None, (own.get(line, line) for line in lines)), warning=note)
 
 
-#: Libraries of CUDA, and Triton: torch's wheel requires a release of each. Source: Requires-Dist of torch 1.13 on.
+#: Libraries of CUDA, and Triton: a wheel of torch requires a release of each. Source: Requires-Dist of torch 1.13 on.
 _OF_TORCH = re.compile(
     r"nvidia-(cu(blas|dnn|fft|file|rand|solver|sparse|sparselt)|cuda-(cupti|nvrtc|runtime)|nccl|nvjitlink|nvshmem|nvtx)(-cu\d+)?|triton"
 )
 
 
 def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
-    """Leave out pins that torch's wheel decides; with hashes all stay, unless one is ``edited`` or has an address."""
+    """Leave out pins that torch's wheel may contradict; with hashes all stay, if none is ``edited`` or an address."""
     found = needs.requirements
     if edited or any("://" in line and "--hash" not in line for line in found.lines):
         found = found.unhashed
@@ -78,7 +78,7 @@ def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
         tuple(x for x in each if canonical_name(x) not in theirs) for each in (found.lines, found.constraints)
     )
     found = replace(found, lines=lines, constraints=pins)
-    why = f"torch decides the releases of {_listed(sorted(theirs))}" if theirs else ""
+    why = f"{_listed(sorted(theirs))}: no pins, as each wheel of torch requires releases of its own" if theirs else ""
     return needs if found == needs.requirements else needs.changed(found, why=why)
 
 

@@ -51,7 +51,7 @@ class SourceBuild:
             built, from around it instead of an environment of its own; () if what it declares is enough.
         compiles: it has code to compile.
         assigned: environment variables for the build. read: this is from its source or a table, not a guess.
-        at: the release, where the day of the code or the resolver decides it.
+        at: the release, where the day of the code or the resolver decides it. lacks: a missing file of its own code.
     """
 
     name: str
@@ -65,6 +65,7 @@ class SourceBuild:
     assigned: str = ""
     read: bool = True
     at: str = ""
+    lacks: str = ""
 
     @property
     def requirement(self) -> str:
@@ -100,10 +101,12 @@ def known_build(line: str) -> SourceBuild | None:
 def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, str]) -> SourceBuild:
     """Read the needs of a build from its source files and the table of headers."""
     paths = [PurePosixPath(each) for each in names]
+    stems = {each.stem for each in paths if each.suffix in {*_LANGUAGES, ".i"}}
     ends = {each.suffix for each in paths} & {*_LANGUAGES}
     setup, project = (texts.get(each, "") for each in ("setup.py", "pyproject.toml"))
     declared = _declared(project)
     words = "\n".join((setup, project)).lower()
+    compiled = re.findall(r"""["']([\w./-]+\.(?:cu|c|cc|cpp|cxx))["']""", setup)
     headers = table("source_builds")["headers"].get(name, "").split()
     programs = {tool for word, tools in _PROGRAMS.items() if word in words for tool in tools}
     needed = _imported(setup, {each.parts[0].removesuffix(".py") for each in paths if each.parts})
@@ -117,16 +120,18 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
         lines += [each for each in declared or () if canonical_name(each) not in ("setuptools", "wheel")]
         lines += ["setuptools<58"] * ("use_2to3" in newer)
     listed = known_build(line)
+    cuda = (".cu" in ends or "CUDAExtension" in setup) and "torch" in needed
     return SourceBuild(
         name,
         line,
         tuple(sorted({*headers, *(tool for each in ends for tool in _LANGUAGES[each]), *programs})),
         tuple(sorted(lines)),
-        compiles=bool(ends or headers),
-        cuda=".cu" in ends and "torch" in needed,
+        compiles=bool(ends or headers or cuda),
+        cuda=cuda,
         openmp="openmp" in words or "torch" in needed,
         legacy=declared is None or bool(newer),
         assigned=listed.assigned if listed else "",
+        lacks="" if any(PurePosixPath(each).stem in stems for each in compiled) else next(iter(compiled), ""),
     )
 
 
@@ -229,8 +234,9 @@ def companions(found: Requirements) -> list[str]:
     open_ones = [row for row in rows if have[row["of"]] == row["of"] and "mmcv-full" in have]
     users = [row["of"] + row["releases"] for row in open_ones if "mmcv-full" in row["lines"]]
     fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
-    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split() if canonical_name(line) not in have)
-    return [*users, *(line for line in lines if not (have.keys() & {"mmcv", "mmcv-full"} and line.startswith("mmcv")))]
+    needed = {line: canonical_name(line) or "" for row in fitting for line in row["lines"].split()}
+    lines = [name if found.of(name) else line for line, name in needed.items() if name not in have]  # or a lock's pin
+    return [*users, *(each for each in lines if not (have.keys() & {"mmcv", "mmcv-full"} and each.startswith("mmcv")))]
 
 
 def _named(line: str) -> Requirement | None:

@@ -99,6 +99,12 @@ def builds_of(
             build = build or SourceBuild(name, bare[name], read=False)
             source = sources.get(name)
             build = read_build(name, bare[name], source.names, source.texts) if source else build
+            if source and build.lacks and "==" not in bare[name] and resolver and request:
+                day = f"{int(request.as_of[:4]) + 1}{request.as_of[4:]}" if request.as_of else ""
+                later = resolver.source(f"{name}>{source.version}", replace(request, as_of=day))
+                newer = read_build(name, bare[name], later.names, later.texts) if later else build
+                if later and not newer.lacks:
+                    source, build, dated = later, newer, {*dated, name}
             build = replace(build, at=source.version) if source and name in dated | fixed.keys() else build
         if build is not None and found.hashed:  # pip takes no wheel that it built before: it has no hash
             build = replace(build, modules=(), legacy=False)
@@ -143,6 +149,8 @@ def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: 
         reason += f", against {' and '.join(sight)}" if sight else ""
         unread = ", ".join(each.name for each in builds if not each.read)
         reason += f"; what {unread} needs besides is unknown, as the source was not read" if unread else ""
+        lacks = ", ".join(f"{each.requirement} {each.lacks}" for each in builds if each.lacks)
+        reason += f"; sources lack what setup.py compiles, unless it downloads a wheel: {lacks}" if lacks else ""
         yield Choice(what="from source", value=", ".join(each.requirement for each in builds), reason=reason)
     elif built := [name for name in (lock.from_source if lock else ()) if name not in resolved.pages]:
         reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"

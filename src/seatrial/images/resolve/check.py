@@ -164,15 +164,13 @@ class _PackageChoice:
             self._with_most_wheels(base, resolved)
         if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
-        if self.bounded or len(self.options) > 1:
+        answer = None if self.bounded or len(self.options) > 1 else self._answer(request)
+        if answer is None or (isinstance(answer, Unsatisfiable) and not answer.no_package):
             return *self._with_wheels(), self.needs
-        answer = self._answer(request)
         if isinstance(answer, Unreachable):
             return base, resolved, Checked(warnings=unchecked(answer, request.python, {})), self.needs
         if isinstance(answer, Unsatisfiable) and not self.own_base:
             self._refuse_missing(answer, request)
-            if not answer.no_package:
-                raise contradiction(self.resolver, answer, request, self.needs)
         return base, resolved, self._locked(resolved, answer), self.needs
 
     def _adapted(self, base: Base, resolved: Resolved) -> tuple[Base, Resolved]:
@@ -467,15 +465,14 @@ class _PackageChoice:
         refuse_unstartable(self.resolver, request, answer, self.job)
         base = self.needs.image.image if self.needs.image else self.job.image.base
         locked = lock_packages(self.resolver, request, resolved, answer, base)
-        choices = []
         if locked is None or isinstance(locked, Unreachable):
             reason = "the list's options or the base image decide which files pip takes"
             reason = f"{locked.reason}: pip resolves them in the build" if locked else reason
-            choices.append(Choice(what="not locked", value="all packages", reason=reason))
-            return Checked(answer, None, tuple(choices))
+            return Checked(answer, None, (Choice(what="not locked", value="all packages", reason=reason),))
         place = framework_place(resolved.requirements)
         framework = () if place is None or locked.framework else resolved.requirements.lines[place : place + 1]
         if framework or locked.rest:
             reason = "no hash is known here: pip chooses the files in the build"
-            choices.append(Choice(what="not locked", value=", ".join((*framework, *locked.rest)), reason=reason))
-        return Checked(answer, locked, tuple(choices))
+            left = ", ".join((*framework, *locked.rest))
+            return Checked(answer, locked, (Choice(what="not locked", value=left, reason=reason),))
+        return Checked(answer, locked)

@@ -58,7 +58,9 @@ def written(lines: Sequence[str], needs: Needs) -> str:
 def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]] | None:
     """Return (``requirements.txt:4``, section of a TOML, text) of a requirement or another of its package; or None."""
     name = canonicalize_name(wanted.name)
-    names = "|".join([name, *(foreign for foreign, own in _OTHER_NAMES.items() if own == name)]).replace("-", "[-_.]+")
+    others = [foreign for foreign, own in _OTHER_NAMES.items() if own == name]
+    others += ["requires-python", "python-requires"] * (name == "python")
+    names = "|".join([name, *others]).replace("-", "[-_.]+")
     form = re.compile(
         rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})"""
         rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})"""
@@ -69,7 +71,8 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
     for file, above, match in places:
         section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
-        if not file.endswith(".toml") or "depend" in section + key:  # not keywords, nor the index of a package
+        listed = "depend" in section + key or (name == "python" and match["rest"])  # no keyword, nor a package's index
+        if not file.endswith(".toml") or listed:
             return f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
     return None
 

@@ -59,6 +59,9 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
     """Name the lines that exclude each other, with their places, whose they are, and releases that fit."""
     involved = _involved(answer, (*request.lines, *request.constraints))
     listed = "; ".join(f"{line} ({_place_of(line, needs)})" for line in involved[:4])
+    if "requires Python" in answer.cause and needs.python:
+        place = place_of(Requirement("python"), needs)
+        listed += f"; Python {needs.python} ({place[0] if place else 'the project'})"
     change = f"change one of these versions in {needs.source}"
     if needs.source == "the imports":
         change = "write requirements.txt with versions that fit"

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import date, timedelta
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ LIMIT_S, PATIENT_S = 30.0, 180.0
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 _FRESH_S = 30 * 86_400.0
-_FORMAT = 11
+_FORMAT = 12
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -95,6 +95,9 @@ _OLD_DAYS, _BEHIND_DAYS = 730, 365
 
 #: The name that uv wants for a lock.
 _LOCK = "pylock.toml"
+
+#: Requires-Python in what uv 0.13 keeps of a wheel: the only text that begins with an operator, behind its length.
+_PYTHONS = re.compile(rb"(?:[\xa2-\xbf]|\xd9[\x20-\xff])((?:(?:[<>!~=]=?|===)\d[\w.*]*(?:, ?)?)+)(?=[\x90-\x9f\xdc])")
 
 #: The last setuptools with pkg_resources, which packages import without requiring it. Source: setuptools' NEWS, 82.0.0.
 _SETUPTOOLS = ("setuptools", "81.0.0")
@@ -297,7 +300,7 @@ class UvResolver:
             exact = (f"{name}=={version}" for name, version in (newest or {}).items())
             try:
                 bounded = replace(request, constraints=(*request.constraints, *exact), early=early)
-                answer = self._compile(bounded, excluded, stand_ins)
+                answer = self._fitting(bounded, excluded, stand_ins)
             except CommandTimeoutError:
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
@@ -348,6 +351,26 @@ class UvResolver:
                     self._required[name, at] = source.texts.get("requires.txt", "") if source else ""
             else:
                 excluded[name] = answer
+
+    def _fitting(self, request: ResolveRequest, excluded: Iterable[str], stand_ins: Mapping[str, str]) -> Answer | str:
+        """Run uv without releases that pip refuses on this Python: uv ignores the upper bounds of Requires-Python."""
+        refused, kept = dict[str, str](), self._folder / "uv"
+        while True:
+            bounded = replace(request, constraints=(*request.constraints, *refused))
+            answer = self._compile(bounded, excluded, stand_ins)
+            if refused and isinstance(answer, Unsatisfiable):
+                return Unsatisfiable("; ".join(refused.values()))
+            roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []
+            before = dict(refused)
+            for each, root in product(_packages(answer), roots):
+                for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
+                    pythons = match[1].decode() if (match := _PYTHONS.search(file.read_bytes())) else ""
+                    many = sum(known.startswith(f"{each.name}!=") for known in before) > 1  # minor by minor
+                    release = ".".join(each.version.split(".")[:2]) + ".*" if many else each.version
+                    if not SpecifierSet(pythons).contains(f"{request.python}.99"):
+                        refused[f"{each.name}!={release}"] = f"{each.name} {each.version} requires Python {pythons}"
+            if refused == before:
+                return answer
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""
@@ -485,10 +508,8 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += ["lowest"] * request.lowest + ["alone"] * request.alone
-    parts += [["elsewhere", *request.elsewhere]] if request.elsewhere else []
-    parts += [["named", *request.named]] if request.named else []
-    parts += [["as of", request.as_of, *request.dates]] if request.as_of else []
+    parts += [request.lowest, request.alone, request.elsewhere, request.named]
+    parts += [request.as_of, request.dates if request.as_of else ()]
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -508,7 +529,7 @@ def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
     return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
 
 
-def _packages(answer: Answer) -> tuple[LockedPackage, ...]:
+def _packages(answer: Answer | str) -> tuple[LockedPackage, ...]:
     return answer.packages if isinstance(answer, Lock) else ()
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from image_plans import SCRIPT, Planned, planned
 from seatrial.images.plan import plan_packages
+from seatrial.images.requirements.pip_format import Requirements
+from seatrial.images.requirements.source_builds import companions
 from seatrial.job.model import Job
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.machine import TargetMachine, parse_target
@@ -101,3 +103,8 @@ def test_own_base_and_a_virtual_environment_get_the_wheels_of_their_torch(tmp_pa
 def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None:
     made = planned(tmp_path, {"requirements.txt": "git+https://github.com/kpu/kenlm.git\n"}, ScriptFacts())
     assert "build-essential cmake" in (made.image.dockerfile or "")
+
+
+def test_what_a_package_needs_undeclared_keeps_the_release_that_a_lock_pins() -> None:
+    assert companions(Requirements(lines=("dgl",))) == ["torchdata<0.10"]
+    assert companions(Requirements(lines=("dgl",), constraints=("torchdata==0.10.1",))) == ["torchdata"]

@@ -98,6 +98,28 @@ def test_source_that_comes_byte_by_byte_ends_with_the_time_of_the_plan(plan: Pla
     assert "the source was not read" in plan.made.reason("from source")
 
 
+CUDA = """from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+setup(ext_modules=[CUDAExtension("fast", ["csrc/fast.cpp", "csrc/fast_kernel.cu"])])
+"""
+
+
+def test_source_that_compiles_cuda_gets_nvcc_and_a_release_that_has_its_files(plan: Planner, index: Index) -> None:
+    """The files of the extension are missing from some published sources."""
+    index.has("torch", "torch-2.7.1-py3-none-any.whl")
+    index.has("numpy", "numpy-2.0.0-py3-none-any.whl")
+    index.source("fast", "1.0", {"setup.py": CUDA, "fast.egg-info/PKG-INFO": "", "fast.py": ""})
+    made = plan("torch==2.7.1\nfast==1.0\n", target="h100")
+    assert (made.base or "").startswith("nvidia/cuda:") and "-devel-" in (made.dockerfile or "")
+    assert plan.made.reason("from source").endswith("unless it downloads a wheel: fast==1.0 csrc/fast.cpp")
+    index.source("fast", "1.1", {"setup.py": CUDA, "csrc/fast.cpp": "", "csrc/fast_kernel.cu": ""})
+    index.source("fast", "1.2", {"setup.py": CUDA, "csrc/fast.cpp": "", "csrc/fast_kernel.cu": ""})
+    index.uploaded = {f"fast-1.{minor}.tar.gz": f"202{minor + 3}-03-01" for minor in range(3)}
+    index.uploaded |= dict.fromkeys(("torch-2.7.1-py3-none-any.whl", "numpy-2.0.0-py3-none-any.whl"), "2023-01-01")
+    plan("torch==2.7.1\nfast\n", as_of="2023-06-01", target="h100")
+    assert plan.chosen("from source") == ["fast==1.1"] and " lack " not in plan.made.reason("from source")
+
+
 def test_own_base_names_what_its_pip_builds(plan: Planner, index: Index) -> None:
     index.source("fast", "1.0", {})
     plan("fast\n", base="python:3.11-slim-bookworm")

@@ -106,6 +106,32 @@ def test_what_no_python_has_a_wheel_of_does_not_decide(plan: Any) -> None:
     assert plan("numpy~=1.17.2\nold-source==0.7.2\n").base == "python:3.8-slim-bookworm"
 
 
+@pytest.mark.parametrize(("listed", "python", "release"), [("drug<2", "3.11", "1.6"), ("drug==1.8", "3.8", "1.8")])
+def test_release_for_older_pythons_alone_is_not_chosen_on_a_newer_one(
+    plan: Any, listed: str, python: str, release: str
+) -> None:
+    """uv ignores the upper bound of Requires-Python, by which pip refuses the file."""
+    for minor in (6, 7, 8):
+        plan.index.has("drug", f"drug-1.{minor}-py3-none-any.whl", requires=">=3.7,<3.9" if minor > 6 else ">=3.7")
+    plan.index.has("drug", "drug-2.0-py3-none-any.whl", requires=">=3.11")
+    made = plan(f"plain\n{listed}\n")
+    assert made.base == f"python:{python}-slim-bookworm"
+    [locked] = [text for name, text in made.context_texts.items() if "drug==" in text]
+    assert f"drug=={release} " in locked
+    (plan.project / "pyproject.toml").write_text('[project]\nname = "own"\nrequires-python = ">=3.10"\n')
+    if python == "3.8":
+        message, cause, fix = plan.refused(f"plain\n{listed}\n").splitlines()
+        assert message.endswith("drug==1.8 (requirements.txt:2); Python >=3.10 (pyproject.toml:3)")
+        assert cause == "drug 1.8 requires Python >=3.7,<3.9"
+        assert fix == "requirements.txt:2  drug==1.8 → drug==2.0"
+
+
+def test_open_package_for_older_pythons_alone_decides_the_python(plan: Any) -> None:
+    plan.index.has("drug", "drug-1.8-py3-none-any.whl", requires=">=3.7,<3.10")
+    assert plan("drug\n").base == "python:3.9-slim-bookworm"
+    assert "drug 1.8 requires Python >=3.7,<3.10" in plan.made.reason("python")
+
+
 def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Any) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
