@@ -54,7 +54,7 @@ def _of_an_index(needs: Needs) -> Needs:
     if not built:
         return needs
     own = {line: known_package(name) for line, name in built.items()}
-    notes = [f"the versions of {_listed(filter(None, own.values()))} are left open"] if any(own.values()) else []
+    notes = [f"the versions of {first_of(filter(None, own.values()))} are left open"] if any(own.values()) else []
     if out := [name for line, name in built.items() if not own[line]]:
         notes.append(f"left out: {', '.join(out)}")
     note = f"{needs.source} names files of the machine that it was made on: {'; '.join(notes)}"
@@ -78,7 +78,7 @@ def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
         tuple(x for x in each if canonical_name(x) not in theirs) for each in (found.lines, found.constraints)
     )
     found = replace(found, lines=lines, constraints=pins)
-    why = f"torch decides the releases of {_listed(sorted(theirs))}" if theirs else ""
+    why = f"torch decides the releases of {first_of(sorted(theirs))}" if theirs else ""
     return needs if found == needs.requirements else needs.changed(found, why=why)
 
 
@@ -116,7 +116,7 @@ def of_releases(needs: Needs, day: str) -> Needs:
     return needs.with_lines(lines, why=f"the releases of {day} for {', '.join(own)}") if own else needs
 
 
-def _listed(names: Iterable[str | None]) -> str:
+def first_of(names: Iterable[str | None]) -> str:
     """Name the first five, and count the rest."""
     first, rest = (every := [str(name) for name in names])[:5], len(every) - 5
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")

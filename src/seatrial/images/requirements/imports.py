@@ -119,6 +119,13 @@ def elsewhere(listed: str) -> str | None:
     return _names().elsewhere.get(listed)
 
 
+def of_modules(lines: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return listed name of a module → (module, its package), where the index's package of that name is not known."""
+    packages = {str(canonicalize_name(name)): (name, package) for name, package in _names().renamed.items()}
+    named = {line: packages.get(canonical_name(line) or "") for line in lines}
+    return {line: row for line, row in named.items() if row and not is_known(canonicalize_name(row[0]))}
+
+
 def _is_known(name: str, names: _Names) -> bool:
     return name in names.renamed or name in names.same
 
@@ -249,12 +256,12 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
         )
 
 
-def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[str]) -> Iterator[str]:
+def in_empty_submodules(script: ScriptFacts, lacking: Mapping[str, str]) -> Iterator[str]:
     """Yield warnings of modules that may lie in a submodule that git has not fetched; none is guessed instead."""
-    for name in lacking:
+    for name, submodule in lacking.items():
         yield (
             f"{script.where.get(name, 'the target')} imports {name}, which is not here, and the git submodule "
-            f"{absent[0]} is empty: git submodule update --init --recursive"
+            f"{submodule} is empty: git submodule update --init --recursive"
         )
 
 

@@ -28,7 +28,7 @@ from seatrial.images.requirements.pip_format import (
     read_requirements,
 )
 from seatrial.images.requirements.pyproject import poetry_requirements
-from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, folders_of, is_file
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, empty_submodules, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
@@ -254,6 +254,8 @@ def guesses(
     packages: ImportedPackages, script: ScriptFacts, project: Path, sentences: Mapping[str, str]
 ) -> Iterator[tuple[str, Guess]]:
     """Yield (canonical name, guess) for each package named after a module; ``sentences``: module → its warning."""
+    submodules = empty_submodules(project) if sentences else []
+    empty = f"; git has not fetched {', '.join(submodules)}: git submodule update --init --recursive"
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
         place = script.where.get(name, "the target")
         text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")
@@ -262,9 +264,10 @@ def guesses(
         names = [part for each in script.modules if each.startswith(f"{name}.") for part in each.split(".")[1:]]
         named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
         pages = ((page, named.search(read)) for page, read in _read(project, _PAGES))
-        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), "")
-        guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin)
-        yield canonicalize_name(package), guess
+        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), empty * bool(submodules))
+        other = packages.known.get(name, "")
+        guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin, other)
+        yield canonical_name(package) or package, guess
 
 
 _MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")

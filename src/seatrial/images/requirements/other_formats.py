@@ -69,12 +69,13 @@ def read_list(file: Path, project: Path) -> Requirements:
         return read_requirements(file, project)
     pinned = [match[2] or match[4] for match in exported if match and match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
+    others = list[str]()
     for at, match in enumerate(exported):
         if match:
             name, version, build = match[1], match[2] or match[4], match[3] or match[5]
-            lines[at] = f"{name}=={version}" if build in ("pypi_0", None) else as_pip_has_it(f"{name}={version}") or ""
+            lines[at] = f"{name}=={version}" if build in ("pypi_0", None) else _of_conda(f"{name}={version}", others)
     written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and not _HEADER.match(line))
-    return replace(listed_requirements(written, file), python=python)
+    return replace(listed_requirements(written, file), python=python, conda=tuple(others))
 
 
 def _read_environment(file: Path, text: str) -> Requirements:
@@ -84,6 +85,7 @@ def _read_environment(file: Path, text: str) -> Requirements:
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
     lines: list[str] = []
     conda: list[str] = []
+    others: list[str] = []
     python = SpecifierSet()
     for item in listed:
         if isinstance(item, dict) and isinstance(item.get("pip"), list):
@@ -94,20 +96,26 @@ def _read_environment(file: Path, text: str) -> Requirements:
             python = python_specifier(
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
             )
-        elif isinstance(item, str) and (line := as_pip_has_it(item)):
+        elif isinstance(item, str) and (line := _of_conda(item, others)):
             conda.append(line)
     refuse_too_many([*lines, *conda], file.name, file)
     pip = listed_requirements(((line_of(line, text), line) for line in lines), file)
     named = {canonical_name(line) for line in pip.lines}
     own = tuple(line for line in conda if canonical_name(line) not in named)
-    return replace(pip, lines=(*own, *pip.lines), python=python)
+    return replace(pip, lines=(*own, *pip.lines), python=python, conda=tuple(others))
 
 
-def as_pip_has_it(item: str) -> str | None:
-    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for ffmpeg and the like."""
+def _of_conda(item: str, others: list[str]) -> str:
+    """Return pip's line of a known package; "" for another, which is added to the others."""
+    others += filter(None, [None if as_pip_has_it(item) else as_pip_has_it(item, known=False)])
+    return as_pip_has_it(item) or ""
+
+
+def as_pip_has_it(item: str, *, known: bool = True) -> str | None:
+    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for ffmpeg, if ``known``."""
     match = _CONDA.fullmatch(item.strip())
-    package = known_package(match[1]) if match else None
-    if match is None or package is None:
+    package = (known_package(match[1]) or (None if known else match[1])) if match else None
+    if match is None or package in (None, "python", "pip"):
         return None
     version = (match[2] or "").strip()
     if version[:1].isdigit() or (version.startswith("=") and not version.startswith("==")):

@@ -74,6 +74,7 @@ class Requirements:
         python: the Pythons that the list's file admits.
         extras: of the project as a package: canonical name → requirements; None where installing computes them.
         name: canonical name of the project as a package, where its file has one.
+        conda: conda's packages that the index may not have, as pip is asked for them.
     """
 
     lines: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class Requirements:
     python: SpecifierSet = field(default_factory=SpecifierSet)
     extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     name: str | None = None
+    conda: tuple[str, ...] = ()
 
     def plus(self, *lines: str, constraints: Iterable[str] = ()) -> Requirements:
         """Return the same requirements with further lines and constraints."""
@@ -357,7 +359,7 @@ class Extension:
 class Guess(NamedTuple):
     """Hold a module imported at ``place`` whose package may have its name; imported and used names confirm it.
 
-    ``sentence``: the warning until a release is inspected.
+    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do.
     """
 
     module: str
@@ -367,6 +369,7 @@ class Guess(NamedTuple):
     names: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     origin: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True)

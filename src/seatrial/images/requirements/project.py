@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -13,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.adjust import implied, installable
+from seatrial.images.requirements.adjust import first_of, implied, installable
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
@@ -22,6 +23,7 @@ from seatrial.images.requirements.imports import (
     is_known,
     is_listed,
     not_installed,
+    of_modules,
     packages_of_imports,
     provides,
     taken_from_folders,
@@ -115,13 +117,12 @@ def project_needs(
     own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
     itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
-    absent = empty_submodules(project)
-    lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
+    lacking = _in_submodules(packages.without({*own, *taken, *filter(None, [itself])}), empty_submodules(project))
     ours = [*own, *taken, *([itself] if itself else []), *lacking]
     packages, shown = with_shown(packages.without(ours), project)
     needs = _inline(file, project) if file else None
     needs = needs or _nearest_list(project, package or script_dir, folder or project, packages, file)
-    imports = script.imports
+    imports, meant = script.imports, dict[str, str]()
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
@@ -129,14 +130,16 @@ def project_needs(
         needs = _of_imports(project, script, packages, shown)
     else:
         needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
-        needs = _with_imported(needs, packages, script, also, shown)
+        needs, meant = _with_meant(_with_imported(needs, packages, script, also, shown), packages)
+        packages = replace(packages, guessed={**packages.guessed, **meant})
     with_also = needs.changed(needs.requirements.plus(*also))
     missing_packages = dict(not_installed(with_also, packages, script, project))
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
-        *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
+        *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking)),
         *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
     )
+    sentences = _sentences(needs, packages, script, missing_packages)
     python, left_aside = _requested_python(project, needs.python, needs.source)
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
@@ -147,7 +150,7 @@ def project_needs(
         unused=_unused(script),
         warnings=(*warnings, *left_aside, *notes),
         absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, _sentences(needs, packages, script, missing_packages))),
+        guessed=dict(guesses(packages, script, project, {**sentences, **dict.fromkeys(meant, "")})),
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
@@ -256,6 +259,36 @@ def _with_imported(
     lines = dict.fromkeys(exact[line][0] if line in exact else line for line in missing.values())
     named = {exact[line][0]: (exact[line][1], place) for place, _, line in notes if line in exact}  # the list decides
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
+
+
+def _in_submodules(packages: ImportedPackages, absent: list[str]) -> dict[str, str]:
+    """Return module → the submodule it may be in: no index has its name, or pyciderevalcap's is like third/cider's."""
+    found = dict[str, str]()
+    for name, submodule in product(packages.strangers, reversed(absent)):
+        one, other = (re.sub(r"[\W_]", "", each.lower()) for each in (name, submodule.rpartition("/")[2]))
+        if name in packages.unknown or one in other or (len(other) > 2 and other in one):
+            found[name] = submodule
+    return found
+
+
+def _with_meant(needs: Needs, packages: ImportedPackages) -> tuple[Needs, dict[str, str]]:
+    """Add conda's packages that may have guessed modules, and take packages for the modules that a list names.
+
+    Returns the needs, and module → line of those that the index decides about.
+    """
+    found, conda = needs.requirements, {str(canonical_name(line)): line for line in needs.requirements.conda}
+    meant, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
+    for module, package in packages.guessed.items():
+        own = [each for each in conda if provides(each, module, package)]
+        if own:
+            meant[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
+    rest = [line for line in conda.values() if line not in meant.values()]
+    why = [f"not installed, as no import has the name: conda's {first_of(rest)}"] * bool(rest)
+    taken = {line: package for line, (module, package) in named.items() if module not in packages.known}
+    why += [f"{package} for {line}, which is the name of its module" for line, package in taken.items()]
+    lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *meant.values()))
+    meant |= {module: line for line, (module, _) in named.items() if module in packages.known}
+    return needs.with_lines(lines, why="; ".join(why)), meant
 
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:

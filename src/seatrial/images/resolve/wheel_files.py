@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -48,7 +49,13 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), guesses.values()))
     for (name, guess), release in zip(guesses.items(), releases, strict=True):
         what = f"{guess.place} imports {guess.module}"
-        if release == "":
+        if guess.other and release is not None and (not release or release.startswith("?")):
+            why = f"{guess.other} for {guess.package}, as {what}, which the index's {name} is not known to have"
+            needs = needs.judged(name, guess.other, why=why)
+        elif release == "" and guess.package in needs.requirements.conda:
+            note = f"{what}, of conda's {guess.package} ({needs.source}), which the package index does not have"
+            needs = needs.judged(name, warning=f"{note}: name an image that has it: seatrial run --image IMAGE …")
+        elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
             wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
             note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}; {wanted}"
@@ -69,11 +76,12 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
     the major version and before minor versions are inspected.
     """
     bound, words = "", tuple(dict.fromkeys(guess.names or guess.uses))
+    pinned = bool(Requirement(guess.package).specifier)
     for _ in range(_MOST_RELEASES):
-        line = guess.package + bound
+        line = guess.package + "," * bool(bound and pinned) + bound
         answer = resolver.resolve(request.only(line))
         if isinstance(answer, Unsatisfiable):
-            return "" if bound or answer.no_package else None
+            return "" if bound or answer.no_package or (pinned and answer.no_version) else None
         package = next(iter(answer.packages), None) if isinstance(answer, Lock) else None
         if package is None:
             source = resolver.source(line, request) if isinstance(answer, Lock) else None
@@ -84,7 +92,7 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
             return None
         if any(re.match(rf"{guess.module}(?:[/.]|$)", each) for each in files):
             if bound or (words and {f":{word}" for word in words} <= files):
-                return f"{guess.package}=={package.version}" if bound else guess.package
+                return f"{package.name}=={package.version}" if bound else guess.package
             if not guess.names or f":{_STAR}" in files or any(each.endswith(".so") for each in files):
                 return f"?{guess.package} {package.version}"
         major, minor, *_ = *Version(package.version).release, 0
