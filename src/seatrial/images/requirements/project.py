@@ -252,7 +252,8 @@ def _with_imported(
     }
     if not missing or needs.requirements.hashed:
         return needs
-    also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
+    places = {each: script.where.get(name, "imported") for name, each in reversed(missing.items())}  # the first counts
+    also_imported = ", ".join(f"{each} ({places[each]})" for each in dict.fromkeys(missing.values()))
     notes = [note.split(" ", 2) for note in shown if note.split(" ", 2)[2] in missing.values()]
     why = "; ".join((f"the target also imports {also_imported}", *map(" ".join, notes)))
     exact = {line: pin for *_, line in notes for pin in pinned(bare([line], builds=False), "") if is_known(pin[0])}
@@ -282,8 +283,9 @@ def _with_meant(needs: Needs, packages: ImportedPackages) -> tuple[Needs, dict[s
         own = [each for each in conda if provides(each, module, package)]
         if own:
             meant[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
-    rest = [line for line in conda.values() if line not in meant.values()]
-    why = [f"not installed, as no import has the name: conda's {first_of(rest)}"] * bool(rest)
+    rest = [name for name, line in conda.items() if line not in meant.values()]
+    shown = first_of(rest) if found.frozen else ", ".join(rest)
+    why = [f"not installed, as no import has the name: conda's {shown}"] * bool(rest)
     taken = {line: package for line, (module, package) in named.items() if module not in packages.known}
     why += [f"{package} for {line}, which is the name of its module" for line, package in taken.items()]
     lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *meant.values()))

@@ -49,7 +49,7 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), guesses.values()))
     for (name, guess), release in zip(guesses.items(), releases, strict=True):
         what = f"{guess.place} imports {guess.module}"
-        if guess.other and release is not None and (not release or release.startswith("?")):
+        if guess.other and (not release or release.startswith("?")):
             why = f"{guess.other} for {guess.package}, as {what}, which the index's {name} is not known to have"
             needs = needs.judged(name, guess.other, why=why)
         elif release == "" and guess.package in needs.requirements.conda:
