@@ -218,11 +218,7 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 #: Sign of names that NumPy removed → the requirement for a NumPy that has them, and that NumPy's last release.
-_LAST_NUMPY = {
-    "numpy.int": ("numpy<1.24", "1.23.5"),
-    "numpy.2": ("numpy<2", "1.26.4"),
-    "numpy.4": ("numpy<2.4", "2.3.5"),
-}
+_LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000

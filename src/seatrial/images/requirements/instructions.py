@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -36,12 +36,8 @@ from seatrial.system.project_files import as_table, is_there, read_text, read_to
 from seatrial.system.source import UnreadableSourceError, parse_source
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
-_PAGES = tuple(
-    f"{folder}{name}.{ending}"
-    for folder in ("", "docs/", "doc/")
-    for name in ("README", "Readme", "readme", "INSTALL", "Install", "install", "installation", "getting_started")
-    for ending in ("md", "rst", "txt")
-)
+_NAMED = product(("", "docs/", "doc/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt"))
+_PAGES = tuple(map("".join, _NAMED))
 _MAX_BYTES = 300_000
 _SHOWN = re.compile(
     r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)"
@@ -147,12 +143,15 @@ def read_pixi(file: Path) -> Requirements | None:
     parts += [as_table(each, "target", "linux-64") for each in parts]
     conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
     versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
-    lines = filter(None, (as_pip_has_it(f"{name} {version}".rstrip(" *")) for name, version in versions.items()))
+    others = list[str]()
+    asked = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
+    lines = [*filter(None, asked)]
     listed = poetry_requirements({"dependencies": pip}, file, "pypi-dependencies")
     bounds = _BOUND.findall(str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
-    found = Requirements(tuple(own.values()), python=python_specifier(python, f"{file.name}: python"))
+    required = python_specifier(python, f"{file.name}: python")
+    found = Requirements(tuple(own.values()), python=required, conda=tuple(others))
     return found if own else None
 
 

@@ -27,20 +27,14 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.job.reading.signs import literal
+from seatrial.stack.facts import table
 from seatrial.system.project_files import as_table, is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
 
 #: Usual names of the file, in the order of the search.
 ENVIRONMENT_FILES = tuple(
-    f"{name}.{ending}"
-    for name in (
-        *("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env"),
-        *("environment-gpu", "environment_gpu", "environment-cuda", "environment-linux", "environment_linux"),
-        *("conda/environment", "configs/conda_env", "docker/environment", "envs/environment"),
-        "requirements/environment",
-    )
-    for ending in ("yml", "yaml")
+    f"{name}.{ending}" for name in table("import_names")["lists"]["environments"].split() for ending in ("yml", "yaml")
 )
 
 _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
@@ -69,13 +63,15 @@ def read_list(file: Path, project: Path) -> Requirements:
         return read_requirements(file, project)
     pinned = [match[2] or match[4] for match in exported if match and match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
-    others = list[str]()
+    conda = list[str]()
     for at, match in enumerate(exported):
         if match:
             name, version, build = match[1], match[2] or match[4], match[3] or match[5]
-            lines[at] = f"{name}=={version}" if build in ("pypi_0", None) else _of_conda(f"{name}={version}", others)
+            lines[at] = (
+                f"{name}=={version}" if build in ("pypi_0", None) else as_pip_has_it(f"{name}={version}", conda) or ""
+            )
     written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and not _HEADER.match(line))
-    return replace(listed_requirements(written, file), python=python, conda=tuple(others))
+    return replace(listed_requirements(written, file), python=python, conda=tuple(conda))
 
 
 def _read_environment(file: Path, text: str) -> Requirements:
@@ -96,7 +92,7 @@ def _read_environment(file: Path, text: str) -> Requirements:
             python = python_specifier(
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
             )
-        elif isinstance(item, str) and (line := _of_conda(item, others)):
+        elif isinstance(item, str) and (line := as_pip_has_it(item, others)):
             conda.append(line)
     refuse_too_many([*lines, *conda], file.name, file)
     pip = listed_requirements(((line_of(line, text), line) for line in lines), file)
@@ -105,18 +101,13 @@ def _read_environment(file: Path, text: str) -> Requirements:
     return replace(pip, lines=(*own, *pip.lines), python=python, conda=tuple(others))
 
 
-def _of_conda(item: str, others: list[str]) -> str:
-    """Return pip's line of a known package; "" for another, which is added to the others."""
-    others += filter(None, [None if as_pip_has_it(item) else as_pip_has_it(item, known=False)])
-    return as_pip_has_it(item) or ""
-
-
-def as_pip_has_it(item: str, *, known: bool = True) -> str | None:
-    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for ffmpeg, if ``known``."""
+def as_pip_has_it(item: str, others: list[str] | None = None) -> str | None:
+    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for one of ``others``."""
     match = _CONDA.fullmatch(item.strip())
-    package = (known_package(match[1]) or (None if known else match[1])) if match else None
-    if match is None or package in (None, "python", "pip"):
+    if match is None or match[1] in ("python", "pip"):
         return None
+    known = known_package(match[1])
+    package = known or match[1]
     version = (match[2] or "").strip()
     if version[:1].isdigit() or (version.startswith("=") and not version.startswith("==")):
         number = version.lstrip("= ").partition("=")[0].strip().rstrip(".*")  # what follows is the build
@@ -124,10 +115,11 @@ def as_pip_has_it(item: str, *, known: bool = True) -> str | None:
         version = f"=={number}{'.*' * short}" if number else ""
     elif version.startswith("=="):
         version = "==" + version[2:].partition("=")[0].strip()
-    try:
-        return package + str(SpecifierSet(version.replace(" ", "")))
-    except InvalidSpecifier:  # alternatives, 1.9|1.10: any version is nearer than none
-        return package
+    with suppress(InvalidSpecifier):  # alternatives, 1.9|1.10: any version is nearer than none
+        package += str(SpecifierSet(version.replace(" ", "")))
+    if known is None and others is not None:
+        others.append(package)
+    return package if known else None
 
 
 def read_setup(file: Path) -> Requirements | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
-from itertools import product
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -56,8 +54,9 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.job.reading.modules import FRAMEWORKS, empty_submodules, folder_of, is_folder, is_package
+from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
+from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_text
 
@@ -79,11 +78,7 @@ _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "requirements.lock")
 
 #: Lists of packages that are not read → the command that makes one that is.
-UNREAD = {
-    "requirements.in": "for its versions: pip-compile requirements.in",
-    "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
-    "pylock.toml": "for its versions, write requirements.txt",
-}
+UNREAD: dict[str, str] = table("import_names")["unread"]
 
 
 def project_needs(
@@ -117,29 +112,28 @@ def project_needs(
     own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
     itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
-    lacking = _in_submodules(packages.without({*own, *taken, *filter(None, [itself])}), empty_submodules(project))
-    ours = [*own, *taken, *([itself] if itself else []), *lacking]
-    packages, shown = with_shown(packages.without(ours), project)
+    ours = [*own, *taken, *([itself] if itself else [])]
+    lacking = in_empty_submodules(script, packages.without(ours), project)
+    packages, shown = with_shown(packages.without(ours := [*ours, *lacking]), project)
     needs = _inline(file, project) if file else None
     needs = needs or _nearest_list(project, package or script_dir, folder or project, packages, file)
-    imports, meant = script.imports, dict[str, str]()
+    imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
             packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
-        needs = _of_imports(project, script, packages, shown)
+        sentences = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
+        needs = _of_imports(project, packages, shown, sentences.values())
     else:
         needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
-        needs, meant = _with_meant(_with_imported(needs, packages, script, also, shown), packages)
-        packages = replace(packages, guessed={**packages.guessed, **meant})
-    with_also = needs.changed(needs.requirements.plus(*also))
-    missing_packages = dict(not_installed(with_also, packages, script, project))
+        needs, packages, sentences = _with_meant(_with_imported(needs, packages, script, also, shown), packages)
+    missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
+    sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
-        *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking)),
-        *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
+        *(*taken_from_folders(script, taken, project), *lacking.values()),
+        *(*missing, *([the_project_itself(script, itself)] if itself else [])),
     )
-    sentences = _sentences(needs, packages, script, missing_packages)
     python, left_aside = _requested_python(project, needs.python, needs.source)
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
@@ -149,8 +143,8 @@ def project_needs(
         imports=imports,
         unused=_unused(script),
         warnings=(*warnings, *left_aside, *notes),
-        absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, {**sentences, **dict.fromkeys(meant, "")})),
+        absent=missing,
+        guessed=dict(guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
@@ -203,15 +197,6 @@ def _is_package(project: Path, script: ScriptFacts) -> bool:
     return is_package(project) or any(is_folder(project / each) for each in inner)
 
 
-def _sentences(
-    needs: Needs, packages: ImportedPackages, script: ScriptFacts, missing: dict[str, tuple[str, str]]
-) -> dict[str, str]:
-    """Return module → the warning of its guessed package."""
-    if needs.source == "the imports":
-        return {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
-    return {module: sentence for sentence, (module, _) in missing.items()}
-
-
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
     """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
@@ -220,16 +205,15 @@ def _unused(script: ScriptFacts) -> tuple[str, ...]:
     return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
 
 
-def _of_imports(project: Path, script: ScriptFacts, packages: ImportedPackages, shown: tuple[str, ...]) -> Needs:
+def _of_imports(project: Path, packages: ImportedPackages, shown: tuple[str, ...], warnings: Iterable[str]) -> Needs:
     """Return the needs of a project without a list that is read."""
     unread = next((name for name in UNREAD if is_there(project / name)), None)
     reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
-    warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
     return Needs(
         Requirements(lines=packages.lines),
         "the imports",
         "; ".join((reason, *shown)),
-        warnings=(f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings,
+        warnings=(*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *warnings),
     )
 
 
@@ -262,20 +246,10 @@ def _with_imported(
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
-def _in_submodules(packages: ImportedPackages, absent: list[str]) -> dict[str, str]:
-    """Return module → the submodule it may be in: no index has its name, or pyciderevalcap's is like third/cider's."""
-    found = dict[str, str]()
-    for name, submodule in product(packages.strangers, reversed(absent)):
-        one, other = (re.sub(r"[\W_]", "", each.lower()) for each in (name, submodule.rpartition("/")[2]))
-        if name in packages.unknown or one in other or (len(other) > 2 and other in one):
-            found[name] = submodule
-    return found
-
-
-def _with_meant(needs: Needs, packages: ImportedPackages) -> tuple[Needs, dict[str, str]]:
+def _with_meant(needs: Needs, packages: ImportedPackages) -> tuple[Needs, ImportedPackages, dict[str, str]]:
     """Add conda's packages that may have guessed modules, and take packages for the modules that a list names.
 
-    Returns the needs, and module → line of those that the index decides about.
+    Those that the index decides about become guesses, without a sentence.
     """
     found, conda = needs.requirements, {str(canonical_name(line)): line for line in needs.requirements.conda}
     meant, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
@@ -283,14 +257,16 @@ def _with_meant(needs: Needs, packages: ImportedPackages) -> tuple[Needs, dict[s
         own = [each for each in conda if provides(each, module, package)]
         if own:
             meant[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
-    rest = [name for name, line in conda.items() if line not in meant.values()]
+    every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
+    rest = [each for each in conda if not any(provides(each, *row) for row in every)]
     shown = first_of(rest) if found.frozen else ", ".join(rest)
     why = [f"not installed, as no import has the name: conda's {shown}"] * bool(rest)
     taken = {line: package for line, (module, package) in named.items() if module not in packages.known}
     why += [f"{package} for {line}, which is the name of its module" for line, package in taken.items()]
     lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *meant.values()))
     meant |= {module: line for line, (module, _) in named.items() if module in packages.known}
-    return needs.with_lines(lines, why="; ".join(why)), meant
+    guessed = replace(packages, guessed={**packages.guessed, **meant})
+    return needs.with_lines(lines, why="; ".join(why)), guessed, dict.fromkeys(meant, "")
 
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:

@@ -229,7 +229,9 @@ def companions(found: Requirements) -> list[str]:
     open_ones = [row for row in rows if have[row["of"]] == row["of"] and "mmcv-full" in have]
     users = [row["of"] + row["releases"] for row in open_ones if "mmcv-full" in row["lines"]]
     fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
-    lines = dict.fromkeys(line for row in fitting for line in row["lines"].split() if canonical_name(line) not in have)
+    locked = {*map(canonical_name, found.constraints)}  # their releases are those of the lock
+    wanted = [(line, canonical_name(line)) for row in fitting for line in row["lines"].split()]
+    lines = dict.fromkeys(name if name in locked else line for line, name in wanted if name and name not in have)
     return [*users, *(line for line in lines if not (have.keys() & {"mmcv", "mmcv-full"} and line.startswith("mmcv")))]
 
 

@@ -17,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
-from seatrial.images.resolve.answers import Lock, ResolveRequest, Unsatisfiable
+from seatrial.images.resolve.answers import Lock, ResolveRequest, SourceTexts, Unsatisfiable
 from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
@@ -85,8 +85,7 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
         package = next(iter(answer.packages), None) if isinstance(answer, Lock) else None
         if package is None:
             source = resolver.source(line, request) if isinstance(answer, Lock) else None
-            has = re.compile(rf"(?:src/|lib/|python/)?{guess.module}(?:/|\.py$)")
-            return f"?{line} {source.version}".rstrip() if source and any(map(has.match, source.names)) else None
+            return f"?{line} {source.version}".rstrip() if source and _holds(source, guess.module) else None
         files = resolver.files(request, package, (*words, _STAR))
         if not any(each.endswith((".py", ".so")) for each in files):  # unread, or a package of dependencies alone
             return None
@@ -100,15 +99,23 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
     return ""
 
 
+def _holds(source: SourceTexts, module: str) -> bool:
+    return any(map(re.compile(rf"(?:src/|lib/|python/)?{module}(?:/|\.py$)").match, source.names))
+
+
 def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock) -> Needs:
-    """Return the needs without warnings of modules that the wheel of a package with another name has."""
+    """Return the needs without warnings of modules that a package with another name has."""
     tops = {each for each, _ in needs.absent.values()}
     modules = {each: [each, *(name for name in needs.names if name.startswith(f"{each}."))] for each in tops}
     listed = set(map(canonical_name, needs.requirements.lines))
     others = [each for each in lock.packages if any(each.sha256) and not is_known(each.name)] if tops else []
     first = sorted(others, key=lambda each: each.name not in listed)[:_MOST_PACKAGES]
-    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values())))).values()
+    lacked = resolver.names(replace(request, as_of=""), dict.fromkeys(first, tuple(chain(*modules.values())))).values()
     found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked)}
+    own = {canonical_name(line): line for line in needs.requirements.lines}
+    for name in lock.from_source[:_MOST_PACKAGES] if tops - found else ():
+        if source := resolver.source(own.get(canonicalize_name(name)) or name, request):
+            found |= {each for each in tops if _holds(source, each)}
     gone = {warning for warning, (each, _) in needs.absent.items() if each in found}
     guessed = {name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone}
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
