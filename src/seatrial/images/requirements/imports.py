@@ -234,8 +234,8 @@ def _is_installed(name: str, project: Path, found: Requirements) -> bool:
     top = name.partition(".")[0]
     if not top or folder_of(top, project) is not None:
         return False
-    known = top in _names().same | _names().renamed.keys()
-    return known or is_listed(found, top, top) or folder_of(name, project) is not None
+    known = _names().same | _names().renamed.keys()
+    return top in known or is_listed(found, top, top) or folder_of(name, project) is not None
 
 
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:

@@ -46,10 +46,7 @@ _SHOWN = re.compile(
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
 #: One release of a package, not a bound: ``PyTorch (1.8.0)``, ``| numpy | 1.19 |``, ``python=3.8``.
-_BOUND_AFTER = (
-    r"\s*\(?(?:[<>~≤≥]|\+(?!cu|cpu)|[,/–-]\s*v?\d|[及或]?以[上降后後]|或更|이상|(?:ou|o|oder|lub) |upward|onward"
-    r"|(?:or|and|to|through|&|и|или) (?:\d|above|later|high|new|up|great|more|better|выше|нов))"
-)
+_BOUND_AFTER: str = table("import_names")["pages"]["after_a_bound"]
 _RELEASE = re.compile(
     r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?[\s=:(|`*.]*)?(\d+(?:\.\d+){1,3})"
     rf"(?![\w-]|\.[\w*]|{_BOUND_AFTER})",
@@ -57,14 +54,9 @@ _RELEASE = re.compile(
 )
 _HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
 #: Words in headings and sentences about what the author had installed.
-_AUTHORS = re.compile(
-    r"(?i)require|environment|depend|install|prerequisite|set ?up|packages|versions|implemented"
-    r"|test(?:ed)? (?:on|with|in|under)|[环環]境|依[赖賴]|安[装裝]"
-)
+_AUTHORS = re.compile(table("import_names")["pages"]["of_the_author"])
 #: Words in a line that names a bound, or what does not work.
-_NO_RELEASE = re.compile(
-    r"(?i)\b(?:not|never|at least|min(?:imum)?|than|until|since|between|against|incompatible|fails)\b|n['’]t\b"
-)
+_NO_RELEASE = re.compile(table("import_names")["pages"]["of_no_release"])
 _MOST_OF_A_LINE = 300
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
@@ -256,7 +248,7 @@ def guesses(
     submodules = empty_submodules(project) if sentences else []
     empty = f"; git has not fetched {', '.join(submodules)}: git submodule update --init --recursive"
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
-        place = script.where.get(name, "the target")
+        place = script.where.get(name, "the target" if name in script.imports else "the project")
         text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")
         alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -54,11 +55,11 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.job.reading.modules import FRAMEWORKS, folder_of, is_folder, is_package
+from seatrial.job.reading.modules import FRAMEWORKS, folder_of, folders_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
-from seatrial.system.project_files import is_there, read_text
+from seatrial.system.project_files import is_there, read_sources, read_text
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
@@ -71,6 +72,8 @@ _COMPUTES = re.compile(
     r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
     r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
 )
+#: An import of any file; most files, and bytes of one, in which it is looked for.
+_IMPORT, _MOST_SOURCES, _MOST_BYTES = re.compile(r"(?m)^[ \t]*(?:import|from)[ \t]+(\w+)"), 1000, 1 << 20
 #: Every list that is read, in search order.
 _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
@@ -115,8 +118,7 @@ def project_needs(
     ours = [*own, *taken, *([itself] if itself else [])]
     lacking = in_empty_submodules(script, packages.without(ours), project)
     packages, shown = with_shown(packages.without(ours := [*ours, *lacking]), project)
-    needs = _inline(file, project) if file else None
-    needs = needs or _nearest_list(project, package or script_dir, folder or project, packages, file)
+    needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
@@ -126,7 +128,8 @@ def project_needs(
         needs = _of_imports(project, packages, shown, sentences.values())
     else:
         needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
-        needs, packages, sentences = _with_meant(_with_imported(needs, packages, script, also, shown), packages)
+        needs = _with_imported(needs, packages, script, also, shown)
+        needs, packages, sentences = _with_meant(needs, packages, project)
     missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
     sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     warnings = (
@@ -246,21 +249,25 @@ def _with_imported(
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
-def _with_meant(needs: Needs, packages: ImportedPackages) -> tuple[Needs, ImportedPackages, dict[str, str]]:
-    """Add conda's packages that may have guessed modules, and take packages for the modules that a list names.
-
-    Those that the index decides about become guesses, without a sentence.
-    """
-    found, conda = needs.requirements, {str(canonical_name(line)): line for line in needs.requirements.conda}
+def _with_meant(
+    needs: Needs, packages: ImportedPackages, project: Path
+) -> tuple[Needs, ImportedPackages, dict[str, str]]:
+    """Add conda's packages whose modules a file imports, and packages for modules that a list names, as guesses."""
+    found, have = needs.requirements, {*map(canonical_name, needs.requirements.lines)}
+    conda = {str(name): line for line in found.conda if (name := canonical_name(line)) not in have}
     meant, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
-    for module, package in packages.guessed.items():
+    sources = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py"))) if conda else ()
+    texts = read_sources(islice(sources, _MOST_SOURCES), project, _MOST_BYTES)
+    anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed
+    anywhere = {each: package for each, package in anywhere.items() if canonicalize_name(each) in conda}
+    for module, package in {**anywhere, **packages.guessed}.items():
         own = [each for each in conda if provides(each, module, package)]
         if own:
             meant[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
     every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
-    rest = [each for each in conda if not any(provides(each, *row) for row in every)]
+    rest = [each for each in conda if not any(provides(each, *row) for row in (*every, *anywhere.items()))]
     shown = first_of(rest) if found.frozen else ", ".join(rest)
-    why = [f"not installed, as no import has the name: conda's {shown}"] * bool(rest)
+    why = [f"not installed, as the target imports none: conda's {shown}"] * bool(rest)
     taken = {line: package for line, (module, package) in named.items() if module not in packages.known}
     why += [f"{package} for {line}, which is the name of its module" for line, package in taken.items()]
     lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *meant.values()))
@@ -329,6 +336,8 @@ def _nearest_list(
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
+    if file and (own := _inline(file, project)):
+        return own
     named = named_lists(file, project, LISTS) if file else []
     if named and (own := _from_files(project, project, script_dir, packages, named)):
         return own

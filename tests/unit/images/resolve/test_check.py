@@ -572,12 +572,14 @@ def test_what_conda_lists_is_installed_where_the_index_has_the_module(
     plan: Any, index: Index, version: str, line: str | None
 ) -> None:
     index.holds("tern", "tern-1.0-py3-none-any.whl", {"tern.py": "class Bird: ..."})
-    text = f"dependencies:\n- tern{version}\n- fens-dolfin\n- petsc=*=complex*\n- cudatoolkit=11.3\n- python\n- six\n"
+    text = f"dependencies:\n- tern{version}\n- fens-dolfin\n- petsc=*=complex*\n- cudatoolkit=11.3\n- six\n- pymunk\n"
+    index.holds("pymunk", "pymunk-6.2-py3-none-any.whl", {"pymunk/__init__.py": ""})
     (plan.project / "environment.yml").write_text(text)
+    (plan.project / "env.py").write_text("def made():\n    import pymunk.vec2d\n")
     script = ScriptFacts(imports=("tern", "dolfin"), where=dict.fromkeys(("tern", "dolfin"), "train.py:2"))
     made = plan("", script)
-    assert plan.chosen("packages") == [", ".join(filter(None, ["six", line]))]
-    assert "not installed, as no import has the name: conda's petsc, cudatoolkit" in " ".join(
+    assert plan.chosen("packages") == [", ".join(filter(None, ["six", "pymunk", line]))]
+    assert "not installed, as the target imports none: conda's petsc, cudatoolkit" in " ".join(
         map(str, plan.made.choices)
     )
     dolfin, *tern = sorted(made.warnings)
@@ -612,6 +614,16 @@ def test_a_module_that_no_empty_submodule_is_named_after_is_looked_up(plan: Any,
     cider, unheard = sorted(made.warnings)
     assert cider.startswith("a.py:1 imports ciderD, which is not here, and the git submodule third/cider is empty")
     assert "has it; git has not fetched third/cider: git submodule update --init --recursive" in unheard
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+def test_a_module_of_a_listed_package_with_another_name_is_not_warned_of(plan: Any, index: Index, wheel: bool) -> None:
+    if wheel:
+        index.holds("wingspan", "wingspan-9.0-py3-none-any.whl", {"albatross/__init__.py": ""})
+    else:
+        index.source("wingspan", "9.0", {"albatross/__init__.py": "", "setup.py": ""})
+    script = ScriptFacts(imports=("albatross",), where={"albatross": "train.py:2"})
+    assert plan("wingspan==9.0\n", script).warnings == ()
 
 
 def _three_releases(index: Index) -> None:
