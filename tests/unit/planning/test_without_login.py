@@ -7,6 +7,7 @@ import pytest
 
 from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
+from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning.container.env import without_login
 from seatrial.planning.secrets import check_secrets
@@ -121,3 +122,11 @@ def test_a_typed_model_that_needs_a_login_is_named(tmp_path: Path) -> None:
     [[choice], none] = [without_login(each, hub, {}, Host({}))[1] for each in (typed, open_to_all)]
     assert choice.reason.startswith("google/gemma-3-4b-it takes one, and the run has none: export HF_TOKEN")
     assert none == []
+
+
+@pytest.mark.parametrize(("locked", "offline"), [("wandb==0.17.0", True), ("six==1.0", False), ("", True)])
+def test_wandb_is_named_where_the_image_may_have_it(tmp_path: Path, locked: str, offline: bool) -> None:
+    texts = {"packages/requirements.txt": f"torch\n{locked} --hash=sha256:0\n" if locked else "torch\n"}
+    image = ImagePlan(tag="seatrial/x", build=True, context_texts=texts)
+    env, choices = without_login(job(tmp_path), WANDB, {}, Host({}), image)
+    assert (env == {"WANDB_MODE": "offline"}) == bool(choices) == offline

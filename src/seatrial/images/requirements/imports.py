@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, product
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -80,7 +80,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
         standard = standard or name.startswith("_")  # _plotly_utils: a part of another
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
-        if not _is_known(name, names) and any(is_folder(root / name) for root in roots):
+        if name not in names.same | names.renamed.keys() and any(is_folder(root / name) for root in roots):
             continue  # a folder without __init__.py: an installed package of that name goes before it
         if name in names.elsewhere:
             elsewhere[name] = names.elsewhere[name]
@@ -119,8 +119,11 @@ def elsewhere(listed: str) -> str | None:
     return _names().elsewhere.get(listed)
 
 
-def _is_known(name: str, names: _Names) -> bool:
-    return name in names.renamed or name in names.same
+def of_modules(lines: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return listed name of a module → (module, its package), where the index's package of that name is not known."""
+    packages = {str(canonicalize_name(name)): (name, package) for name, package in _names().renamed.items()}
+    named = {line: packages.get(canonical_name(line) or "") for line in lines}
+    return {line: row for line, row in named.items() if row and not is_known(canonicalize_name(row[0]))}
 
 
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
@@ -231,7 +234,8 @@ def _is_installed(name: str, project: Path, found: Requirements) -> bool:
     top = name.partition(".")[0]
     if not top or folder_of(top, project) is not None:
         return False
-    return _is_known(top, _names()) or is_listed(found, top, top) or folder_of(name, project) is not None
+    known = _names().same | _names().renamed.keys()
+    return top in known or is_listed(found, top, top) or folder_of(name, project) is not None
 
 
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:
@@ -249,13 +253,18 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
         )
 
 
-def in_empty_submodules(script: ScriptFacts, lacking: list[str], absent: list[str]) -> Iterator[str]:
-    """Yield warnings of modules that may lie in a submodule that git has not fetched; none is guessed instead."""
-    for name in lacking:
-        yield (
-            f"{script.where.get(name, 'the target')} imports {name}, which is not here, and the git submodule "
-            f"{absent[0]} is empty: git submodule update --init --recursive"
-        )
+def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, str]:
+    """Return module → the warning that a submodule is empty that may have it: third/cider is like pyciderevalcap.
+
+    None of them is guessed. A name that no package has may be in any.
+    """
+    found = dict[str, str]()
+    for name, submodule in product(packages.strangers, own_modules.empty_submodules(project)[::-1]):
+        one, other = (re.sub(r"[\W_]", "", each.lower()) for each in (name, submodule.rpartition("/")[2]))
+        if name in packages.unknown or one in other or (len(other) > 2 and other in one):
+            what = f"{script.where.get(name, 'the target')} imports {name}, which is not here, and the git submodule"
+            found[name] = f"{what} {submodule} is empty: git submodule update --init --recursive"
+    return found
 
 
 def not_installed(

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice, pairwise, product
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -28,7 +28,7 @@ from seatrial.images.requirements.pip_format import (
     read_requirements,
 )
 from seatrial.images.requirements.pyproject import poetry_requirements
-from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, folders_of, is_file
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, empty_submodules, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
@@ -36,12 +36,8 @@ from seatrial.system.project_files import as_table, is_there, read_text, read_to
 from seatrial.system.source import UnreadableSourceError, parse_source
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
-_PAGES = tuple(
-    f"{folder}{name}.{ending}"
-    for folder in ("", "docs/", "doc/")
-    for name in ("README", "Readme", "readme", "INSTALL", "Install", "install", "installation", "getting_started")
-    for ending in ("md", "rst", "txt")
-)
+_NAMED = product(("", "docs/", "doc/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt"))
+_PAGES = tuple(map("".join, _NAMED))
 _MAX_BYTES = 300_000
 _SHOWN = re.compile(
     r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)"
@@ -50,10 +46,7 @@ _SHOWN = re.compile(
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
 #: One release of a package, not a bound: ``PyTorch (1.8.0)``, ``| numpy | 1.19 |``, ``python=3.8``.
-_BOUND_AFTER = (
-    r"\s*\(?(?:[<>~≤≥]|\+(?!cu|cpu)|[,/–-]\s*v?\d|[及或]?以[上降后後]|或更|이상|(?:ou|o|oder|lub) |upward|onward"
-    r"|(?:or|and|to|through|&|и|или) (?:\d|above|later|high|new|up|great|more|better|выше|нов))"
-)
+_BOUND_AFTER: str = table("import_names")["pages"]["after_a_bound"]
 _RELEASE = re.compile(
     r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?[\s=:(|`*.]*)?(\d+(?:\.\d+){1,3})"
     rf"(?![\w-]|\.[\w*]|{_BOUND_AFTER})",
@@ -61,14 +54,9 @@ _RELEASE = re.compile(
 )
 _HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
 #: Words in headings and sentences about what the author had installed.
-_AUTHORS = re.compile(
-    r"(?i)require|environment|depend|install|prerequisite|set ?up|packages|versions|implemented"
-    r"|test(?:ed)? (?:on|with|in|under)|[环環]境|依[赖賴]|安[装裝]"
-)
+_AUTHORS = re.compile(table("import_names")["pages"]["of_the_author"])
 #: Words in a line that names a bound, or what does not work.
-_NO_RELEASE = re.compile(
-    r"(?i)\b(?:not|never|at least|min(?:imum)?|than|until|since|between|against|incompatible|fails)\b|n['’]t\b"
-)
+_NO_RELEASE = re.compile(table("import_names")["pages"]["of_no_release"])
 _MOST_OF_A_LINE = 300
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
@@ -147,12 +135,15 @@ def read_pixi(file: Path) -> Requirements | None:
     parts += [as_table(each, "target", "linux-64") for each in parts]
     conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
     versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
-    lines = filter(None, (as_pip_has_it(f"{name} {version}".rstrip(" *")) for name, version in versions.items()))
+    others = list[str]()
+    asked = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
+    lines = [*filter(None, asked)]
     listed = poetry_requirements({"dependencies": pip}, file, "pypi-dependencies")
     bounds = _BOUND.findall(str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
-    found = Requirements(tuple(own.values()), python=python_specifier(python, f"{file.name}: python"))
+    required = python_specifier(python, f"{file.name}: python")
+    found = Requirements(tuple(own.values()), python=required, conda=tuple(others))
     return found if own else None
 
 
@@ -254,17 +245,20 @@ def guesses(
     packages: ImportedPackages, script: ScriptFacts, project: Path, sentences: Mapping[str, str]
 ) -> Iterator[tuple[str, Guess]]:
     """Yield (canonical name, guess) for each package named after a module; ``sentences``: module → its warning."""
+    submodules = empty_submodules(project) if sentences else []
+    empty = f"; git has not fetched {', '.join(submodules)}: git submodule update --init --recursive"
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
-        place = script.where.get(name, "the target")
+        place = script.where.get(name, "the target" if name in script.imports else "the project")
         text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")
         alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
         names = [part for each in script.modules if each.startswith(f"{name}.") for part in each.split(".")[1:]]
         named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
         pages = ((page, named.search(read)) for page, read in _read(project, _PAGES))
-        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), "")
-        guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin)
-        yield canonicalize_name(package), guess
+        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), empty * bool(submodules))
+        other = packages.known.get(name, "")
+        guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin, other)
+        yield canonical_name(package) or package, guess
 
 
 _MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")

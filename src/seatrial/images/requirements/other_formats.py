@@ -27,20 +27,14 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.job.reading.signs import literal
+from seatrial.stack.facts import table
 from seatrial.system.project_files import as_table, is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, shown
 
 #: Usual names of the file, in the order of the search.
 ENVIRONMENT_FILES = tuple(
-    f"{name}.{ending}"
-    for name in (
-        *("environment", "env", "conda", "conda_environment", "conda_env", "conda-environment", "conda-env"),
-        *("environment-gpu", "environment_gpu", "environment-cuda", "environment-linux", "environment_linux"),
-        *("conda/environment", "configs/conda_env", "docker/environment", "envs/environment"),
-        "requirements/environment",
-    )
-    for ending in ("yml", "yaml")
+    f"{name}.{ending}" for name in table("import_names")["lists"]["environments"].split() for ending in ("yml", "yaml")
 )
 
 _PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
@@ -69,12 +63,15 @@ def read_list(file: Path, project: Path) -> Requirements:
         return read_requirements(file, project)
     pinned = [match[2] or match[4] for match in exported if match and match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
+    conda = list[str]()
     for at, match in enumerate(exported):
         if match:
             name, version, build = match[1], match[2] or match[4], match[3] or match[5]
-            lines[at] = f"{name}=={version}" if build in ("pypi_0", None) else as_pip_has_it(f"{name}={version}") or ""
+            lines[at] = (
+                f"{name}=={version}" if build in ("pypi_0", None) else as_pip_has_it(f"{name}={version}", conda) or ""
+            )
     written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and not _HEADER.match(line))
-    return replace(listed_requirements(written, file), python=python)
+    return replace(listed_requirements(written, file), python=python, conda=tuple(conda))
 
 
 def _read_environment(file: Path, text: str) -> Requirements:
@@ -84,6 +81,7 @@ def _read_environment(file: Path, text: str) -> Requirements:
         raise ConfigError(f"{file.name}: has no list of dependencies", run=f"cat {file}")
     lines: list[str] = []
     conda: list[str] = []
+    others: list[str] = []
     python = SpecifierSet()
     for item in listed:
         if isinstance(item, dict) and isinstance(item.get("pip"), list):
@@ -94,21 +92,22 @@ def _read_environment(file: Path, text: str) -> Requirements:
             python = python_specifier(
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
             )
-        elif isinstance(item, str) and (line := as_pip_has_it(item)):
+        elif isinstance(item, str) and (line := as_pip_has_it(item, others)):
             conda.append(line)
     refuse_too_many([*lines, *conda], file.name, file)
     pip = listed_requirements(((line_of(line, text), line) for line in lines), file)
     named = {canonical_name(line) for line in pip.lines}
     own = tuple(line for line in conda if canonical_name(line) not in named)
-    return replace(pip, lines=(*own, *pip.lines), python=python)
+    return replace(pip, lines=(*own, *pip.lines), python=python, conda=tuple(others))
 
 
-def as_pip_has_it(item: str) -> str | None:
-    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for ffmpeg and the like."""
+def as_pip_has_it(item: str, others: list[str] | None = None) -> str | None:
+    """Turn ``pytorch=1.11`` into ``torch==1.11.*``, three parts into that very one; None for one of ``others``."""
     match = _CONDA.fullmatch(item.strip())
-    package = known_package(match[1]) if match else None
-    if match is None or package is None:
+    if match is None or match[1] in ("python", "pip"):
         return None
+    known = known_package(match[1])
+    package = known or match[1]
     version = (match[2] or "").strip()
     if version[:1].isdigit() or (version.startswith("=") and not version.startswith("==")):
         number = version.lstrip("= ").partition("=")[0].strip().rstrip(".*")  # what follows is the build
@@ -116,10 +115,11 @@ def as_pip_has_it(item: str) -> str | None:
         version = f"=={number}{'.*' * short}" if number else ""
     elif version.startswith("=="):
         version = "==" + version[2:].partition("=")[0].strip()
-    try:
-        return package + str(SpecifierSet(version.replace(" ", "")))
-    except InvalidSpecifier:  # alternatives, 1.9|1.10: any version is nearer than none
-        return package
+    with suppress(InvalidSpecifier):  # alternatives, 1.9|1.10: any version is nearer than none
+        package += str(SpecifierSet(version.replace(" ", "")))
+    if known is None and others is not None:
+        others.append(package)
+    return package if known else None
 
 
 def read_setup(file: Path) -> Requirements | None:

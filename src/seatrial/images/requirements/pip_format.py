@@ -45,11 +45,10 @@ _LAST = re.compile(r"[/\\]([A-Za-z][\w.-]*?)(?:\.git)?[/\\]?(?:@[\w.-]+)?(?:#.*)
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
 
+_INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")
 #: Options of a line of their own that are passed on as they stand.
-_PASSED_ON = {
-    "-i", "--index-url", "--extra-index-url", "--trusted-host", "--no-index", "--pre", "--prefer-binary",
-    "--no-binary", "--only-binary", "--require-hashes", "--use-feature",
-}  # fmt: skip
+_PASSED_ON = {*_INDEX_OPTIONS, "--trusted-host", "--pre", "--prefer-binary", "--no-binary", "--only-binary"}
+_PASSED_ON |= {"--require-hashes", "--use-feature"}
 #: Fewest lines of a frozen list, whose packages are mostly requirements of others.
 _FROZEN = 30
 #: Requirements of one project; an image of a thousand packages is 20 GB.
@@ -58,8 +57,6 @@ MOST_LINES = 2000
 _MOST_CHARACTERS, _MOST_FILES = 2000, 100
 #: Longest specifier of a Python; versions of thousands of digits are read only when they are compared.
 _MOST_OF_PYTHON = 500
-
-_INDEX_OPTIONS = ("-i", "--index-url", "--extra-index-url", "--no-index", "-f", "--find-links")
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,7 @@ class Requirements:
         python: the Pythons that the list's file admits.
         extras: of the project as a package: canonical name → requirements; None where installing computes them.
         name: canonical name of the project as a package, where its file has one.
+        conda: conda's packages that the index may not have, as pip is asked for them.
     """
 
     lines: tuple[str, ...] = ()
@@ -83,6 +81,7 @@ class Requirements:
     python: SpecifierSet = field(default_factory=SpecifierSet)
     extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     name: str | None = None
+    conda: tuple[str, ...] = ()
 
     def plus(self, *lines: str, constraints: Iterable[str] = ()) -> Requirements:
         """Return the same requirements with further lines and constraints."""
@@ -194,7 +193,7 @@ class _Reader:
                 f"{place}: the folder {value} is not in the build",
                 run='name it in seatrial.toml: [image] find_links = "…"',
             )
-        elif name in _PASSED_ON or name in ("-f", "--find-links"):
+        elif name in _PASSED_ON:
             self.options.append(_OF_ONE_FRAMEWORK.sub("--extra-index-url", line))
         else:
             raise ConfigError(f"{place}: {name} is not an option of a requirements file that seatrial knows")
@@ -357,7 +356,7 @@ class Extension:
 class Guess(NamedTuple):
     """Hold a module imported at ``place`` whose package may have its name; imported and used names confirm it.
 
-    ``sentence``: the warning until a release is inspected.
+    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do.
     """
 
     module: str
@@ -367,6 +366,7 @@ class Guess(NamedTuple):
     names: tuple[str, ...] = ()
     uses: tuple[str, ...] = ()
     origin: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.adjust import implied, installable
+from seatrial.images.requirements.adjust import first_of, implied, installable
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
@@ -22,6 +22,7 @@ from seatrial.images.requirements.imports import (
     is_known,
     is_listed,
     not_installed,
+    of_modules,
     packages_of_imports,
     provides,
     taken_from_folders,
@@ -54,10 +55,11 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.job.reading.modules import FRAMEWORKS, empty_submodules, folder_of, is_folder, is_package
+from seatrial.job.reading.modules import FRAMEWORKS, folder_of, folders_of, is_folder, is_package
 from seatrial.job.script import BUILT_ON, ScriptFacts
+from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
-from seatrial.system.project_files import is_there, read_text
+from seatrial.system.project_files import is_there, read_sources, read_text
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
@@ -70,6 +72,8 @@ _COMPUTES = re.compile(
     r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
     r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
 )
+#: An import of any file; most files, and bytes of one, in which it is looked for.
+_IMPORT, _MOST_SOURCES, _MOST_BYTES = re.compile(r"(?m)^[ \t]*(?:import|from)[ \t]+(\w+)"), 1000, 1 << 20
 #: Every list that is read, in search order.
 _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 
@@ -77,11 +81,7 @@ _NAMES = (*LISTS, "pixi.toml", "pyproject.toml", *ENVIRONMENT_FILES, *READERS)
 LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "requirements.lock")
 
 #: Lists of packages that are not read → the command that makes one that is.
-UNREAD = {
-    "requirements.in": "for its versions: pip-compile requirements.in",
-    "conda-lock.yml": "for its versions, write environment.yml or requirements.txt",
-    "pylock.toml": "for its versions, write requirements.txt",
-}
+UNREAD: dict[str, str] = table("import_names")["unread"]
 
 
 def project_needs(
@@ -115,27 +115,27 @@ def project_needs(
     own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
     itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
-    absent = empty_submodules(project)
-    lacking = [name for name in packages.strangers if absent and name not in {*own, *taken, itself}]
-    ours = [*own, *taken, *([itself] if itself else []), *lacking]
-    packages, shown = with_shown(packages.without(ours), project)
-    needs = _inline(file, project) if file else None
-    needs = needs or _nearest_list(project, package or script_dir, folder or project, packages, file)
+    ours = [*own, *taken, *([itself] if itself else [])]
+    lacking = in_empty_submodules(script, packages.without(ours), project)
+    packages, shown = with_shown(packages.without(ours := [*ours, *lacking]), project)
+    needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
     imports = script.imports
     if needs is None:
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
             packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
-        needs = _of_imports(project, script, packages, shown)
+        sentences = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
+        needs = _of_imports(project, packages, shown, sentences.values())
     else:
         needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
-    with_also = needs.changed(needs.requirements.plus(*also))
-    missing_packages = dict(not_installed(with_also, packages, script, project))
+        needs, packages, sentences = _with_meant(needs, packages, project)
+    missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
+    sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
-        *(*taken_from_folders(script, taken, project), *in_empty_submodules(script, lacking, absent)),
-        *(*missing_packages, *([the_project_itself(script, itself)] if itself else [])),
+        *(*taken_from_folders(script, taken, project), *lacking.values()),
+        *(*missing, *([the_project_itself(script, itself)] if itself else [])),
     )
     python, left_aside = _requested_python(project, needs.python, needs.source)
     added, why, notes = implied(needs.requirements, script, script_dir, project)
@@ -146,8 +146,8 @@ def project_needs(
         imports=imports,
         unused=_unused(script),
         warnings=(*warnings, *left_aside, *notes),
-        absent=missing_packages,
-        guessed=dict(guesses(packages, script, project, _sentences(needs, packages, script, missing_packages))),
+        absent=missing,
+        guessed=dict(guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
@@ -200,15 +200,6 @@ def _is_package(project: Path, script: ScriptFacts) -> bool:
     return is_package(project) or any(is_folder(project / each) for each in inner)
 
 
-def _sentences(
-    needs: Needs, packages: ImportedPackages, script: ScriptFacts, missing: dict[str, tuple[str, str]]
-) -> dict[str, str]:
-    """Return module → the warning of its guessed package."""
-    if needs.source == "the imports":
-        return {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
-    return {module: sentence for sentence, (module, _) in missing.items()}
-
-
 def _unused(script: ScriptFacts) -> tuple[str, ...]:
     """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
@@ -217,16 +208,15 @@ def _unused(script: ScriptFacts) -> tuple[str, ...]:
     return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
 
 
-def _of_imports(project: Path, script: ScriptFacts, packages: ImportedPackages, shown: tuple[str, ...]) -> Needs:
+def _of_imports(project: Path, packages: ImportedPackages, shown: tuple[str, ...], warnings: Iterable[str]) -> Needs:
     """Return the needs of a project without a list that is read."""
     unread = next((name for name in UNREAD if is_there(project / name)), None)
     reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
-    warnings = tuple(map(partial(guessed_package, script), packages.guessed.items()))
     return Needs(
         Requirements(lines=packages.lines),
         "the imports",
         "; ".join((reason, *shown)),
-        warnings=(f"{unread} is not read: {UNREAD[unread]}", *warnings) if unread else warnings,
+        warnings=(*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *warnings),
     )
 
 
@@ -249,13 +239,41 @@ def _with_imported(
     }
     if not missing or needs.requirements.hashed:
         return needs
-    also_imported = ", ".join(f"{each} ({script.where.get(name, 'imported')})" for name, each in missing.items())
+    places = {each: script.where.get(name, "imported") for name, each in reversed(missing.items())}  # the first counts
+    also_imported = ", ".join(f"{each} ({places[each]})" for each in dict.fromkeys(missing.values()))
     notes = [note.split(" ", 2) for note in shown if note.split(" ", 2)[2] in missing.values()]
     why = "; ".join((f"the target also imports {also_imported}", *map(" ".join, notes)))
     exact = {line: pin for *_, line in notes for pin in pinned(bare([line], builds=False), "") if is_known(pin[0])}
     lines = dict.fromkeys(exact[line][0] if line in exact else line for line in missing.values())
     named = {exact[line][0]: (exact[line][1], place) for place, _, line in notes if line in exact}  # the list decides
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
+
+
+def _with_meant(
+    needs: Needs, packages: ImportedPackages, project: Path
+) -> tuple[Needs, ImportedPackages, dict[str, str]]:
+    """Add conda's packages whose modules a file imports, and packages for modules that a list names, as guesses."""
+    found, have = needs.requirements, {*map(canonical_name, needs.requirements.lines)}
+    conda = {str(name): line for line in found.conda if (name := canonical_name(line)) not in have}
+    meant, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
+    sources = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py"))) if conda else ()
+    texts = read_sources(islice(sources, _MOST_SOURCES), project, _MOST_BYTES)
+    anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed
+    anywhere = {each: package for each, package in anywhere.items() if canonicalize_name(each) in conda}
+    for module, package in {**anywhere, **packages.guessed}.items():
+        own = [each for each in conda if provides(each, module, package)]
+        if own:
+            meant[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
+    every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
+    rest = [each for each in conda if not any(provides(each, *row) for row in (*every, *anywhere.items()))]
+    shown = first_of(rest) if found.frozen else ", ".join(rest)
+    why = [f"not installed, as the target imports none: conda's {shown}"] * bool(rest)
+    taken = {line: package for line, (module, package) in named.items() if module not in packages.known}
+    why += [f"{package} for {line}, which is the name of its module" for line, package in taken.items()]
+    lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *meant.values()))
+    meant |= {module: line for line, (module, _) in named.items() if module in packages.known}
+    guessed = replace(packages, guessed={**packages.guessed, **meant})
+    return needs.with_lines(lines, why="; ".join(why)), guessed, dict.fromkeys(meant, "")
 
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:
@@ -318,6 +336,8 @@ def _nearest_list(
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     """
+    if file and (own := _inline(file, project)):
+        return own
     named = named_lists(file, project, LISTS) if file else []
     if named and (own := _from_files(project, project, script_dir, packages, named)):
         return own

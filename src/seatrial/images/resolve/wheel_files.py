@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, islice
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -16,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
-from seatrial.images.resolve.answers import Lock, ResolveRequest, Unsatisfiable
+from seatrial.images.resolve.answers import Lock, ResolveRequest, SourceTexts, Unsatisfiable
 from seatrial.images.resolve.edits import written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
@@ -48,7 +49,13 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), guesses.values()))
     for (name, guess), release in zip(guesses.items(), releases, strict=True):
         what = f"{guess.place} imports {guess.module}"
-        if release == "":
+        if guess.other and (not release or release.startswith("?")):
+            why = f"{guess.other} for {guess.package}, as {what}, which the index's {name} is not known to have"
+            needs = needs.judged(name, guess.other, why=why)
+        elif release == "" and guess.package in needs.requirements.conda:
+            note = f"{what}, of conda's {guess.package} ({needs.source}), which the package index does not have"
+            needs = needs.judged(name, warning=f"{note}: name an image that has it: seatrial run --image IMAGE …")
+        elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
             wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
             note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}; {wanted}"
@@ -69,22 +76,22 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
     the major version and before minor versions are inspected.
     """
     bound, words = "", tuple(dict.fromkeys(guess.names or guess.uses))
+    pinned = bool(Requirement(guess.package).specifier)
     for _ in range(_MOST_RELEASES):
-        line = guess.package + bound
+        line = guess.package + "," * bool(bound and pinned) + bound
         answer = resolver.resolve(request.only(line))
         if isinstance(answer, Unsatisfiable):
-            return "" if bound or answer.no_package else None
+            return "" if bound or answer.no_package or (pinned and answer.no_version) else None
         package = next(iter(answer.packages), None) if isinstance(answer, Lock) else None
         if package is None:
             source = resolver.source(line, request) if isinstance(answer, Lock) else None
-            has = re.compile(rf"(?:src/|lib/|python/)?{guess.module}(?:/|\.py$)")
-            return f"?{line} {source.version}".rstrip() if source and any(map(has.match, source.names)) else None
+            return f"?{line} {source.version}".rstrip() if source and _holds(source, guess.module) else None
         files = resolver.files(request, package, (*words, _STAR))
         if not any(each.endswith((".py", ".so")) for each in files):  # unread, or a package of dependencies alone
             return None
         if any(re.match(rf"{guess.module}(?:[/.]|$)", each) for each in files):
             if bound or (words and {f":{word}" for word in words} <= files):
-                return f"{guess.package}=={package.version}" if bound else guess.package
+                return f"{package.name}=={package.version}" if bound else guess.package
             if not guess.names or f":{_STAR}" in files or any(each.endswith(".so") for each in files):
                 return f"?{guess.package} {package.version}"
         major, minor, *_ = *Version(package.version).release, 0
@@ -92,15 +99,23 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
     return ""
 
 
+def _holds(source: SourceTexts, module: str) -> bool:
+    return any(map(re.compile(rf"(?:src/|lib/|python/)?{module}(?:/|\.py$)").match, source.names))
+
+
 def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock) -> Needs:
-    """Return the needs without warnings of modules that the wheel of a package with another name has."""
+    """Return the needs without warnings of modules that a package with another name has."""
     tops = {each for each, _ in needs.absent.values()}
     modules = {each: [each, *(name for name in needs.names if name.startswith(f"{each}."))] for each in tops}
     listed = set(map(canonical_name, needs.requirements.lines))
     others = [each for each in lock.packages if any(each.sha256) and not is_known(each.name)] if tops else []
     first = sorted(others, key=lambda each: each.name not in listed)[:_MOST_PACKAGES]
-    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values())))).values()
+    lacked = resolver.names(replace(request, as_of=""), dict.fromkeys(first, tuple(chain(*modules.values())))).values()
     found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked)}
+    own = {canonical_name(line): line for line in needs.requirements.lines}
+    for name in lock.from_source[:_MOST_PACKAGES] if tops - found else ():
+        if source := resolver.source(own.get(canonicalize_name(name)) or name, request):
+            found |= {each for each in tops if _holds(source, each)}
     gone = {warning for warning, (each, _) in needs.absent.items() if each in found}
     guessed = {name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone}
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
 from seatrial.backends.containers.run_options import proxy_env, read_env_file
+from seatrial.images.base import DEFAULT_BASE
 from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
@@ -64,16 +65,19 @@ def shielded(
 
 
 def without_login(
-    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host
+    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host, image: ImagePlan | None = None
 ) -> tuple[dict[str, str], list[Choice]]:
     """Return variables for trackers that would wait for a login, and what the run lacks: it has none of this machine's.
 
+    A tracker that a built ``image`` does not get waits for nothing.
     Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
     """
     variables, choices, given = dict[str, str](), [], {*env, *job.secrets}
     named = next(filter(GATED.fullmatch, (word.partition("=")[2] or word for word in job.target.args)), None)
     where, hub = script.where.get("wandb"), _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
-    if where is not None and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
+    locked = "".join(image.context_texts.values()) if image and job.image.base == DEFAULT_BASE else ""
+    lacks = " --hash=" in locked and not re.search(r"(?m)^wandb\b", locked)
+    if where is not None and not lacks and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
         variables["WANDB_MODE"] = "offline"
         reason = f"{where} imports wandb, and the run has no key: {_way(WANDB_KEY, host)}; later: wandb sync"
         choices.append(Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason))

@@ -593,6 +593,65 @@ def test_a_guess_is_what_a_release_holds(plan: Any, index: Index, listed: str) -
     assert index.requested.count("/f/fizzcrf-1.0-py3-none-any.whl") == 1
 
 
+@pytest.mark.parametrize(("version", "line"), [("", "tern"), ("=1.0", "tern==1.0.*"), ("=7.0.1", None)])
+def test_what_conda_lists_is_installed_where_the_index_has_the_module(
+    plan: Any, index: Index, version: str, line: str | None
+) -> None:
+    index.holds("tern", "tern-1.0-py3-none-any.whl", {"tern.py": "class Bird: ..."})
+    text = f"dependencies:\n- tern{version}\n- fens-dolfin\n- petsc=*=complex*\n- cudatoolkit=11.3\n- six\n- pymunk\n"
+    index.holds("pymunk", "pymunk-6.2-py3-none-any.whl", {"pymunk/__init__.py": ""})
+    (plan.project / "environment.yml").write_text(text)
+    (plan.project / "env.py").write_text("def made():\n    import pymunk.vec2d\n")
+    script = ScriptFacts(imports=("tern", "dolfin"), where=dict.fromkeys(("tern", "dolfin"), "train.py:2"))
+    made = plan("", script)
+    assert plan.chosen("packages") == [", ".join(filter(None, ["six", "pymunk", line]))]
+    assert "not installed, as the target imports none: conda's petsc, cudatoolkit" in " ".join(
+        map(str, plan.made.choices)
+    )
+    dolfin, *tern = sorted(made.warnings)
+    assert dolfin.startswith("train.py:2 imports dolfin, of conda's fens-dolfin (environment.yml), which the package")
+    assert (
+        tern == []
+        if line
+        else tern[0].startswith("train.py:2 imports tern, of conda's tern==7.0.1 (environment.yml), which")
+    )
+
+
+@pytest.mark.parametrize("imported", [True, False])
+def test_a_listed_name_of_a_module_gives_way_to_its_package(plan: Any, index: Index, imported: bool) -> None:
+    index.has("parselmouth", "parselmouth-1.1.1.tar.gz")
+    index.holds("praat-parselmouth", "praat_parselmouth-0.4-py3-none-any.whl", {"parselmouth.py": "class Sound: ..."})
+    index.holds("umap", "umap-1.0-py3-none-any.whl", {"umap.py": "class UMAP: ..."})
+    index.holds("umap-learn", "umap_learn-1.0-py3-none-any.whl", {"umap.py": ""})
+    names = ("parselmouth", "umap") if imported else ()
+    modules = {"umap.UMAP": "train.py:1", "parselmouth.Sound": "train.py:2"} if imported else {}
+    plan("parselmouth==1.1.1\numap==1.0\n", ScriptFacts(imports=names, modules=modules))
+    assert plan.chosen("packages") == [f"praat-parselmouth, {'umap==1.0' if imported else 'umap-learn'}"]
+
+
+def test_a_module_that_no_empty_submodule_is_named_after_is_looked_up(plan: Any, index: Index) -> None:
+    index.holds("lmdbdict", "lmdbdict-1.0-py3-none-any.whl", {"lmdbdict.py": "class lmdbdict: ..."})
+    (plan.project / ".gitmodules").write_text('[submodule "cider"]\n\tpath = third/cider\n\turl = https://h/c\n')
+    (plan.project / "third/cider").mkdir(parents=True)
+    names = ("ciderD", "lmdbdict", "six", "unheard")
+    script = ScriptFacts(imports=names, where=dict.fromkeys(names, "a.py:1"), modules={"lmdbdict.lmdbdict": "a.py:1"})
+    made = plan("", script)
+    assert plan.chosen("packages") == ["six, lmdbdict"]
+    cider, unheard = sorted(made.warnings)
+    assert cider.startswith("a.py:1 imports ciderD, which is not here, and the git submodule third/cider is empty")
+    assert "has it; git has not fetched third/cider: git submodule update --init --recursive" in unheard
+
+
+@pytest.mark.parametrize("wheel", [True, False])
+def test_a_module_of_a_listed_package_with_another_name_is_not_warned_of(plan: Any, index: Index, wheel: bool) -> None:
+    if wheel:
+        index.holds("wingspan", "wingspan-9.0-py3-none-any.whl", {"albatross/__init__.py": ""})
+    else:
+        index.source("wingspan", "9.0", {"albatross/__init__.py": "", "setup.py": ""})
+    script = ScriptFacts(imports=("albatross",), where={"albatross": "train.py:2"})
+    assert plan("wingspan==9.0\n", script).warnings == ()
+
+
 def _three_releases(index: Index) -> None:
     lazy = "def __getattr__(name):\n    import importlib\n    return importlib.import_module(name)\n"
     index.holds("frames", "frames-1.0-py3-none-any.whl", {"frames/io/json/__init__.py": "", "frames/__init__.py": ""})
