@@ -157,6 +157,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run agent.py -- --env=a/b",
         "run tf1.py -- --csv a",
         "run train.py -- -f config.yaml",
+        "run train.py -- -m model=a,b",  # Hydra's multirun
+        "run -m split -- -m model=a,b",
         "run typed.py -- --model_name m --data d",
         "run elsewhere.py -- --train_files a.csv",
         "run train.py -- --data d",

@@ -16,7 +16,7 @@ from typing import Any
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
-from seatrial.job.reading.constants import ANY, member
+from seatrial.job.reading.constants import ANY, member, typed_options
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import CONFIGURATION, Files, Read, Write, composed
@@ -347,14 +347,21 @@ class ProjectReader:
         calls, self.hydra = self.hydra, []
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
-            folder, name = (literal(given.get(key)) for key in ("config_path", "config_name"))
-            files = composed(path.parent / (folder or "."), name or "config", self.words_typed, self.project)
-            chosen = "ConfigStore" in self.mentioned or re.search(
-                r"--config|(^| )-c[nd]|://", " ".join((*self.words_typed, folder or ""))
-            )
-            if name and folder and not files and not chosen:
-                lost = path.parent / folder / f"{name.removesuffix('.yaml')}.yaml"
-                self.composed[os.path.relpath(lost, self.roots.folder)] = f"{self.modules.shown(path)}:{call.lineno}"
+            folder, own = (literal(given.get(key)) for key in ("config_path", "config_name"))
+            options = dict(typed_options(self.words_typed))
+            name = options.get("--config-name") or options.get("-cn") or own or "config"
+            base = Path(os.path.normpath(path.parent / (folder or ".")))
+            files, lost = composed(base, name, self.words_typed, self.project)
+            if not files:
+                asked = bool(folder and (own or name != "config"))
+                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", f"{path}:{call.lineno}")] * asked
+                files, _ = composed(base, own or "config", self.words_typed, self.project)
+            typed = " ".join((*self.words_typed, folder or ""))
+            registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", typed)
+            for file, where in () if registers else lost:
+                asks, colon, line = where.rpartition(":")
+                where = f"{self.modules.shown(Path(asks))}:{line}" if colon else where
+                self.composed[os.path.relpath(file, self.roots.folder)] = where
             for file, text in files:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
                 for match in _TARGET.finditer(text):
