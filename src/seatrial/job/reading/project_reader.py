@@ -347,15 +347,15 @@ class ProjectReader:
         calls, self.hydra = self.hydra, []
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
-            folder, own = (literal(given.get(key)) for key in ("config_path", "config_name"))
+            folder, named = (literal(given.get(key)) for key in ("config_path", "config_name"))
             options = dict(typed_options(self.words_typed))
-            name = options.get("--config-name") or options.get("-cn") or own or "config"
+            name = options.get("--config-name") or options.get("-cn") or named or "config"
             base = Path(os.path.normpath(path.parent / (folder or ".")))
             files, lost = composed(base, name, self.words_typed, self.project)
             if not files:
-                asked = bool(folder and (own or name != "config"))
+                asked = bool(folder and (named or name != "config"))
                 lost = [(base / f"{name.removesuffix('.yaml')}.yaml", f"{path}:{call.lineno}")] * asked
-                files, _ = composed(base, own or "config", self.words_typed, self.project)
+                files, _ = composed(base, named or "config", self.words_typed, self.project)
             typed = " ".join((*self.words_typed, folder or ""))
             registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", typed)
             for file, where in () if registers else lost:
