@@ -197,6 +197,20 @@ def test_what_a_configuration_of_hydra_composes_is_needed(
     assert script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path).imports == imports
 
 
+@pytest.mark.parametrize("key", ["class_path", "_target_", "target"])
+def test_what_a_typed_configuration_names_is_needed(tmp_path: Path, key: str) -> None:
+    for name, text in {
+        "a.yaml": f"model:\n  - {key}: net.Net\n    cache: no\n  - {key}: os.PathLike\n",
+        "net/__init__.py": "from .inner import Net\n",
+        "net/inner.py": "import scipy\nclass Net: ...\n",
+        "train.py": "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    target = Target(kind="script", value="train.py", args=("fit", "--config", "a.yaml"))
+    assert script_facts(target, tmp_path).imports == ("lightning", "scipy")
+
+
 @pytest.mark.parametrize(
     ("arguments", "files", "lost"),
     [

@@ -78,7 +78,7 @@ _ASKS = re.compile(
 )
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
-_TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
+_TARGET, _MOST_MODULES = re.compile(r"\b(?:_target_|class_path|(target)):\s*[\"']?(\w+(?:\.\w+)+)"), 300
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
@@ -205,7 +205,7 @@ class ProjectReader:
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
-        self.words_typed = arguments
+        self.words_typed = self.unread = arguments
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
@@ -343,8 +343,12 @@ class ProjectReader:
                     yield from own.files
 
     def _compose(self) -> bool:
-        """Queue what Hydra's configuration of this run names: ``_target_: src.models.Net``."""
+        """Queue what the run's configuration names, Hydra's or a typed file: ``_target_: src.models.Net``."""
         calls, self.hydra = self.hydra, []
+        words, self.unread = self.unread, []
+        typed = [self.roots.folder / each for each in words if each.endswith((".yaml", ".yml"))]
+        for file, text in ((each, "".join(read_sources([each], self.project, MAX_BYTES))) for each in typed):
+            self._name_targets(file, text)
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
             folder, named = (literal(given.get(key)) for key in ("config_path", "config_name"))
@@ -356,27 +360,31 @@ class ProjectReader:
                 asked = bool(folder and (named or name != "config"))
                 lost = [(base / f"{name.removesuffix('.yaml')}.yaml", f"{path}:{call.lineno}")] * asked
                 files, _ = composed(base, named or "config", self.words_typed, self.project)
-            typed = " ".join((*self.words_typed, folder or ""))
-            registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", typed)
+            line = " ".join((*self.words_typed, folder or ""))
+            registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", line)
             for file, where in () if registers else lost:
-                asks, colon, line = where.rpartition(":")
-                where = f"{self.modules.shown(Path(asks))}:{line}" if colon else where
+                asks, colon, number = where.rpartition(":")
+                where = f"{self.modules.shown(Path(asks))}:{number}" if colon else where
                 self.composed[os.path.relpath(file, self.roots.folder)] = where
             for file, text in files:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
-                for match in _TARGET.finditer(text):
-                    parts = match[1].split(".", MOST_PARTS)[:MOST_PARTS]
-                    found = self.roots.located(parts, self.roots.absolute) or []
-                    own = [each for each in found if each is not None]
-                    self.certain += [(each[0], "") for each in own]
-                    if own and (module := self.modules.at(own[-1][0])):
-                        self.certain += functions_of(module, parts[-1])
-                        self.own.add(parts[0])
-                        self.found_under.setdefault(own[-1][1])
-                    elif not own:
-                        where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
-                        self.reading.needed.setdefault(match[1], where)
+                self._name_targets(file, text)
         return bool(self.certain)
+
+    def _name_targets(self, file: Path, text: str) -> None:
+        """Queue the classes that a configuration names, by the keys of Hydra, jsonargparse and latent-diffusion."""
+        for match in _TARGET.finditer(text):
+            parts = match[2].split(".", MOST_PARTS)[:MOST_PARTS]
+            found = self.roots.located(parts, self.roots.absolute) or []
+            own = [each for each in found if each is not None]
+            self.certain += [(each[0], "") for each in own]
+            if own and (module := self.modules.at(own[-1][0])):
+                self.certain += functions_of(module, parts[-1])
+                self.own.add(parts[0])
+                self.found_under.setdefault(own[-1][1])
+            elif not own and not match[1]:
+                where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
+                self.reading.needed.setdefault(match[2], where)
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
