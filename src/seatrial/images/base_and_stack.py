@@ -11,7 +11,7 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, no_cuda_base, python_of_image, slim_base
+from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, python_of_image, slim_base
 from seatrial.images.requirements.on_framework_image import kept_packages
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.requirements.source_builds import own_page
@@ -111,11 +111,10 @@ def _cuda_base(
             continue
         if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=needs.nvcc is not None):
             return base, resolved
-        failed = failed or no_cuda_base(resolved.stack, flavour)
     if not any(needs.python.contains(f"{python}.99") for _, python in pythons):
-        known = ", ".join(python for _, python in pythons)
+        have = ", ".join(dict(pythons).values())
         raise ConfigError(
-            f"{reason}, and the project requires Python {needs.python}: nvidia/cuda's images, with nvcc, have {known}",
+            f"{reason}, and the project requires Python {needs.python}: nvidia/cuda's images, with nvcc, have {have}",
             run='change the Python, or in seatrial.toml: [image] base = "…", your own image with nvcc',
         )
     assert failed is not None

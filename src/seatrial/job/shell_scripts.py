@@ -151,9 +151,8 @@ class _Shell(Words):
             self.functions[words[0]] = parts[0]
         elif kind == "for" and words[1:2] == ["in"]:
             ends = _RANGE.fullmatch(" ".join(words[2:]))
-            counted = [*range(int(ends[1]), int(ends[2]) + 1)] if ends else []
-            values = [*map(str, counted)] or self.every_field(words[2:])
-            for value in values:
+            counted = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+            for value in map(str, counted) if ends else self.every_field(words[2:]):
                 self.values[words[0]] = value
                 if UNKNOWN in value:  # none, or several
                     self._either(place, parts[0], [])

@@ -18,7 +18,7 @@ from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
-from seatrial.system.project_files import as_table, parse_yaml, read_sources, read_text
+from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
 
@@ -485,16 +485,11 @@ def composed(
                     chosen.setdefault(group, value)
                 options = chosen.get(group, value) if key else value
                 line = re.search(rf"(?m)^\s*-\s*{re.escape(str(key or value))}", found[file])
-                place = f"{file}:{found[file].count(chr(10), 0, line.end()) + 1}" if line and not how else ""
-                place = typed.get(group, place) if group in chosen or group not in typed else ""  # data=a,b: a sweep
-                pending += ((group, str(each), place) for each in as_list(options))
+                shown = f"{shown_path(file, project)}:{found[file].count(chr(10), 0, line.end()) + 1}" if line else ""
+                known = not how and (group in chosen or group not in typed)  # else data=a,b, a sweep
+                pending += ((group, str(each), typed.get(group, shown) * known) for each in as_list(options))
     if folder / f"{name.removesuffix('.yaml')}.yaml" not in found:
         return [], []
-    searches = "searchpath" in "".join((*found.values(), *words))  # other folders have options, too
-    sure = (each for each in lost if not searches and each[1] in map(str, as_list(chosen.get(each[0], each[1]))))
-    return list(found.items()), [(file, where) for _, _, file, where in sure]
-
-
-def as_list(value: Any) -> list[Any]:
-    """Return a list as it is, and any other value as the only one of a list."""
-    return value if isinstance(value, list) else [value]
+    lost *= "searchpath" not in "".join((*found.values(), *words))  # else other folders have options, too
+    kept = (each for each in lost if each[1] in map(str, as_list(chosen.get(each[0], each[1]))))
+    return list(found.items()), [(file, where) for _, _, file, where in kept]

@@ -205,7 +205,7 @@ class ProjectReader:
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
-        self.words_typed = self.unread = arguments
+        self.words_typed = self.unread = tuple(arguments)
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
@@ -345,10 +345,9 @@ class ProjectReader:
     def _compose(self) -> bool:
         """Queue what the run's configuration names, Hydra's or a typed file: ``_target_: src.models.Net``."""
         calls, self.hydra = self.hydra, []
-        words, self.unread = self.unread, []
-        typed = [self.roots.folder / each for each in words if each.endswith((".yaml", ".yml"))]
-        for file, text in ((each, "".join(read_sources([each], self.project, MAX_BYTES))) for each in typed):
-            self._name_targets(file, text)
+        for file in (self.roots.folder / each for each in self.unread if each.endswith((".yaml", ".yml"))):
+            self._name_targets(file, "".join(read_sources([file], self.project, MAX_BYTES)))
+        self.unread = ()
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
             folder, named = (literal(given.get(key)) for key in ("config_path", "config_name"))
@@ -358,14 +357,13 @@ class ProjectReader:
             files, lost = composed(base, name, self.words_typed, self.project)
             if not files:
                 asked = bool(folder and (named or name != "config"))
-                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", f"{path}:{call.lineno}")] * asked
+                where = f"{self.modules.shown(path)}:{call.lineno}"
+                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * asked
                 files, _ = composed(base, named or "config", self.words_typed, self.project)
             line = " ".join((*self.words_typed, folder or ""))
             registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", line)
-            for file, where in () if registers else lost:
-                asks, colon, number = where.rpartition(":")
-                where = f"{self.modules.shown(Path(asks))}:{number}" if colon else where
-                self.composed[os.path.relpath(file, self.roots.folder)] = where
+            missing = ((os.path.relpath(file, self.roots.folder), where) for file, where in lost)
+            self.composed |= {} if registers else dict(missing)
             for file, text in files:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
                 self._name_targets(file, text)
