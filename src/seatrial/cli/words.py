@@ -178,13 +178,7 @@ def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tup
 
 def _reads_arguments(script: Path, text: str) -> bool:
     """Return whether a script, or a module that it imports from its project, may read its command line."""
-    from seatrial.job.reading.modules import folder_of
-    from seatrial.system.project_files import project_root
-
-    roots = {name.partition(".")[0] for name in _IMPORTED.findall(text)}
-    places = [folder / root for folder in (*script.parents, project_root(Path.cwd())) for root in roots]
-    here = any(each.is_dir() or each.with_suffix(".py").is_file() for each in places)
-    return here or bool(_PARSERS.search(text)) or any(folder_of(root, Path.cwd()) for root in roots)
+    return bool(_PARSERS.search(text)) or any(each.is_file() for each in _imported_files(script, text))
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
