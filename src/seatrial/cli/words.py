@@ -36,8 +36,8 @@ _ALWAYS_OURS = {
 }
 #: Option that mounts a folder → pattern of a script that reads the mounted folder.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
-#: Options of seatrial that never follow a target.
-_NEVER_BEHIND_A_TARGET = ("-f", "--file")
+#: Options of seatrial that never follow a target; Hydra has -m, too.
+_NEVER_BEHIND_A_TARGET = ("-f", "--file", "-m")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 #: Words that stand before Docker's own commands.
 _PROGRAMS = ("sudo", "docker", "podman", "nvidia-docker", "compose", "container", "image")
@@ -157,9 +157,9 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     if similar or absent:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
-        similar = {name for name in similar if not any(_declares(each, name, begun=True) for each in everywhere)}
+        similar = {name for name in similar if not _declares("\n".join(everywhere), name, begun=True)}
         texts = everywhere if absent else texts  # the intended script may lie in another folder
-    declared = all(any(_declares(each, name) for each in texts) for name in ours | similar)
+    declared = all(_declares("\n".join(texts), name) for name in ours | similar)
     looks = any(re.search(form, each) for name, form in _PLACES.items() if name in ours for each in texts)
     same = bool(ours) and not ours & _ALWAYS_OURS and not looks
     is_theirs = (theirs or odd or same) and (not text or _reads_arguments(script, text)) and declared
@@ -178,34 +178,31 @@ def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tup
 
 def _reads_arguments(script: Path, text: str) -> bool:
     """Return whether a script, or a module that it imports from its project, may read its command line."""
-    from seatrial.job.reading.modules import folder_of
-
-    roots = {name.partition(".")[0] for name in _IMPORTED.findall(text)}
-    places = [folder / root for folder in script.parents for root in roots]
-    here = any(each.is_dir() or each.with_suffix(".py").is_file() for each in places)
-    return here or bool(_PARSERS.search(text)) or any(folder_of(root, Path.cwd()) for root in roots)
+    return bool(_PARSERS.search(text)) or any(each.is_file() for each in _imported_files(script, text))
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
     """Yield the project's files that a script imports, with their packages, also from other folders of the project."""
     from seatrial.job.reading.modules import folder_of
     from seatrial.job.startable import scripts
+    from seatrial.system.project_files import project_root
 
+    project = project_root(Path.cwd())  # a package of the project, installed there by pip -e
     for root in dict.fromkeys(name.lstrip(".").partition(".")[0] for name in _IMPORTED.findall(text)):
-        for folder in {*script.parents, folder_of(root, Path.cwd()) or Path()}:
+        for folder in {*script.parents, folder_of(root, Path.cwd()) or project}:
             yield from (folder / f"{root}.py", folder / root / "__init__.py")
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 
 
 def _with_imports(script: Path, text: str) -> Iterator[str]:
     """Yield the texts of the project's files that a script imports, and of those that they import."""
-    from seatrial.system.project_files import read_sources
+    from seatrial.system.project_files import project_root, read_sources
 
-    files = dict.fromkeys(_imported_files(script, text))
-    texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
+    files, project = dict.fromkeys(_imported_files(script, text)), project_root(Path.cwd())
+    texts = [*read_sources(files, project, _MOST_BYTES)]
     yield from texts
     further = (each for each in _imported_files(script, "\n".join(texts)) if each not in files)
-    yield from read_sources(dict.fromkeys(further), Path.cwd(), _MOST_BYTES)
+    yield from read_sources(dict.fromkeys(further), project, _MOST_BYTES)
 
 
 def declared_options(script: Path, names: Iterable[str]) -> set[str]:
@@ -213,9 +210,9 @@ def declared_options(script: Path, names: Iterable[str]) -> set[str]:
     from seatrial.system.project_files import read_sources
 
     text = next(read_sources([script], Path.cwd(), _MOST_BYTES), "")
-    texts = [text, *_with_imports(script, text)]
-    found = {name for name in names if name not in _ALWAYS_OURS and any(_declares(each, name) for each in texts)}
-    return {name for name in found if not any(re.search(_PLACES.get(name, "(?!)"), each) for each in texts)}
+    text = "\n".join([text, *_with_imports(script, text)])
+    found = {name for name in names if name not in _ALWAYS_OURS and _declares(text, name)}
+    return {name for name in found if not re.search(_PLACES.get(name, "(?!)"), text)}
 
 
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:

@@ -10,6 +10,7 @@ from itertools import product
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
+from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.resolve.answers import Lock
 from seatrial.images.resolve.check import Checked
@@ -80,7 +81,7 @@ def without_use(
     if alone := next((name for name in script.imports if name in _WITH_MORE), None):
         way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
         message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
-    elif checked.lock is None or not script.imports:
+    elif checked.lock is None or not script.imports or packages_of_imports(script.imports, ()).strangers:
         return ()
     if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
         raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)

@@ -136,16 +136,6 @@ def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc:
     return Base(tag, builder, packages, choice)
 
 
-def no_cuda_base(stack: Stack, flavour: Flavour) -> ConfigError:
-    """Return the error for a stack whose CUDA has no nvidia/cuda image."""
-    cuda = stack.wheel.cuda if stack.wheel else "?"
-    return ConfigError(
-        f"no nvidia/cuda image is known of CUDA {cuda} with flavour {flavour}",
-        cause="NVIDIA does not publish it, or deleted it",
-        run='in seatrial.toml: [image] base = "…", your own image',
-    )
-
-
 def _release(stack: Stack, ubuntu: str) -> CudaImage | None:
     """Return the newest patch of the stack's CUDA on this Ubuntu, of any CUDA if the stack names none; else None."""
     wanted = Version(stack.wheel.cuda).release[:2] if stack.wheel and not stack.cpu else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,14 +11,14 @@ from typing import Any
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, no_cuda_base, python_of_image, slim_base
+from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, python_of_image, slim_base
 from seatrial.images.requirements.on_framework_image import kept_packages
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.requirements.source_builds import own_page
 from seatrial.images.resolve.framework import Resolved, resolve_frameworks
 from seatrial.images.sources import has_own_sources
 from seatrial.job.model import Flavour, Job
-from seatrial.stack.facts import table
+from seatrial.stack.facts import cuda_images, table
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Stack
 
@@ -38,8 +39,8 @@ def base_and_stack(
 ) -> tuple[Base, Resolved]:
     """Choose base image and stack together: the base has one Python, and the stack may need a base."""
 
-    def resolved_on(python: str | None) -> Resolved:
-        return frameworks(job, needs, machine, python=python, barred=barred)
+    def resolved_on(python: str | None, **how: Any) -> Resolved:
+        return frameworks(job, needs, machine, python=python, barred=barred, **how)
 
     if needs.image is not None:
         if (why := barred.get(needs.image.python or "")) is not None:
@@ -69,7 +70,7 @@ def base_and_stack(
         if flavour is None:
             return slim_base(resolved.stack, job.image, reason), resolved
         reason = why
-    return _cuda_base(resolved_on, flavour, reason, nvcc=needs.nvcc is not None)
+    return _cuda_base(resolved_on, needs, flavour, reason)
 
 
 def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
@@ -93,18 +94,28 @@ def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
 
 
 def _cuda_base(
-    resolved_on: Callable[[str | None], Resolved], flavour: Flavour, reason: str, *, nvcc: bool
+    resolved_on: Callable[..., Resolved], needs: Needs, flavour: Flavour, reason: str
 ) -> tuple[Base, Resolved]:
-    """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on."""
+    """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on.
+
+    Where the stack's own CUDA has none, take another build of it.
+    """
     failed: Exception | None = None
-    for ubuntu, python in sorted(table("nvidia_images")["python"].items(), reverse=True):
+    pythons = sorted(table("nvidia_images")["python"].items(), reverse=True)
+    for any_build, (ubuntu, python) in itertools.product((False, True), pythons):
+        images = {each.cuda.rpartition(".")[0] for each in cuda_images() if ubuntu in each.ubuntu}
         try:
-            resolved = resolved_on(python)
+            resolved = resolved_on(python, images=images if any_build else ())
         except (ConfigError, GpuContractError) as error:
             failed = failed or error
             continue
-        if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=nvcc):
+        if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=needs.nvcc is not None):
             return base, resolved
-        failed = failed or no_cuda_base(resolved.stack, flavour)
+    if not any(needs.python.contains(f"{python}.99") for _, python in pythons):
+        have = ", ".join(dict(pythons).values())
+        raise ConfigError(
+            f"{reason}, and the project requires Python {needs.python}: nvidia/cuda's images, with nvcc, have {have}",
+            run='change the Python, or in seatrial.toml: [image] base = "…", your own image with nvcc',
+        )
     assert failed is not None
     raise failed

@@ -222,7 +222,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
         option += f", or give {read.option}" if read.option else ""
         unclear = _exists(Path(folder)) or re.search("[$%]", folder)  # a folder that is mounted where it is
         return "this machine does not have" + ("" if unclear else f"; to mount it: {option}")
-    if (root := next((each for each in folders if _exists(each / read.path)), None)) is not None:
+    root = next((each for each in folders if _exists(each / read.path)), None)
+    if root is not None and not (there and read.option and not reads[1:]):
         folder = f"--workdir {shlex.quote(os.path.relpath(root, job.project))}"
         return f"is below {os.path.relpath(root, job.folder)}, but the script runs in {job.folder.name}: {folder}"
     if there:

@@ -49,6 +49,7 @@ _HARMLESS = re.compile(
 )
 _FINDS = ("which", "command", "type", "hash")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
+_RANGE = re.compile(r"\{(\d{1,3})\.\.(\d{1,3})\}")
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
 _LEFT_OUT = re.compile(rf"(module|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
@@ -149,7 +150,9 @@ class _Shell(Words):
         if kind == "function":
             self.functions[words[0]] = parts[0]
         elif kind == "for" and words[1:2] == ["in"]:
-            for value in self.every_field(words[2:]):
+            ends = _RANGE.fullmatch(" ".join(words[2:]))
+            counted = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+            for value in map(str, counted) if ends else self.every_field(words[2:]):
                 self.values[words[0]] = value
                 if UNKNOWN in value:  # none, or several
                     self._either(place, parts[0], [])

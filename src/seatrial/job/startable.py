@@ -335,7 +335,7 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
             count = value
         elif role == "devices" and (listed := re.search(r"(?:^|:)(\d+(?:,\d+)*)$", value)):
             visible = listed[1]
-        elif is_accelerate and name == "config_file":
+        elif is_accelerate and name in ("config_file", "config"):  # argparse takes a beginning
             configured, options = _configured(value, here)
             count = count or configured
         elif name in variables:
@@ -371,7 +371,7 @@ def _configured(name: str, here: Path) -> tuple[str, list[str]]:
             if isinstance(value, dict | list | None) or roles.get(key, "switch") != "switch":
                 continue
             own = known.get(key) or (key.upper() if key.startswith("fsdp_") else "")
-            if not own and key not in idle and not key.startswith(("tpu_", "dynamo_")):
+            if not own and value and key not in idle and not key.startswith(("tpu_", "dynamo_")):
                 raise UnreadCommand(f"{name}: {key} has no counterpart")
             text = value if isinstance(value, str) else str(value).lower()  # accelerate writes true and none so
             variables[own] = "no" if key == "mixed_precision" and value is False else text

@@ -142,7 +142,7 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
     name = re.sub(r"\W", "_", words[0])
     name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
     found = locate_module(module, [here / folder])
-    what = f"{words[0]} is an entry point of this project: it calls {function}() of {module}"
+    what = f"the entry point {words[0]} of this project calls {function}() of {module}"
     if found and not re.search(_GETS.format(function), text := whole(found[0], _MOST_OF_SCRIPT)):
         file, starts = os.path.relpath(found[0], here), "__main__" in text
         run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"

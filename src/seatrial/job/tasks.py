@@ -13,7 +13,7 @@ from typing import Any
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file
 from seatrial.job.startable import UnreadCommand, beginning, whole, without_runner
-from seatrial.system.project_files import as_table, parse_toml
+from seatrial.system.project_files import as_list, as_table, parse_toml
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _VARIABLE = re.compile(r"([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)")
@@ -162,7 +162,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
         if unread := [key for key in task if key not in _KEYS]:
             raise UnreadCommand(f"the task {name} has the key {unread[0]}, which seatrial does not read")
         needs = task.get("depends-on", task.get("depends_on", []))
-        for each in needs if isinstance(needs, list) else [needs]:
+        for each in as_list(needs):
             other = str(each.get("task") if isinstance(each, dict) else each)
             if other in done:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -50,6 +50,7 @@ class Constraints:
         partners: package of PARTNERS → specifier on it, of those that are required.
         prefer: version that the choice falls on when it fits, e.g. the one seatrial is tested with.
         cuda: CUDA of another framework, whose major is preferred: cuDNN's wheels of both own nvidia/cudnn/lib.
+        images: CUDA releases, as 12.4, of the base images that may be taken; () for any.
         as_of: day of the code, as 2021-09-03, whose releases come before ``prefer``; "" for today.
         named: Python of the project's pages, which comes first.
         source: the requirement and its file, for sentences: ``torch==2.0.1 (requirements.txt)``.
@@ -65,6 +66,7 @@ class Constraints:
     partners: Mapping[str, SpecifierSet] = field(default_factory=dict)
     prefer: str | None = None
     cuda: str = ""
+    images: Collection[str] = ()
     as_of: str = ""
     named: str = ""
     source: str = "the project"
@@ -119,6 +121,10 @@ def violations(candidate: Candidate, constraints: Constraints, machine: TargetMa
         if own is not None and wanted is not None and not _admits_partner(constraints, package, own):
             goes_with = f"{wheel.framework} {wheel.version} goes with {package} {own}"
             yield Violation("torchvision", goes_with, f"{package}{wanted} is required")
+    if constraints.images and not candidate.cpu and wheel.cuda not in constraints.images:
+        yield Violation(
+            "image", f"{wheel.name} needs CUDA {wheel.cuda}", "no nvidia/cuda image with this Python has it"
+        )
     yield from _of_machine(candidate, machine, gpus=machine.gpus if constraints.gpu else ())
 
 

@@ -263,6 +263,11 @@ def _with_table(text: str, table: str, values: Mapping[str, Any], comment: str) 
     return "\n".join([*lines[:begin], *made, *lines[end:]]) + "\n"
 
 
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is, and any other value as the only one of a list."""
+    return value if isinstance(value, list) else [value]
+
+
 def as_table(table: Any, *keys: str) -> dict[str, Any]:
     """Return the table below these keys; empty where something else is there."""
     for key in keys:

@@ -131,6 +131,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "tf1.py": "import tensorflow as tf\nflags = tf.app.flags\nflags.DEFINE_string('csv', '', '')\n",
         "typed.py": "from fastcore.script import call_parse\n@call_parse\ndef main(model_name: str, data: str): ...\n",
         "tapped.py": "from tap import Tap\nclass Options(Tap):\n    dataset: str = 'a'\n",
+        "later.py": "import tapped\nclass Own(tapped.Options):\n    models: str = 'a'\n",
         "flags.py": "from absl import flags\nflags.DEFINE_string('workdir', None, 'x')\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -157,10 +158,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "run agent.py -- --env=a/b",
         "run tf1.py -- --csv a",
         "run train.py -- -f config.yaml",
+        "run train.py -- -m model=a,b",  # Hydra's multirun
+        "run -m split -- -m model=a,b",
         "run typed.py -- --model_name m --data d",
         "run elsewhere.py -- --train_files a.csv",
         "run train.py -- --data d",
         "run tapped.py -- --dataset d",  # resembles --data, and is a field of the class that is parsed
+        "run later.py -- --models d",  # a field, and the class that parses it is imported
         "run train.py -- fit --model.loss mse",
         "run --gpus 1 split.py -- --name x",
         "run -m flags -- --workdir d",
@@ -195,3 +199,17 @@ def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: st
 )
 def test_words_that_may_be_seatrials_stay_as_they_are(project: None, typed: str) -> None:
     assert " ".join(_with_dashes(typed.split())) == typed
+
+
+def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {
+        "setup.py": "",
+        "net/__init__.py": "parser.add_argument('--print-freq', '-p')\n",
+        "examples/train.py": "import net\nnet.parser.parse_args()\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path / "examples")
+    assert _with_dashes(["run", "train.py", "-p", "30"]) == ["run", "train.py", "--", "-p", "30"]

@@ -115,6 +115,12 @@ def test_a_dependency_may_use_the_gpu(tmp_path: Path, numpy_alone: Index) -> Non
     assert "computes" not in plan(tmp_path, "import ultralytics\n", "ultralytics\n", gpus="1", index=numpy_alone)
 
 
+def test_an_unknown_package_may_import_a_framework_that_it_does_not_require(tmp_path: Path, numpy_alone: Index) -> None:
+    numpy_alone.has("optflow", "optflow-0.2-py3-none-any.whl")
+    text = "import numpy, optflow\n"
+    assert "computes" not in plan(tmp_path, text, "numpy\noptflow\n", gpus="1", index=numpy_alone)
+
+
 def test_a_base_that_brings_its_framework_uses_the_gpu(tmp_path: Path, numpy_alone: Index) -> None:
     base = "nvcr.io/nvidia/pytorch:24.01-py3"
     assert "computes on" not in plan(tmp_path, "import sklearn, torch\n", "scikit-learn\n", gpus="1", base=base)

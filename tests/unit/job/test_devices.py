@@ -165,6 +165,14 @@ def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads
     assert sentence.endswith("--workdir sub")
 
 
+def test_a_typed_configuration_that_lies_in_a_folder_is_to_be_typed_with_it(tmp_path: Path) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "c.yaml").touch()
+    target = target_of(tmp_path, "p.add_argument('--c')\na = p.parse_args()\nopen(a.c)\n", "--c", "c.yaml")
+    [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)
+    assert sentence.endswith("the project has conf/c.yaml: -- --c conf/c.yaml")
+
+
 def test_a_typed_path_is_read_by_the_branch_that_the_arguments_take_alone(tmp_path: Path) -> None:
     source = """
 p.add_argument("--root")

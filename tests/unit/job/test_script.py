@@ -197,6 +197,55 @@ def test_what_a_configuration_of_hydra_composes_is_needed(
     assert script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path).imports == imports
 
 
+@pytest.mark.parametrize("key", ["class_path", "_target_", "target"])
+def test_what_a_typed_configuration_names_is_needed(tmp_path: Path, key: str) -> None:
+    for name, text in {
+        "a.yaml": f"model:\n  - {key}: net.Net\n    cache: no\n  - {key}: os.PathLike\n",
+        "net/__init__.py": "from .inner import Net\n",
+        "net/inner.py": "import scipy\nclass Net: ...\n",
+        "train.py": "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    target = Target(kind="script", value="train.py", args=("fit", "--config", "a.yaml"))
+    assert script_facts(target, tmp_path).imports == ("lightning", "scipy")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "files", "lost"),
+    [
+        ((), {"conf/main.yaml": "defaults:\n- data: mnist\n"}, {"conf/data/mnist.yaml": "conf/main.yaml:2"}),
+        (("data=own",), {"conf/main.yaml": "defaults:\n- data: mnist\n", "conf/data/own.yaml": ""}, {}),
+        (("data=owm",), {"conf/main.yaml": "", "conf/data/own.yaml": ""}, {"conf/data/owm.yaml": "data=owm"}),
+        (("--config-name", "two"), {"conf/main.yaml": ""}, {"conf/two.yaml": "train.py:2"}),
+        (("--config-name=two",), {"conf/two.yaml": "defaults:\n- data: own.yaml\n", "conf/data/own.yaml": ""}, {}),
+        (("-m", "data=a,b"), {"conf/main.yaml": "defaults:\n- data: mnist\n", "conf/data/a.yaml": ""}, {}),
+        (
+            ("more=one",),
+            {"conf/main.yaml": "defaults:\n- data: no\n", "conf/more/one.yaml": "defaults:\n- override /data: own\n"}
+            | {"conf/data/own.yaml": ""},
+            {},
+        ),
+        (
+            (),
+            {"conf/main.yaml": "defaults:\n- _self_\n- data: null\n- optional local: x\n- a: ${b}\n- hydra: y\n"},
+            {},
+        ),
+        ((), {"conf/main.yaml": "defaults:\n- data: no\nhydra:\n  searchpath: [file://conf2]\n"}, {}),
+    ],
+)
+def test_an_option_that_hydra_does_not_find_is_a_missing_input(
+    tmp_path: Path, arguments: tuple[str, ...], files: dict[str, str], lost: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    source = "import hydra\n@hydra.main(config_path='conf', config_name='main')\ndef main(cfg): ...\nmain()\n"
+    (tmp_path / "train.py").write_text(source)
+    facts = script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path)
+    assert {each.path: each.where for each in facts.reads if not (tmp_path / each.path).exists()} == lost
+
+
 def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
     for name, text in {"setup.py": "", "lib/core/__init__.py": "", "lib/core/train.py": "import torch"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

@@ -301,6 +301,12 @@ def test_a_configuration_of_accelerate_may_write_no_without_quotes(tmp_path: Pat
     assert in_our_words(typed, tmp_path) == ["--env", "ACCELERATE_MIXED_PRECISION=no", "train.py"]
 
 
+def test_a_configuration_of_accelerate_may_be_of_before_mixed_precision(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"distributed_type": "NO", "fp16": false, "num_processes": 1}')
+    typed = ["accelerate", "launch", "--config", "a.json", "train.py"]  # argparse takes it for --config_file
+    assert in_our_words(typed, tmp_path) == ["--gpus", "1", "train.py"]
+
+
 def test_a_configuration_of_accelerate_that_would_never_end_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.yaml")
     for name in ("a.yaml", "/dev/zero"):

@@ -33,6 +33,7 @@ from seatrial.images.requirements.pip_format import (
 )
 from seatrial.system.project_files import (
     MAX_PARSED_BYTES,
+    as_list,
     as_table,
     is_there,
     matching,
@@ -253,7 +254,7 @@ def _poetry_lines(dependencies: dict[str, Any], key: str, file: Path) -> Iterato
     """Yield (requirement, whether it is optional)."""
     refuse_too_many(dependencies, f"{file.name}: {key}", file)
     for name, wish in dependencies.items():
-        for each in wish if isinstance(wish, list) else [wish]:
+        for each in as_list(wish):
             if name.lower() == "python" or (isinstance(each, dict) and {"path", "file"} & each.keys()):
                 continue
             try:
@@ -360,7 +361,7 @@ def _is_folder_of_its_own(source: Mapping[str, Any]) -> bool:
 
 def _first(source: Any) -> dict[str, Any]:
     """Return the first of several sources, folders before all others: their names may belong to somebody else."""
-    each = [one for one in (source if isinstance(source, list) else [source]) if isinstance(one, dict)]
+    each = [one for one in as_list(source) if isinstance(one, dict)]
     return next(filter(_is_folder_of_its_own, each), each[0] if each else {})
 
 

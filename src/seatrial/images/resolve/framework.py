@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from packaging.requirements import Requirement
@@ -71,6 +71,7 @@ def resolve_frameworks(
     python: str | None = None,
     mirror: str | None = None,
     barred: Mapping[str, str] | None = None,
+    images: Collection[str] = (),
 ) -> Resolved:
     """Add what is imported and not required, fix what is left open, choose the build for the machine.
 
@@ -79,7 +80,7 @@ def resolve_frameworks(
         own_sources: the user names an index or find-links.
         python: the base image's, where the user chose that.
         mirror: stands in for https://download.pytorch.org/whl.
-        barred: Python → which pin has no wheel for it.
+        barred: Python → which pin has no wheel for it. images: see Constraints.
 
     Raises:
         StackError: no build does on these GPUs or this driver.
@@ -100,7 +101,7 @@ def resolve_frameworks(
         cpu = framework == "jax" and len(needed) > 1 and any("cpu" in each.extras for each in found.of("jax"))
         on = None if why or cpu else machine  # jax[cpu] next to another framework stays on the CPU
         cuda = _cuda_of_tensorflow(needs) if "tensorflow" in on_gpu and framework in on_gpu[:-1] else ""
-        resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {}, cuda)
+        resolved = _resolve_one(resolved, needs, framework, on, own_sources, fixed, barred or {}, cuda, images)
         known = [c.changed(reason=why or c.reason) if c.what == f"{framework} build" else c for c in resolved.choices]
         resolved = replace(resolved, choices=tuple(known))
     if resolved.stack.wheel is None and not resolved.stack.python:
@@ -149,6 +150,7 @@ def _resolve_one(
     python: str | None,
     barred: Mapping[str, str],
     cuda: str,
+    images: Collection[str],
 ) -> Resolved:
     found, first = resolved.requirements, resolved.stack.wheel
     place = _place(found, framework)
@@ -161,7 +163,8 @@ def _resolve_one(
             line = _name_alone(framework, machine)
             found = found.replaced(place, line)
     cuda = cuda or (first.cuda if first and machine else "")
-    constraints = replace(_constraints(framework, line, found, needs, machine, python), barred=barred, cuda=cuda)
+    constraints = _constraints(framework, line, found, needs, machine, python)
+    constraints = replace(constraints, barred=barred, cuda=cuda, images=images)
     requirement = parsed(line)
     other = canonical_name(line) in _OTHER_RELEASES
     known = any(constraints.specifier.contains(each.version) for each in wheels(framework, pinned=constraints.pinned))

@@ -18,7 +18,7 @@ from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
-from seatrial.system.project_files import as_table, parse_yaml, read_sources, read_text
+from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
 
@@ -55,6 +55,8 @@ _OUTPUT_KEYS = re.compile(
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
+#: Items of Hydra's defaults lists that are no file of the project: its own groups, none, one to choose or to compute.
+_NO_OPTION = re.compile(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")
 
 
 @dataclass(frozen=True)
@@ -449,18 +451,26 @@ def _settings(text: str) -> Iterator[tuple[str, str, int]]:
                 yield ".".join(key for _, key in above), found[2], number
 
 
-def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> list[tuple[Path, str]]:
-    """Return (file, text) of each file that Hydra composes for ``words``; [] without the primary file, ``name``.
+def composed(
+    folder: Path, name: str, words: Sequence[str], project: Path
+) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
+    """Return (file, text) of each file that Hydra composes for ``words``, and (file, where) of those that it lacks.
 
-    Format: hydra.cc/docs/advanced/defaults_list.
+    Both are empty without the primary file, ``name``. Format: hydra.cc/docs/advanced/defaults_list.
     """
     chosen: dict[str, Any] = {match[1]: match[2] for word in words if (match := _CHOICE.fullmatch(word))}
-    first = [f"{group}/{option}" for group, option in chosen.items() if is_folder(folder / group)]
-    pending, found = [*first, name.removesuffix(".yaml")], dict[Path, str]()
+    typed = {re.split("[@=]", word.lstrip("+~"))[0]: word for word in words}
+    groups = [group for group in chosen if is_folder(folder / group)]
+    pending = [*((group, chosen[group], typed[group]) for group in groups), ("", name.removesuffix(".yaml"), "")]
+    found, lost = dict[Path, str](), list[tuple[str, str, Path, str]]()
     while pending and len(found) < _MOST_COMPOSED:
-        path = pending.pop(0)
+        group, option, where = pending.pop(0)
+        path = posixpath.join(group, option.partition("@")[0].removesuffix(".yaml")).lstrip("/")
         file = folder / f"{path}.yaml"
-        if file in found or not is_file(file):
+        if file in found:
+            continue
+        if not is_file(file):
+            lost += [(group, option, file, where)] * (where != "" and not _NO_OPTION.search(path))
             continue
         try:
             found[file] = read_text(file, inside=project, limit_bytes=_MOST_BYTES)
@@ -474,6 +484,12 @@ def composed(folder: Path, name: str, words: Sequence[str], project: Path) -> li
                 if "override" in how:
                     chosen.setdefault(group, value)
                 options = chosen.get(group, value) if key else value
-                options = options if isinstance(options, list) else [options]
-                pending += (posixpath.join(group, str(each)).lstrip("/") for each in options)
-    return list(found.items()) if folder / f"{name.removesuffix('.yaml')}.yaml" in found else []
+                line = re.search(rf"(?m)^\s*-\s*{re.escape(str(key or value))}", found[file])
+                shown = f"{shown_path(file, project)}:{found[file].count(chr(10), 0, line.end()) + 1}" if line else ""
+                known = not how and (group in chosen or group not in typed)  # else data=a,b, a sweep
+                pending += ((group, str(each), typed.get(group, shown) * known) for each in as_list(options))
+    if folder / f"{name.removesuffix('.yaml')}.yaml" not in found:
+        return [], []
+    lost *= "searchpath" not in "".join((*found.values(), *words))  # else other folders have options, too
+    kept = (each for each in lost if each[1] in map(str, as_list(chosen.get(each[0], each[1]))))
+    return list(found.items()), [(file, where) for _, _, file, where in kept]

@@ -16,7 +16,7 @@ from typing import Any
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
-from seatrial.job.reading.constants import ANY, member
+from seatrial.job.reading.constants import ANY, member, typed_options
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
 from seatrial.job.reading.files import CONFIGURATION, Files, Read, Write, composed
@@ -78,7 +78,7 @@ _ASKS = re.compile(
 )
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
 _SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
-_TARGET, _MOST_MODULES = re.compile(r"_target_:\s*[\"']?([\w.]+)"), 300
+_TARGET, _MOST_MODULES = re.compile(r"\b(?:_target_|class_path|(target)):\s*[\"']?(\w+(?:\.\w+)+)"), 300
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
@@ -205,7 +205,7 @@ class ProjectReader:
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
-        self.words_typed = arguments
+        self.words_typed = self.unread = tuple(arguments)
         self.typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.words = {word for each in arguments for word in re.findall(r"\w+", each)}
 
@@ -343,33 +343,46 @@ class ProjectReader:
                     yield from own.files
 
     def _compose(self) -> bool:
-        """Queue what Hydra's configuration of this run names: ``_target_: src.models.Net``."""
+        """Queue what the run's configuration names, Hydra's or a typed file: ``_target_: src.models.Net``."""
         calls, self.hydra = self.hydra, []
+        for file in (self.roots.folder / each for each in self.unread if each.endswith((".yaml", ".yml"))):
+            self._name_targets(file, "".join(read_sources([file], self.project, MAX_BYTES)))
+        self.unread = ()
         for path, call in calls:
             given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
-            folder, name = (literal(given.get(key)) for key in ("config_path", "config_name"))
-            files = composed(path.parent / (folder or "."), name or "config", self.words_typed, self.project)
-            chosen = "ConfigStore" in self.mentioned or re.search(
-                r"--config|(^| )-c[nd]|://", " ".join((*self.words_typed, folder or ""))
-            )
-            if name and folder and not files and not chosen:
-                lost = path.parent / folder / f"{name.removesuffix('.yaml')}.yaml"
-                self.composed[os.path.relpath(lost, self.roots.folder)] = f"{self.modules.shown(path)}:{call.lineno}"
+            folder, named = (literal(given.get(key)) for key in ("config_path", "config_name"))
+            options = dict(typed_options(self.words_typed))
+            name = options.get("--config-name") or options.get("-cn") or named or "config"
+            base = Path(os.path.normpath(path.parent / (folder or ".")))
+            files, lost = composed(base, name, self.words_typed, self.project)
+            if not files:
+                asked = bool(folder and (named or name != "config"))
+                where = f"{self.modules.shown(path)}:{call.lineno}"
+                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * asked
+                files, _ = composed(base, named or "config", self.words_typed, self.project)
+            line = " ".join((*self.words_typed, folder or ""))
+            registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", line)
+            missing = ((os.path.relpath(file, self.roots.folder), where) for file, where in lost)
+            self.composed |= {} if registers else dict(missing)
             for file, text in files:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
-                for match in _TARGET.finditer(text):
-                    parts = match[1].split(".", MOST_PARTS)[:MOST_PARTS]
-                    found = self.roots.located(parts, self.roots.absolute) or []
-                    own = [each for each in found if each is not None]
-                    self.certain += [(each[0], "") for each in own]
-                    if own and (module := self.modules.at(own[-1][0])):
-                        self.certain += functions_of(module, parts[-1])
-                        self.own.add(parts[0])
-                        self.found_under.setdefault(own[-1][1])
-                    elif not own:
-                        where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
-                        self.reading.needed.setdefault(match[1], where)
+                self._name_targets(file, text)
         return bool(self.certain)
+
+    def _name_targets(self, file: Path, text: str) -> None:
+        """Queue the classes that a configuration names, by the keys of Hydra, jsonargparse and latent-diffusion."""
+        for match in _TARGET.finditer(text):
+            parts = match[2].split(".", MOST_PARTS)[:MOST_PARTS]
+            found = self.roots.located(parts, self.roots.absolute) or []
+            own = [each for each in found if each is not None]
+            self.certain += [(each[0], "") for each in own]
+            if own and (module := self.modules.at(own[-1][0])):
+                self.certain += functions_of(module, parts[-1])
+                self.own.add(parts[0])
+                self.found_under.setdefault(own[-1][1])
+            elif not own and not match[1]:
+                where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
+                self.reading.needed.setdefault(match[2], where)
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
