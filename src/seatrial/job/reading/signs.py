@@ -96,6 +96,10 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if _LOADING.fullmatch(full):
             words = [literal(node.args[0]) or "" if node.args else "", ""]
             yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
+        logs_in = full.endswith((".login", ".set_credentials"))
+        tokens = [each.value for each in node.keywords if each.arg in SETS["tokens" if logs_in else "keys"]]
+        if any(PLACEHOLDER.search(literal(each) or "YOUR_KEY") is None for each in (*tokens, *node.args[:logs_in])):
+            yield f"{NAMED}{full}=", called
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
@@ -15,7 +16,7 @@ from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.reading.signs import GATED
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
-from seatrial.system.host import HUB_TOKEN, WANDB_KEY, Host, login
+from seatrial.system.host import Host, login, logins
 
 #: Variables that steer the loader, the C library or Python in every process that has them: for the target, not for
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
@@ -25,14 +26,7 @@ OURS = {"PYTHONUNBUFFERED": "1"}  # else the last lines before a crash are lost 
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
-
-#: Store → (its clients and kinds of paths, variables of which any is a login, the folder of one in HOME).
-#: Sources: docs.cloud.google.com/docs/authentication/application-default-credentials;
-#: docs.aws.amazon.com/boto3/latest/guide/credentials.html.
-_STORES = {
-    "Google Cloud": (r"google\.cloud(\..*)?|gcsfs|remote\.gc?s", {"GOOGLE_APPLICATION_CREDENTIALS"}, ".config/gcloud"),
-    "AWS": (r"boto3|botocore|s3fs|remote\.s3a?", {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN"}, ".aws"),
-}
+_REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
 def plan_env(
@@ -64,36 +58,49 @@ def shielded(
 
 
 def without_login(
-    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host
+    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host, packages: str = ""
 ) -> tuple[dict[str, str], list[Choice]]:
-    """Return variables for trackers that would wait for a login, and what the run lacks: it has none of this machine's.
+    """Return variables for services that would wait for a login, and what the run lacks: it has none of this machine's.
 
-    Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
+    ``packages``: the image's lists; transformers' trainer before 5 reports to all trackers in them.
     """
-    variables, choices, given = dict[str, str](), [], {*env, *job.secrets}
+    variables, choices, given = dict[str, str](), [], {*env, *job.secrets, *script.variables}
     named = next(filter(GATED.fullmatch, (word.partition("=")[2] or word for word in job.target.args)), None)
-    where, hub = script.where.get("wandb"), _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
-    if where is not None and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
-        variables["WANDB_MODE"] = "offline"
-        reason = f"{where} imports wandb, and the run has no key: {_way(WANDB_KEY, host)}; later: wandb sync"
-        choices.append(Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason))
-    if hub and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
-        reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
-        choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
-    for store, (clients, names, folder) in _STORES.items() if job.backend != "k8s" else ():
-        used = next((place for name, place in script.modules.items() if re.fullmatch(clients, name)), None)
-        if used and given.isdisjoint(names) and not any(each.target.endswith(f"/{folder}") for each in job.mounts):
-            reason = f"{used} opens it, and the run has no login: --mount ~/{folder}:{CONTAINER_HOME}/{folder}"
-            choices.append(Choice(what=store, value="no credentials", reason=f"{reason} gives it yours"))
+    hub = _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
+    places = ({"hub.token": hub} if hub else {}) | {**script.modules, **script.where}
+    reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
+    for service, row in logins().items():
+        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
+        package = re.search(rf"(?m)^{row.get('package', '')}(?![\w.-])", packages)
+        used = [reports] if reports and package and "offline" in row and not used else used
+        kept = None if job.backend == "k8s" else row.get("kept")
+        mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
+        no_way = not kept and "given" not in row
+        no_use = packages and "package" in row and not package
+        has_one = mounted or not given.isdisjoint(row["names"]) or any(each.endswith("=") for each in used)
+        if not used or has_one or no_way or no_use:
+            continue
+        first, _, rest = used[0].partition(".")
+        uses = {"remote": f"opens {rest}://", "hub": "takes one"}.get(first, f"imports {used[0]}")
+        noun = "none" if first == "hub" else "no key" if "offline" in row else "no login"
+        later = f"; later: {row['later']}" if "later" in row else ""
+        reason = f"{places[used[0]]} {uses}, and the run has {noun}: {_way(row, kept, host)}{later}"
+        choices.append(Choice(what=service, value=row["then"], reason=reason))
+        variables |= row.get("offline", {})
     return variables, choices
 
 
-def _way(name: str, host: Host) -> str:
-    """Return how the user can give the run a secret, as a phrase for the reason of a choice."""
-    if host.env.get(name):
-        return f"--secret {name} gives it yours"
-    known = login(name, host.env)
-    return f"--secret {name} gives it yours, of {known[1]}" if known else f"export {name}=…, and --secret {name}"
+def _way(row: Mapping[str, Any], kept: str | None, host: Host) -> str:
+    """Return how the user can give the run a login, as a phrase for the reason of a choice."""
+    names = row.get("given", ())
+    secrets = " ".join(f"--secret {name}" for name in names)
+    if names and host.env.get(names[0]):
+        return f"{secrets} gives it yours"
+    if known := next(filter(None, (login(name, host.env) for name in names)), None):
+        return f"{secrets} gives it yours, of {known[1]}"
+    if kept:
+        return f"--mount ~/{kept}:{CONTAINER_HOME}/{kept} gives it yours"
+    return f"{'; '.join(f'export {name}=…' for name in names)}, and {secrets}"
 
 
 def service_env(

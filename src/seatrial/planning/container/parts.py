@@ -93,7 +93,8 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     named = image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled) if ready else ()
     warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *warn_of_outside(job, script), *lost)
     all_env = {**image.env, **made.container.env, **made.target_env}
-    tracker_env, tracker_choices = without_login(job, script, all_env, site.host)
+    lists = "\n".join(image.context_texts.values())
+    tracker_env, tracker_choices = without_login(job, script, all_env, site.host, lists)
     env = {**tracker_env, **made.target_env}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
