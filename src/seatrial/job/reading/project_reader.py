@@ -427,13 +427,15 @@ class ProjectReader:
                 self.files.constants.stored.add(node.attr)
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
-        elif isinstance(node, ast.Assign):
-            if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                module.bind(module.types, node.targets[0].id, dotted(node.value.func))
-            for name, value in assigned_variables(node).items():
-                if name == "KERAS_BACKEND":
-                    self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
-                self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        elif (
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name)
+        ):
+            module.bind(module.types, node.targets[0].id, dotted(node.value.func))
+        for name, value in assigned_variables(node).items():
+            if name == "KERAS_BACKEND":
+                sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"
+                self.reading.signs.setdefault(sign, f"{module.shown}:{node.lineno} {value}")
+            self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):

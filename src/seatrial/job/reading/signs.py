@@ -152,11 +152,17 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
         yield sign, name
 
 
-def assigned_variables(node: ast.Assign) -> dict[str, str]:
-    """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``; {} for other assignments."""
-    value, set_by_key = literal(node.value), [each for each in node.targets if isinstance(each, ast.Subscript)]
-    names = [literal(each.slice) for each in set_by_key if last_name(each.value) == "environ"]
-    return {name: value for name in names if name is not None} if value is not None else {}
+def assigned_variables(node: ast.AST) -> dict[str, str]:
+    """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``, or of setdefault; {} for other nodes."""
+    if isinstance(node, ast.Call) and dotted(node.func).endswith("environ.setdefault"):
+        pairs: list[list[ast.expr]] = [node.args]
+    elif isinstance(node, ast.Assign):
+        keyed = (each for each in node.targets if isinstance(each, ast.Subscript))
+        pairs = [[each.slice, node.value] for each in keyed if last_name(each.value) == "environ"]
+    else:
+        return {}
+    texts = [[text for each in pair if (text := literal(each)) is not None] for pair in pairs]
+    return dict(pair for pair in texts if len(pair) == 2)
 
 
 def host_path(node: ast.AST) -> str | None:
@@ -270,8 +276,6 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         values = _constants(node.args)
         if "RANK" in values:
             yield "sets-ranks", "RANK"
-        if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
-            yield "keras-default", values[1]
     given = keywords(node)
     if "device_map" in given and (spreads := _spreads(given["device_map"])) is not False:
         yield ("one-process" if spreads else "perhaps-one-process"), "device_map"

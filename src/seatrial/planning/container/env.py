@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from seatrial.backends.containers.injection import InjectionPlan
@@ -26,6 +27,9 @@ OURS = {"PYTHONUNBUFFERED": "1"}  # else the last lines before a crash are lost 
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
+#: Variables that forbid it downloads, and those that move its cache. Source: as of logins.toml.
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
@@ -88,6 +92,24 @@ def without_login(
         choices.append(Choice(what=service, value=row["then"], reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
+
+
+def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:
+    """Yield a warning about a model that the script may not download, and that the run's cache lacks."""
+    given = {**{name: (value, f"-e {name}") for name, value in env.items()}, **script.variables}
+    value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
+    outer = [mount for mount in mounts if inside(env.get("HF_HOME", "/"), mount.target)]
+    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not outer or _CACHES & given.keys():
+        return
+    model, used = script.hub_model
+    mount = max(outer, key=lambda each: len(each.target))
+    cache = mount.source / Path(env["HF_HOME"]).relative_to(mount.target)
+    folder = f"hub/models--{model.replace('/', '--')}"
+    own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
+    if not (cache / folder).exists():
+        has = (own / folder).exists()
+        fix = f"--mount {own}:{env['HF_HOME']}" if has else f"HF_HOME={cache} hf download {model}"
+        yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {fix}"
 
 
 def _way(row: Mapping[str, Any], kept: str | None, host: Host) -> str:
