@@ -191,6 +191,16 @@ class Evaluation:
                 return _text([self.values(node.left, unit), self.values(node.right, unit)])
             case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str(text))):
                 return _text([frozenset([text.partition("%")[0]]), self.values(node.right, unit)])
+            case ast.List(elts=inner) | ast.Tuple(elts=inner) | ast.Dict(values=inner) if inner:  # of a dict its values
+                each = [self.values(part, unit) for part in inner]
+                known = dict.fromkeys(str(next(iter(values))) for values in each if values and len(values) == 1)
+                return (
+                    frozenset([f"[{','.join(known)}]"]) if all(values and len(values) == 1 for values in each) else None
+                )
+            case ast.ListComp(generators=[each]):
+                return self.values(each.iter, unit)
+            case ast.Call(func=ast.Attribute(attr="split", value=text), args=[ast.Constant(value=",")]):
+                return self.values(text, unit)
             case ast.Call():
                 return self._of_call(node, unit)
             case ast.Name(id=name):
