@@ -75,20 +75,17 @@ def without_login(
     reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
     for service, row in logins().items():
         used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
-        package = re.search(rf"(?m)^{row.get('package', '')}(?![\w.-])", packages)
-        used = [reports] if reports and package and "offline" in row and not used else used
+        listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
+        used = [reports] if reports and listed and not used else used
         kept = None if job.backend == "k8s" else row.get("kept")
-        mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
-        no_way = not kept and "given" not in row
-        no_use = packages and "package" in row and not package
-        has_one = mounted or not given.isdisjoint(row["names"]) or any(each.endswith("=") for each in used)
-        if not used or has_one or no_way or no_use:
+        way, mounted = _way(row, kept, host), kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
+        no_use = not used or (packages and "package" in row and not listed)
+        if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & {*row["names"]}:
             continue
         first, _, rest = used[0].partition(".")
-        uses = {"remote": f"opens {rest}://", "hub": "takes one"}.get(first, f"imports {used[0]}")
-        noun = "none" if first == "hub" else "no key" if "offline" in row else "no login"
+        uses = f"opens {rest}://" if first == "remote" else row.get("uses", f"imports {used[0]}")
         later = f"; later: {row['later']}" if "later" in row else ""
-        reason = f"{places[used[0]]} {uses}, and the run has {noun}: {_way(row, kept, host)}{later}"
+        reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}{later}"
         choices.append(Choice(what=service, value=row["then"], reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
@@ -113,16 +110,16 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
 
 
 def _way(row: Mapping[str, Any], kept: str | None, host: Host) -> str:
-    """Return how the user can give the run a login, as a phrase for the reason of a choice."""
+    """Return how the user can give the run what it lacks, as a phrase for the reason of a choice; "" if none can."""
     names = row.get("given", ())
     secrets = " ".join(f"--secret {name}" for name in names)
-    if names and host.env.get(names[0]):
-        return f"{secrets} gives it yours"
-    if known := next(filter(None, (login(name, host.env) for name in names)), None):
-        return f"{secrets} gives it yours, of {known[1]}"
+    known = next(filter(None, (login(name, host.env) for name in names)), None)
+    if names and (host.env.get(names[0]) or known):
+        return f"{secrets} gives it yours{f', of {known[1]}' if known and not host.env.get(names[0]) else ''}"
     if kept:
         return f"--mount ~/{kept}:{CONTAINER_HOME}/{kept} gives it yours"
-    return f"{'; '.join(f'export {name}=…' for name in names)}, and {secrets}"
+    export = "; ".join(f"export {name}=…" for name in names)
+    return f"{export}, and {secrets}" if names else row.get("way", "")
 
 
 def service_env(
