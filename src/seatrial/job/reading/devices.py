@@ -51,6 +51,7 @@ _COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|pe
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 #: Calls that take GPUs by number in keywords of these names.
 _TAKES_GPUS = re.compile(r"\w*(Trainer|DataParallel|LLM|Fabric)|train|fit|from_pretrained")
+_OF_GPUS = {"auto", "cuda", "ddp", "dp", "gpu"}
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
@@ -460,7 +461,7 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """Yield (expression of a device, kind) for a call that takes one."""
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
     given = keywords(node)
-    if _TAKES_GPUS.fullmatch(last) and literal(given.get("accelerator")) in (None, "auto", "gpu", "cuda"):
+    if _TAKES_GPUS.fullmatch(last) and literal(given.get("accelerator", ast.Constant("gpu"))) in _OF_GPUS:
         named = ((name, value) for name, value in given.items() if name is not None)
         yield from (
             (value, f"count:{name}") for name, value in named if _NUMBERED.fullmatch(name) or _COUNTED.fullmatch(name)

@@ -62,12 +62,13 @@ def shielded(
 
 
 def without_login(
-    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host, packages: str = ""
+    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host, lists: Mapping[str, str] | None = None
 ) -> tuple[dict[str, str], list[Choice]]:
     """Return variables for services that would wait for a login, and what the run lacks: it has none of this machine's.
 
-    ``packages``: the image's lists; transformers' trainer before 5 reports to all trackers in them.
+    ``lists``: of the image's packages; transformers' trainer before 5 reports to all trackers in them.
     """
+    packages = "\n".join((lists or {}).values())
     variables, choices, given = dict[str, str](), [], {*env, *job.secrets, *script.variables}
     named = next(filter(GATED.fullmatch, (word.partition("=")[2] or word for word in job.target.args)), None)
     hub = _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
@@ -96,7 +97,8 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     given = {**{name: (value, f"-e {name}") for name, value in env.items()}, **script.variables}
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
     outer = [mount for mount in mounts if inside(env.get("HF_HOME", "/"), mount.target)]
-    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not outer or _CACHES & given.keys():
+    moved = _CACHES & given.keys() or "HF_HOME" in script.variables
+    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not outer or moved:
         return
     model, used = script.hub_model
     mount = max(outer, key=lambda each: len(each.target))

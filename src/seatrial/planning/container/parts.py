@@ -95,8 +95,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     offline = without_models(script, all_env, made.container.mounts, site.host)
     warned = (*injected.warnings, *named, *made.warnings, *path_warnings)
     warnings = (*warned, *warn_of_outside(job, script), *lost, *offline)
-    lists = "\n".join(image.context_texts.values())
-    tracker_env, tracker_choices = without_login(job, script, all_env, site.host, lists)
+    tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     env = {**tracker_env, **made.target_env}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
