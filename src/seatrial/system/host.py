@@ -41,10 +41,7 @@ class Host:
 
     def secret(self, name: str) -> str:
         """Return a secret's value, of the environment or a login of this machine; "" if it has none."""
-        if value := self.secrets.get(name) or self.env.get(name):
-            return value
-        known = login(name, self.env)
-        return known[0] if known else ""
+        return self.secrets.get(name) or self.env.get(name) or (login(name, self.env) or ("",))[0]
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Host:
         """Return a host that has these secrets too."""
@@ -196,12 +193,8 @@ class Host:
         return [folder / f"seatrial-{os.getuid()}" for folder in self.temporary_folders]
 
     def _folders(self, variable: str, home: str, usual: str) -> list[Path]:
-        found = []
-        if (xdg := self.env.get(variable, "")).startswith("/"):
-            found.append(Path(xdg) / "seatrial")
-        if home.startswith("/"):
-            found.append(Path(home) / usual / "seatrial")
-        return found
+        bases = (Path(self.env.get(variable, "")), Path(home, usual))
+        return [base / "seatrial" for base in bases if base.is_absolute()]
 
 
 @lru_cache(maxsize=1)
@@ -276,15 +269,7 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
     """Look at this process's standard streams. ``shows_output``: the target's stdout goes to ours."""
     screens = tuple(number for number in (1, 2) if shows_output and os.isatty(number))
     columns, lines = window_size(screens[0]) if screens else (_COLUMNS, _LINES)
-    return Caller(
-        input=_input_kind(),
-        asks=asks,
-        screens=screens,
-        columns=columns,
-        lines=lines,
-        term=host.env.get("TERM"),
-        colors=host.env.get("COLORTERM"),
-    )
+    return Caller(_input_kind(), asks, screens, columns, lines, host.env.get("TERM"), host.env.get("COLORTERM"))
 
 
 def window_size(descriptor: int) -> tuple[int, int]:

@@ -47,6 +47,7 @@ _WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)(?:=([^\0]+)|\0(
 #: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
 _NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(?:ids?|list|map))|(?:gpu|device|cuda)s?")
 _COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
+_GPUS = re.compile(f"{_NUMBERED.pattern}|{_COUNTED.pattern}")
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 #: Calls that take GPUs by number in keywords of these names.
@@ -462,10 +463,7 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
     given = keywords(node)
     if _TAKES_GPUS.fullmatch(last) and literal(given.get("accelerator", ast.Constant("gpu"))) in _OF_GPUS:
-        named = ((name, value) for name, value in given.items() if name is not None)
-        yield from (
-            (value, f"count:{name}") for name, value in named if _NUMBERED.fullmatch(name) or _COUNTED.fullmatch(name)
-        )
+        yield from ((value, f"count:{name}") for name, value in given.items() if name and _GPUS.fullmatch(name))
     first = node.args[0] if node.args else given.get("device")
     if isinstance(node.func, ast.Attribute) and last == "cuda" and called != "torch.cuda":
         yield first or ast.Constant("cuda"), "move"

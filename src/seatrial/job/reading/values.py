@@ -192,13 +192,10 @@ class Evaluation:
             case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str(text))):
                 return _text([frozenset([text.partition("%")[0]]), self.values(node.right, unit)])
             case ast.List(elts=inner) | ast.Tuple(elts=inner) | ast.Dict(values=inner) if inner:  # of a dict its values
-                each = [self.values(part, unit) for part in inner]
-                known = dict.fromkeys(str(next(iter(values))) for values in each if values and len(values) == 1)
-                return (
-                    frozenset([f"[{','.join(known)}]"]) if all(values and len(values) == 1 for values in each) else None
-                )
-            case ast.ListComp(generators=[each]):
-                return self.values(each.iter, unit)
+                known = [str(*values) for each in inner if (values := self.values(each, unit)) and len(values) == 1]
+                return frozenset([f"[{','.join(dict.fromkeys(known))}]"]) if len(known) == len(inner) else None
+            case ast.ListComp(generators=[ast.comprehension(iter=text)]):
+                return self.values(text, unit)
             case ast.Call(func=ast.Attribute(attr="split", value=text), args=[ast.Constant(value=",")]):
                 return self.values(text, unit)
             case ast.Call():

@@ -94,20 +94,19 @@ def without_login(
 
 def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:
     """Yield a warning about a model that the script may not download, and that the run's cache lacks."""
-    given = {**{name: (value, f"-e {name}") for name, value in env.items()}, **script.variables}
+    given = {name: (value, f"-e {name}") for name, value in env.items()} | script.variables
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
-    outer = [mount for mount in mounts if inside(env.get("HF_HOME", "/"), mount.target)]
+    home = env.get("HF_HOME", "")
+    outer = [mount for mount in mounts if inside(home, mount.target)]
     moved = _CACHES & given.keys() or "HF_HOME" in script.variables
     if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not outer or moved:
         return
     model, used = script.hub_model
     mount = max(outer, key=lambda each: len(each.target))
-    cache = mount.source / Path(env["HF_HOME"]).relative_to(mount.target)
-    folder = f"hub/models--{model.replace('/', '--')}"
+    cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
+    fix = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
     if not (cache / folder).exists():
-        has = (own / folder).exists()
-        fix = f"--mount {own}:{env['HF_HOME']}" if has else f"HF_HOME={cache} hf download {model}"
         yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {fix}"
 
 
@@ -134,13 +133,9 @@ def service_env(
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
     added = {name: value for name, value in added.items() if name not in OURS or name not in own}
-    target = {}
-    for name, value in {**image.env, **own, **added}.items():
-        if STEERING.match(name) and not name.startswith("PYTHON"):
-            safe = _unsteered(name, value, service.filled)
-            if safe != value:
-                added[name], target[name] = safe, value
-    return added, target
+    every = {name: value for name, value in {**image.env, **own, **added}.items() if not name.startswith("PYTHON")}
+    safe, target = shielded({}, every, service.filled)
+    return {**added, **safe}, target
 
 
 def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -159,10 +154,11 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
     if job.cpus is not None:
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
-    secret = [name for name in job.secrets if name in from_user]
     env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
     env.update(library_path(injection, from_user, image.env))
-    warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
+    warnings = tuple(
+        f"{name} is a secret: its value from --env is not used" for name in job.secrets if name in from_user
+    )
     visible, has_gpus, ours = {"CUDA_VISIBLE_DEVICES"}, injection.strategy != "none", {**injection.env}
     hijacked = sorted(from_user.keys() & (ours.keys() | visible if has_gpus else ours.keys() - visible))
     if has_gpus and from_user.get(*visible) in ("", "-1"):
