@@ -68,6 +68,6 @@ def tracker_pages(plan: Plan) -> Iterator[TrackerPage]:
     if plan.job.env.get(URI, "").startswith(("http://", "https://")):
         yield TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
     for name, row in logins().items():
-        offline = row.get("offline", {}).items() & plan.agent.env.items()
-        if "page" in row and (offline or not {*row["given"]}.isdisjoint(plan.job.secrets)):
-            yield TrackerPage(name=name + f", after: {row.get('later')}" * bool(offline), url=row["page"])
+        offline = "later" in row and row["offline"].items() <= plan.agent.env.items()
+        if "page" in row and (offline or {*row["given"]} & {*plan.job.secrets}):
+            yield TrackerPage(name=name + f", after: {row.get('later')}" * offline, url=row["page"])

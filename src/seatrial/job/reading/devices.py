@@ -218,10 +218,9 @@ class Devices(Evaluation):
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
             change = f"choose {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
-            literal_cpu = plain and isinstance(sink.node, ast.Constant)  # a name may be set elsewhere
+            certain = (known and decides) or (plain and isinstance(sink.node, ast.Constant))  # a name may change
             trains = known and not imported & _MOVERS and any(b".backward(" in each for each in sources)
-            stays = decides or plain or trains
-            yield Reason(2, words, change, "cpu" if stays else "", literal_cpu or (known and decides))
+            yield Reason(2, words, change, "cpu" if decides or plain or trains else "", certain)
 
     def _is_on(self, name: str) -> bool:
         return self.of_option(name) == frozenset([True])
