@@ -230,11 +230,9 @@ class Devices(Evaluation):
         reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         for sink in sinks:
             [device, *others] = sink.devices or {""}
-            if sink.kind.startswith("count:"):
+            if sink.kind.startswith("count:") and sink.unit in self.constants.always and not self._guarded(sink):
                 name = sink.kind.removeprefix("count:")
-                usual = not others and sink.unit in self.constants.always and not self._guarded(sink)
-                yield from _numbered(f"{sink.place} {name}={device}", name, device) if usual else ()
-                continue
+                yield from () if others else _numbered(f"{sink.place} {name}={device}", name, device)
             place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
                 edit = "" if several else f"choose {device.partition(':')[0]}:0 in {place}"
@@ -364,8 +362,7 @@ class Devices(Evaluation):
             return frozenset(f"{kind.partition(':')[2]}={each}" if kind[0] == "v" else str(each) for each in values)
         if kind == "off":
             return frozenset("cpu" if each else "cuda" for each in values)
-        stays = kind == "move"  # None moves nothing
-        devices = {device for each in values if (device := "cpu" if stays and each is None else _device(each))}
+        devices = {device for each in values if (device := "cpu" if (each, kind) == (None, "move") else _device(each))}
         return frozenset(devices) if len(devices) == len(values) else None
 
 

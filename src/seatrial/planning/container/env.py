@@ -83,10 +83,10 @@ def without_login(
         no_use = not used or (packages and "package" in row and not listed)
         if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & {*row["names"]}:
             continue
-        first, _, rest = used[0].partition(".")
-        uses = f"opens {rest}://" if first == "remote" else row.get("uses", f"imports {used[0]}")
-        later = f"; later: {row['later']}" if "later" in row else ""
-        reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}{later}"
+        scheme = used[0].partition("remote.")[2]
+        uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
+        reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
+        reason += f"; later: {row['later']}" if "later" in row else ""
         choices.append(Choice(what=service, value=row["then"], reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
