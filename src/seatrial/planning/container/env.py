@@ -97,12 +97,11 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     given = {name: (value, f"-e {name}") for name, value in env.items()} | script.variables
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
     home = env.get("HF_HOME", "")
-    outer = [mount for mount in mounts if inside(home, mount.target)]
+    mount = max((each for each in mounts if inside(home, each.target)), key=lambda each: len(each.target), default=None)
     moved = _CACHES & given.keys() or "HF_HOME" in script.variables
-    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not outer or moved:
+    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not mount or moved:
         return
     model, used = script.hub_model
-    mount = max(outer, key=lambda each: len(each.target))
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
     fix = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
