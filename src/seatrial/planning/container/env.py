@@ -27,7 +27,7 @@ OURS = {"PYTHONUNBUFFERED": "1"}  # else the last lines before a crash are lost 
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
-#: Variables that forbid it downloads, and those that move its cache. Source: as of logins.toml.
+#: Variables that forbid it downloads, and those that move its cache. Source: logins.toml.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
