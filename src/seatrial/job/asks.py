@@ -15,7 +15,7 @@ from typing import Any
 from seatrial.errors import ConfigError
 from seatrial.job.tables import Notify, program_of
 from seatrial.job.value import Value
-from seatrial.system.host import LOGINS
+from seatrial.system.host import logins
 from seatrial.system.project_files import own_table, read_bytes
 
 #: Networks of a container that reach neither the host's own ports nor other containers by name.
@@ -65,8 +65,9 @@ def _asks(table: Mapping[str, Any], root: Path, without_container: Callable[[str
     for mount, target in [*folders, *((mount, mount.target) for mount in table.get("mounts", ()))]:
         yield from mounted(mount.source, root, target, mount.read_only)
     yield from _files(table, root)
+    kept = {name for row in logins().values() if "files" in row for name in row["given"]}
     for name in table.get("secrets", ()):
-        yield Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in LOGINS)}")
+        yield Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in kept)}")
     for device in table.get("devices", ()):
         yield Ask(words=f"gives the target the device {plain(device)}")
     yield from _networks(table)

@@ -414,7 +414,7 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     """Map names that packages may have lost to their places; of such a package, only those that run in any case."""
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
-    kept = (name for name in names if name in sure or not lost(name))
+    kept = (name for name in names if name in sure or not (lost(name) or name.startswith(("cv2.", "matplotlib."))))
     return {name: names[name] for name in kept if name.partition(".")[0] in imports}
 
 

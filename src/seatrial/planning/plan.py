@@ -142,9 +142,9 @@ def _memory_choices(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Cho
         reason = f"{option}: of each GPU, for each process; CUDA's own 0.5 to 1 GB is on top"
         yield Choice(what="GPU memory", value=format_bytes(limit), reason=reason)
     env = {**(parts.image.env if parts.image else {}), **job.env}
-    for name, value in (env | {name: value for name, (value, _) in script.memory.items()}).items():
+    for name, value in (env | {name: value for name, (value, _) in script.variables.items()}).items():
         if note := memory_note(name, value):
-            where = f" ({script.memory[name][1]})" if name in script.memory else ""
+            where = f" ({script.variables[name][1]})" if name in script.variables else ""
             yield Choice(what=name, value=value, reason=f"{note}{where}; --gpu-memory SIZE is one")
 
 

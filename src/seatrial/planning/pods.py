@@ -97,7 +97,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
     env = {**image.env, **pod_env}
-    tracker_env, tracker_choices = without_login(job, script, {**env, **target_env}, site.host, image)
+    tracker_env, tracker_choices = without_login(job, script, {**env, **target_env}, site.host, image.context_texts)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)

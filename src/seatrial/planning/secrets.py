@@ -41,8 +41,7 @@ def hide_notify(job: Job) -> Job:
     """Return the job as its plan has it: the commands for the end without their arguments."""
     if not job.notify.requested:
         return job
-    asks = tuple(hidden(ask) for ask in job.asks)
-    return job.changed(notify=job.notify.hidden, asks=asks)
+    return job.changed(notify=job.notify.hidden, asks=tuple(hidden(ask) for ask in job.asks))
 
 
 def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:

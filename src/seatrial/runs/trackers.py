@@ -14,7 +14,7 @@ from seatrial.backends.base import Backend
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.system.address import is_loopback
-from seatrial.system.host import WANDB_KEY, Host
+from seatrial.system.host import Host, logins
 from seatrial.system.text import without_login
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def tracker_pages(plan: Plan) -> Iterator[TrackerPage]:
 
     if plan.job.env.get(URI, "").startswith(("http://", "https://")):
         yield TrackerPage(name="MLflow", url=without_login(plan.job.env[URI]))
-    offline = plan.agent.env.get("WANDB_MODE") == "offline"
-    if offline or WANDB_KEY in plan.job.secrets:
-        name = "Weights & Biases" + ", after: wandb sync wandb/offline-run-*" * offline
-        yield TrackerPage(name=name, url="https://wandb.ai/home")
+    for name, row in logins().items():
+        offline = "later" in row and row["offline"].items() <= plan.agent.env.items()
+        if "page" in row and (offline or {*row["given"]} & {*plan.job.secrets}):
+            yield TrackerPage(name=name + f", after: {row.get('later')}" * offline, url=row["page"])

@@ -11,13 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Literal
+from string import Template
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from seatrial.errors import DiskError, UsageError
@@ -25,8 +27,6 @@ from seatrial.probe.container import Cgroup, MachineSampler
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
 STATE_VARIABLE = "SEATRIAL_STATE"
-#: Secrets that their own programs leave on a machine: ``wandb login``, ``hf auth login``.
-WANDB_KEY, HUB_TOKEN = LOGINS = ("WANDB_API_KEY", "HF_TOKEN")
 #: ``terminal``: someone who types, in the foreground. ``pipe``: a pipe or socket. ``file``: a regular file.
 #: ``nothing``: closed, /dev/null, another device, or a terminal of a job in the background.
 InputKind = Literal["terminal", "pipe", "file", "nothing"]
@@ -46,10 +46,7 @@ class Host:
 
     def secret(self, name: str) -> str:
         """Return a secret's value, of the environment or a login of this machine; "" if it has none."""
-        if value := self.secrets.get(name) or self.env.get(name):
-            return value
-        known = login(name, self.env)
-        return known[0] if known else ""
+        return self.secrets.get(name) or self.env.get(name) or (login(name, self.env) or ("",))[0]
 
     def with_secrets(self, secrets: Mapping[str, str]) -> Host:
         """Return a host that has these secrets too."""
@@ -201,37 +198,35 @@ class Host:
         return [folder / f"seatrial-{os.getuid()}" for folder in self.temporary_folders]
 
     def _folders(self, variable: str, home: str, usual: str) -> list[Path]:
-        found = []
-        if (xdg := self.env.get(variable, "")).startswith("/"):
-            found.append(Path(xdg) / "seatrial")
-        if home.startswith("/"):
-            found.append(Path(home) / usual / "seatrial")
-        return found
+        bases = (Path(self.env.get(variable, "")), Path(home, usual))
+        return [base / "seatrial" for base in bases if base.is_absolute()]
+
+
+@lru_cache(maxsize=1)
+def logins() -> dict[str, dict[str, Any]]:
+    """Return service → its row of logins.toml."""
+    from seatrial.system.project_files import own_table  # of runs with a login alone
+
+    return own_table(Path(__file__).with_name("logins.toml"))
 
 
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Return (value, file) of a secret that a login has left, by the name of its variable; None without one.
-
-    Sources: docs.wandb.ai/models/ref/cli/wandb-login; huggingface.co/docs/huggingface_hub/package_reference/
-    environment_variables, HF_HOME and HF_TOKEN_PATH.
-    """
-    import netrc  # of runs with such a secret alone
-
-    home = Path(env.get("HOME") or "/nonexistent")
-    cache = Path(env.get("HF_HOME") or Path(env.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface")
-    files = {WANDB_KEY: env.get("NETRC") or home / ".netrc", HUB_TOKEN: env.get("HF_TOKEN_PATH") or cache / "token"}
-    file = Path(files.get(name, ""))
+    """Return (value, file) of a secret that a login has left, by the name of its variable; None without one."""
+    row: dict[str, Any] = next(
+        (row for row in logins().values() if name in row.get("given", ()) and "files" in row), {}
+    )
+    set_ones = {key: value for key, value in {"HOME": "/nonexistent", **env}.items() if value}
+    usable = (each for each in row.get("files", ()) if re.split(r"[$/]", each)[1] in set_ones)
+    file = Path(Template(next(usable, "")).safe_substitute(set_ones))
+    variable, usual = row.get("server", ("", ""))
+    server = re.escape(urlsplit(env.get(variable, "")).hostname or usual)
     try:
         if not file.is_file():  # a pipe would be waited for
             return None
-        if name == HUB_TOKEN:
-            value = file.read_text().strip()
-        else:
-            server = urlsplit(env.get("WANDB_BASE_URL", "")).hostname or "api.wandb.ai"
-            value = (netrc.netrc(file).hosts.get(server) or ("",))[-1] or ""  # not the default, another server's
-    except (OSError, ValueError, netrc.NetrcParseError):  # another's, no text
+        found = re.search(row["value"].replace("{server}", server), file.read_text())
+    except (OSError, ValueError):  # another's, no text
         return None
-    return (value, file) if value else None
+    return (found[1], file) if found else None
 
 
 def _is_usable(folder: Path) -> bool:
@@ -271,15 +266,7 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
     """Look at this process's standard streams. ``shows_output``: the target's stdout goes to ours."""
     screens = tuple(number for number in (1, 2) if shows_output and os.isatty(number))
     columns, lines = window_size(screens[0]) if screens else (_COLUMNS, _LINES)
-    return Caller(
-        input=_input_kind(),
-        asks=asks,
-        screens=screens,
-        columns=columns,
-        lines=lines,
-        term=host.env.get("TERM"),
-        colors=host.env.get("COLORTERM"),
-    )
+    return Caller(_input_kind(), asks, screens, columns, lines, host.env.get("TERM"), host.env.get("COLORTERM"))
 
 
 def window_size(descriptor: int) -> tuple[int, int]:

@@ -7,9 +7,8 @@ import pytest
 
 from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.planning.container.env import without_login
+from seatrial.planning.container.env import without_login, without_models
 from seatrial.planning.secrets import check_secrets
 from seatrial.system.host import Host
 from seatrial.system.names import names_of
@@ -127,6 +126,65 @@ def test_a_typed_model_that_needs_a_login_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("locked", "offline"), [("wandb==0.17.0", True), ("six==1.0", False), ("", True)])
 def test_wandb_is_named_where_the_image_may_have_it(tmp_path: Path, locked: str, offline: bool) -> None:
     texts = {"packages/requirements.txt": f"torch\n{locked} --hash=sha256:0\n" if locked else "torch\n"}
-    image = ImagePlan(tag="seatrial/x", build=True, context_texts=texts)
-    env, choices = without_login(job(tmp_path), WANDB, {}, Host({}), image)
+    env, choices = without_login(job(tmp_path), WANDB, {}, Host({}), texts)
     assert (env == {"WANDB_MODE": "offline"}) == bool(choices) == offline
+@pytest.mark.parametrize(
+    ("line", "variables", "words"),
+    [
+        ("import clearml", {"CLEARML_OFFLINE_MODE": "1"}, "--mount ~/clearml.conf:/home/seatrial/clearml.conf"),
+        ("import comet_ml", {"COMET_AUTO_LOG_DISABLE": "1"}, "export COMET_API_KEY=…, and --secret COMET_API_KEY"),
+        ("import neptune", {"NEPTUNE_MODE": "offline"}, "later: neptune sync"),
+        ("import swanlab", {"SWANLAB_MODE": "offline"}, "--secret SWANLAB_API_KEY"),
+        (
+            "from lightning.pytorch.loggers import WandbLogger",
+            {"WANDB_MODE": "offline"},
+            "WandbLogger, and the run has",
+        ),
+        ("import kaggle", {}, "imports kaggle, and the run has no login"),
+        ("from PyQt6.QtWidgets import QApplication", {"QT_QPA_PLATFORM": "offscreen"}, "no display"),
+        ("import matplotlib\nmatplotlib.use('TkAgg')", {}, "train.py:2 matplotlib.use needs one"),
+        ("import cv2\ncv2.imshow('a', b)", {}, "train.py:2 cv2.imshow needs one"),
+        ("import wandb\nwandb.login(key='0123456789')", None, ""),
+        ("import wandb, os\nos.environ['WANDB_MODE'] = 'disabled'", None, ""),
+        ("import comet_ml\ncomet_ml.Experiment(api_key='0123456789')", None, ""),
+        ("import comet_ml\ncomet_ml.Experiment(api_key='YOUR_API_KEY')", {"COMET_AUTO_LOG_DISABLE": "1"}, "no key"),
+        ("import matplotlib\nmatplotlib.use('Agg')", None, ""),
+        ("import cv2\ndef show(b):\n    cv2.imshow('a', b)", None, ""),
+    ],
+)
+def test_what_a_container_lacks_is_read_from_the_code(
+    tmp_path: Path, line: str, variables: dict[str, str] | None, words: str
+) -> None:
+    (tmp_path / "train.py").write_text(f"{line}\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    env, choices = without_login(job(tmp_path), script, {}, Host({}))
+    assert env == (variables or {}) and len(choices) == (variables is not None)
+    assert all(words in each.reason for each in choices)
+
+
+@pytest.mark.parametrize(
+    ("pins", "shown"), [("wandb==0.31.0\ntransformers==4.57.0", 1), ("wandb==0.31.0\ntransformers==5.1.0", 0), ("", 0)]
+)
+def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: str, shown: int) -> None:
+    script = ScriptFacts(modules={"transformers.Trainer": "train.py:1"})
+    assert len(without_login(job(tmp_path), script, {}, Host({}), {"requirements.txt": pins})[1]) == shown
+
+
+def test_an_offline_script_without_its_model_is_warned_of_with_the_next_command(tmp_path: Path) -> None:
+    lines = 'import os, transformers\nos.environ.setdefault("HF_HUB_OFFLINE", "1")\n'
+    (tmp_path / "train.py").write_text(f"{lines}transformers.AutoModel.from_pretrained('me/net')\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    cache, own = tmp_path / "cache", tmp_path / "own"
+    mounts, env = [Mount(source=cache, target="/c")], {"HF_HOME": "/c/huggingface"}
+
+    def warnings(**given: str) -> list[str]:
+        return list(without_models(script, {**env, **given}, mounts, Host({"HF_HOME": str(own)})))
+
+    [warning] = warnings()
+    assert warning.startswith("train.py:2 forbids downloads, and the run's cache lacks me/net (train.py:3); ")
+    assert warning.endswith(f"HF_HOME={cache}/huggingface hf download me/net")
+    (own / "hub/models--me--net").mkdir(parents=True)
+    assert warnings()[0].endswith(f"--mount {own}:/c/huggingface")
+    assert warnings(HF_HUB_CACHE="/elsewhere") == []
+    (cache / "huggingface/hub/models--me--net").mkdir(parents=True)
+    assert warnings() == []

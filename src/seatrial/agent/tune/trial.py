@@ -21,7 +21,7 @@ from seatrial.probe import processes
 #: New files that a trial deletes. Others, such as a data set that was loaded, stay and are reported.
 _UNWANTED = re.compile(r"\.(pt|pth|pth\.tar|ckpt|safetensors)$|tfevents")
 #: Trackers in trials keep to themselves: a dozen runs of seventy steps are of no use to anybody.
-_QUIET = {"WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
+_QUIET = {"WANDB_MODE": "disabled", "COMET_AUTO_LOG_DISABLE": "1", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1"}
 #: Ranks, launchers and loaders of a trial that has reported get this long to leave.
 _LEAVE_S = 5.0
 #: Interval between checks whether the trial is over.

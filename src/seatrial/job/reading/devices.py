@@ -45,10 +45,14 @@ _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", 
 #: An option with its value, or with the words behind it, among words joined by NUL.
 _WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)(?:=([^\0]+)|\0((?:[^-=\0][^=\0]*(?:\0|$))+))")
 #: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
-_NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(ids?|list))|(?:gpu|device|cuda)s?")
+_NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(?:ids?|list|map))|(?:gpu|device|cuda)s?")
 _COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
+_GPUS = re.compile(f"{_NUMBERED.pattern}|{_COUNTED.pattern}")
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
+#: Calls that take GPUs by number in keywords of these names.
+_TAKES_GPUS = re.compile(r"\w*(Trainer|DataParallel|LLM|Fabric)|train|fit|from_pretrained")
+_OF_GPUS = {"auto", "cuda", "ddp", "dp", "gpu"}
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
 _ASK = {
@@ -168,7 +172,7 @@ class Devices(Evaluation):
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
     def _hidden(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
-        visible = [sink for sink in sinks if sink.kind.startswith("visible") and not self._guarded(sink)]
+        visible = [sink for sink in sinks if sink.kind.startswith("visible:") and not self._guarded(sink)]
         for sink in visible:
             [shown, *others] = sorted(sink.devices or {ANY})
             name, _, value = shown.partition("=")
@@ -185,19 +189,19 @@ class Devices(Evaluation):
         nodes = (each for node in self.body(sink.unit) for each in ast.walk(node))
         around = [each for each in nodes if isinstance(each, ast.If | ast.IfExp)]
         tests = [each.test for each in around if any(inner is sink.node for inner in ast.walk(each))]
-        own = _names(sink.node)  # empty for a constant
+        own = set() if sink.kind.startswith("count:") else _names(sink.node)  # empty for a constant
         shared = (each for each in tests if not own or not own.isdisjoint(_names(each)))
         return any(len({bool(value) for value in self.values(each, sink.unit) or ()}) != 1 for each in shared)
 
     def _on_cpu(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
-        moves = [sink for sink in sinks if not sink.kind.startswith("visible")]
+        moves = [sink for sink in sinks if ":" not in sink.kind]
         of_gpus = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]  # no option's may choose one
         flags = self.constants.options.values()
         may_choose = any(not any(is_flag(word.partition("=")[0], each) for each in flags) for word in of_gpus)
         if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or may_choose:
             return
         known = all(sink.devices is not None for sink in moves) and not self.is_open
-        sources = (module.source for path, _ in self.units if (module := self.module_at(path)))
+        sources = [module.source for path, _ in self.units if (module := self.module_at(path))]
         known = known and not any(map(_REWRITES.search, sources))
         plain = known and imported - STANDARD_MODULES <= _PLAIN
         for name in self.constants.options:
@@ -214,8 +218,9 @@ class Devices(Evaluation):
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
             change = f"choose {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
-            literal_cpu = plain and isinstance(sink.node, ast.Constant)  # a name may be set elsewhere
-            yield Reason(2, words, change, "cpu" if decides or plain else "", literal_cpu or (known and decides))
+            certain = (known and decides) or (plain and isinstance(sink.node, ast.Constant))  # a name may change
+            trains = known and not imported & _MOVERS and any(b".backward(" in each for each in sources)
+            yield Reason(2, words, change, "cpu" if decides or plain or trains else "", certain)
 
     def _is_on(self, name: str) -> bool:
         return self.of_option(name) == frozenset([True])
@@ -225,6 +230,9 @@ class Devices(Evaluation):
         reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         for sink in sinks:
             [device, *others] = sink.devices or {""}
+            if sink.kind.startswith("count:") and sink.unit in self.constants.always and not self._guarded(sink):
+                name = sink.kind.removeprefix("count:")
+                yield from () if others else _numbered(f"{sink.place} {name}={device}", name, device)
             place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
                 edit = "" if several else f"choose {device.partition(':')[0]}:0 in {place}"
@@ -350,11 +358,11 @@ class Devices(Evaluation):
         values = self.values(node, unit)
         if values is None:
             return None
-        if kind.startswith("visible"):
-            return frozenset(f"{kind.partition(':')[2]}={each}" for each in values)
+        if ":" in kind:
+            return frozenset(f"{kind.partition(':')[2]}={each}" if kind[0] == "v" else str(each) for each in values)
         if kind == "off":
             return frozenset("cpu" if each else "cuda" for each in values)
-        devices = {device for each in values if (device := _device(each)) is not None}
+        devices = {device for each in values if (device := "cpu" if (each, kind) == (None, "move") else _device(each))}
         return frozenset(devices) if len(devices) == len(values) else None
 
 
@@ -367,12 +375,17 @@ def _typed(words: Sequence[str]) -> Iterator[Reason]:
             continue
         if kind and (device := value.strip().partition(":")[0]) in _OTHERS:
             yield Reason(1, f"{shown} names {device}", f"give {flag} cuda", device)
-        numbers = re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
-        top = max(map(int, numbers.split(","))) if re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers) else 0
-        are_names = kind and (kind[1] or "," in numbers or "cuda:" in value)
-        if (top := top if are_names else top - 1) > 0:
-            count = f"{'needs at least' if kind and name[-1] != 's' else 'asks for'} {top + 1} GPUs"
-            yield Reason(3, f"{shown} {f'names GPU {top}' if are_names else count}", "", f"cuda:{top}")
+        yield from _numbered(shown, name, value)
+
+
+def _numbered(shown: str, name: str, value: str) -> Iterator[Reason]:
+    """Yield the GPU of the highest number that a value of an option or a keyword requires in all readings."""
+    kind, numbers = _NUMBERED.fullmatch(name), re.sub(r"cuda:|[\[\]()'\"\s]", "", ",".join(value.split()))
+    top = max(map(int, numbers.split(","))) if re.fullmatch(r"\d{1,3}(,\d{1,3})*", numbers) else 0
+    are_names = kind and (kind[1] or "," in numbers or "cuda:" in value or "[" in value)
+    if (top := top if are_names else top - 1) > 0:
+        count = f"{'needs at least' if kind and name[-1] != 's' else 'asks for'} {top + 1} GPUs"
+        yield Reason(3, f"{shown} {f'names GPU {top}' if are_names else count}", "", f"cuda:{top}")
 
 
 def _names(node: ast.AST) -> set[str]:
@@ -380,7 +393,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:
-    devices = (each for sink in sinks if not sink.kind.startswith("visible") for each in sink.devices or ())
+    devices = (each for sink in sinks if ":" not in sink.kind for each in sink.devices or ())
     return any(each != "cpu" and each not in _OTHERS for each in devices)
 
 
@@ -445,6 +458,8 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """Yield (expression of a device, kind) for a call that takes one."""
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
     given = keywords(node)
+    if _TAKES_GPUS.fullmatch(last) and literal(given.get("accelerator", ast.Constant("gpu"))) in _OF_GPUS:
+        yield from ((value, f"count:{name}") for name, value in given.items() if name and _GPUS.fullmatch(name))
     first = node.args[0] if node.args else given.get("device")
     if isinstance(node.func, ast.Attribute) and last == "cuda" and called != "torch.cuda":
         yield first or ast.Constant("cuda"), "move"

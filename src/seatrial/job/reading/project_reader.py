@@ -48,7 +48,6 @@ from seatrial.job.reading.signs import (
     keywords,
     last_name,
     literal,
-    memory_note,
     modules_of,
     signs,
     started_file,
@@ -100,7 +99,7 @@ class Readings:
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
-        memory: variable that memory_settings knows → (value, where it is set).
+        variables: variable that the code sets → (value, where).
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
@@ -121,7 +120,7 @@ class Readings:
     hub_model: tuple[str, str] | None = None
     remote: dict[str, str] = field(default_factory=dict)
     devices: tuple[Reason, ...] = ()
-    memory: dict[str, tuple[str, str]] = field(default_factory=dict)
+    variables: dict[str, tuple[str, str]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -441,14 +440,15 @@ class ProjectReader:
                 self.files.constants.stored.add(node.attr)
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
-        elif isinstance(node, ast.Assign):
-            if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                module.bind(module.types, node.targets[0].id, dotted(node.value.func))
-            for name, value in assigned_variables(node).items():
-                if name == "KERAS_BACKEND":
-                    self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
-                if memory_note(name, value):
-                    self.reading.memory.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        elif (
+            isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name)
+        ):
+            module.bind(module.types, node.targets[0].id, dotted(node.value.func))
+        for name, value in assigned_variables(node).items():
+            if name == "KERAS_BACKEND":
+                sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"
+                self.reading.signs.setdefault(sign, f"{module.shown}:{node.lineno} {value}")
+            self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):

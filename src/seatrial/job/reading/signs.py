@@ -46,7 +46,8 @@ _LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.
 #: Functions that load packages without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org; metrics
 #: of evaluate and datasets load those that the first argument names.
 _LOADING = re.compile(
-    r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger"
+    r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger|"
+    r"matplotlib\.(?:use|pyplot\.switch_backend)"
 )
 
 _STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
@@ -96,6 +97,10 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if _LOADING.fullmatch(full):
             words = [literal(node.args[0]) or "" if node.args else "", ""]
             yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
+        logs_in = full.endswith((".login", ".set_credentials"))
+        tokens = [each.value for each in node.keywords if each.arg in SETS["tokens" if logs_in else "keys"]]
+        if any(PLACEHOLDER.search(literal(each) or "YOUR_KEY") is None for each in (*tokens, *node.args[:logs_in])):
+            yield f"{NAMED}{full}=", called
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
@@ -148,11 +153,17 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
         yield sign, name
 
 
-def assigned_variables(node: ast.Assign) -> dict[str, str]:
-    """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``; {} for other assignments."""
-    value, set_by_key = literal(node.value), [each for each in node.targets if isinstance(each, ast.Subscript)]
-    names = [literal(each.slice) for each in set_by_key if last_name(each.value) == "environ"]
-    return {name: value for name in names if name is not None} if value is not None else {}
+def assigned_variables(node: ast.AST) -> dict[str, str]:
+    """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``, or of setdefault; {} for other nodes."""
+    if isinstance(node, ast.Call) and dotted(node.func).endswith("environ.setdefault"):
+        pairs: list[list[ast.expr]] = [node.args]
+    elif isinstance(node, ast.Assign):
+        keyed = (each for each in node.targets if isinstance(each, ast.Subscript))
+        pairs = [[each.slice, node.value] for each in keyed if last_name(each.value) == "environ"]
+    else:
+        return {}
+    texts = [[text for each in pair if (text := literal(each)) is not None] for pair in pairs]
+    return dict(pair for pair in texts if len(pair) == 2)
 
 
 def host_path(node: ast.AST) -> str | None:
@@ -266,8 +277,6 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         values = _constants(node.args)
         if "RANK" in values:
             yield "sets-ranks", "RANK"
-        if len(values) == 2 and values[0] == "KERAS_BACKEND" and isinstance(values[1], str):
-            yield "keras-default", values[1]
     given = keywords(node)
     if "device_map" in given and (spreads := _spreads(given["device_map"])) is not False:
         yield ("one-process" if spreads else "perhaps-one-process"), "device_map"

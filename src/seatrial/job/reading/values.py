@@ -191,6 +191,13 @@ class Evaluation:
                 return _text([self.values(node.left, unit), self.values(node.right, unit)])
             case ast.BinOp(op=ast.Mod(), left=ast.Constant(value=str(text))):
                 return _text([frozenset([text.partition("%")[0]]), self.values(node.right, unit)])
+            case ast.List(elts=inner) | ast.Tuple(elts=inner) | ast.Dict(values=inner) if inner:  # of a dict its values
+                known = [str(*values) for each in inner if (values := self.values(each, unit)) and len(values) == 1]
+                return frozenset([f"[{','.join(dict.fromkeys(known))}]"]) if len(known) == len(inner) else None
+            case ast.ListComp(generators=[ast.comprehension(iter=text)]):
+                return self.values(text, unit)
+            case ast.Call(func=ast.Attribute(attr="split", value=text), args=[ast.Constant(value=",")]):
+                return self.values(text, unit)
             case ast.Call():
                 return self._of_call(node, unit)
             case ast.Name(id=name):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import home_env, inside
@@ -16,7 +18,7 @@ from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.reading.signs import GATED
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
-from seatrial.system.host import HUB_TOKEN, WANDB_KEY, Host, login
+from seatrial.system.host import Host, login, logins
 
 #: Variables that steer the loader, the C library or Python in every process that has them: for the target, not for
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
@@ -26,14 +28,10 @@ OURS = {"PYTHONUNBUFFERED": "1"}  # else the last lines before a crash are lost 
 
 #: Packages whose ``token=True`` is a login at huggingface.co.
 _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_transformers", "transformers"}
-
-#: Store → (its clients and kinds of paths, variables of which any is a login, the folder of one in HOME).
-#: Sources: docs.cloud.google.com/docs/authentication/application-default-credentials;
-#: docs.aws.amazon.com/boto3/latest/guide/credentials.html.
-_STORES = {
-    "Google Cloud": (r"google\.cloud(\..*)?|gcsfs|remote\.gc?s", {"GOOGLE_APPLICATION_CREDENTIALS"}, ".config/gcloud"),
-    "AWS": (r"boto3|botocore|s3fs|remote\.s3a?", {"AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN"}, ".aws"),
-}
+#: Variables that forbid it downloads, and those that move its cache. Source: logins.toml.
+_OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
+_REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
 def plan_env(
@@ -65,39 +63,64 @@ def shielded(
 
 
 def without_login(
-    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host, image: ImagePlan | None = None
+    job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host, lists: Mapping[str, str] | None = None
 ) -> tuple[dict[str, str], list[Choice]]:
-    """Return variables for trackers that would wait for a login, and what the run lacks: it has none of this machine's.
+    """Return variables for services that would wait for a login, and what the run lacks: it has none of this machine's.
 
-    A tracker that a built ``image`` does not get waits for nothing.
-    Source: docs.wandb.ai/platform/hosting/env-vars, WANDB_MODE; an argument of wandb.init goes before it.
+    ``lists``: of the image's packages; transformers' trainer before 5 reports to all trackers in them.
     """
-    variables, choices, given = dict[str, str](), [], {*env, *job.secrets}
+    packages = "\n".join((lists or {}).values()) if job.image.base == DEFAULT_BASE else ""
+    variables, choices, given = dict[str, str](), [], {*env, *job.secrets, *script.variables}
     named = next(filter(GATED.fullmatch, (word.partition("=")[2] or word for word in job.target.args)), None)
-    where, hub = script.where.get("wandb"), _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
-    locked = "".join(image.context_texts.values()) if image and job.image.base == DEFAULT_BASE else ""
-    lacks = " --hash=" in locked and not re.search(r"(?m)^wandb\b", locked)
-    if where is not None and not lacks and given.isdisjoint({WANDB_KEY, "WANDB_MODE"}):
-        variables["WANDB_MODE"] = "offline"
-        reason = f"{where} imports wandb, and the run has no key: {_way(WANDB_KEY, host)}; later: wandb sync"
-        choices.append(Choice(what="Weights & Biases", value="offline, in ./wandb", reason=reason))
-    if hub and given.isdisjoint({HUB_TOKEN, "HUGGING_FACE_HUB_TOKEN"}):
-        reason = f"{hub} takes one, and the run has none: {_way(HUB_TOKEN, host)}"
-        choices.append(Choice(what="Hugging Face", value="no token", reason=reason))
-    for store, (clients, names, folder) in _STORES.items() if job.backend != "k8s" else ():
-        used = next((place for name, place in script.modules.items() if re.fullmatch(clients, name)), None)
-        if used and given.isdisjoint(names) and not any(each.target.endswith(f"/{folder}") for each in job.mounts):
-            reason = f"{used} opens it, and the run has no login: --mount ~/{folder}:{CONTAINER_HOME}/{folder}"
-            choices.append(Choice(what=store, value="no credentials", reason=f"{reason} gives it yours"))
+    hub = _OF_THE_HUB & script.where.keys() and (named or script.hub_evidence)
+    places = ({"hub.token": hub} if hub else {}) | {**script.modules, **script.where}
+    reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
+    for service, row in logins().items():
+        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
+        listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
+        used = [reports] if reports and listed and not used else used
+        kept = None if job.backend == "k8s" else row.get("kept")
+        way, mounted = _way(row, kept, host), kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
+        no_use = not used or (" --hash=" in packages and "package" in row and not listed)
+        if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & {*row["names"]}:
+            continue
+        scheme = used[0].partition("remote.")[2]
+        uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
+        reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
+        reason += f"; later: {row['later']}" if "later" in row else ""
+        choices.append(Choice(what=service, value=row["then"], reason=reason))
+        variables |= row.get("offline", {})
     return variables, choices
 
 
-def _way(name: str, host: Host) -> str:
-    """Return how the user can give the run a secret, as a phrase for the reason of a choice."""
-    if host.env.get(name):
-        return f"--secret {name} gives it yours"
-    known = login(name, host.env)
-    return f"--secret {name} gives it yours, of {known[1]}" if known else f"export {name}=…, and --secret {name}"
+def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:
+    """Yield a warning about a model that the script may not download, and that the run's cache lacks."""
+    given = {name: (value, f"-e {name}") for name, value in env.items()} | script.variables
+    value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
+    home = env.get("HF_HOME", "")
+    mount = max((each for each in mounts if inside(home, each.target)), key=lambda each: len(each.target), default=None)
+    moved = _CACHES & given.keys() or "HF_HOME" in script.variables
+    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not mount or moved:
+        return
+    model, used = script.hub_model
+    cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
+    own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
+    fix = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
+    if not (cache / folder).exists():
+        yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {fix}"
+
+
+def _way(row: Mapping[str, Any], kept: str | None, host: Host) -> str:
+    """Return how the user can give the run what it lacks, as a phrase for the reason of a choice; "" if none can."""
+    names = row.get("given", ())
+    secrets = " ".join(f"--secret {name}" for name in names)
+    known = next(filter(None, (login(name, host.env) for name in names)), None)
+    if names and (host.env.get(names[0]) or known):
+        return f"{secrets} gives it yours{f', of {known[1]}' if known and not host.env.get(names[0]) else ''}"
+    if kept:
+        return f"--mount ~/{kept}:{CONTAINER_HOME}/{kept} gives it yours"
+    export = "; ".join(f"export {name}=…" for name in names)
+    return f"{export}, and {secrets}" if names else row.get("way", "")
 
 
 def service_env(
@@ -110,8 +133,8 @@ def service_env(
     own = dict(service.environment)
     added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
     added = {name: value for name, value in added.items() if name not in OURS or name not in own}
-    loaders = {name: value for name, value in {**image.env, **own, **added}.items() if not name.startswith("PYTHON")}
-    safe, target = shielded({}, loaders, service.filled)
+    every = {name: value for name, value in {**image.env, **own, **added}.items() if not name.startswith("PYTHON")}
+    safe, target = shielded({}, every, service.filled)
     return {**added, **safe}, target
 
 
@@ -131,10 +154,11 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
     if job.cpus is not None:
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
-    secret = [name for name in job.secrets if name in from_user]
     env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
     env.update(library_path(injection, from_user, image.env))
-    warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
+    warnings = tuple(
+        f"{name} is a secret: its value from --env is not used" for name in job.secrets if name in from_user
+    )
     visible, has_gpus, ours = {"CUDA_VISIBLE_DEVICES"}, injection.strategy != "none", {**injection.env}
     hijacked = sorted(from_user.keys() & (ours.keys() | visible if has_gpus else ours.keys() - visible))
     if has_gpus and from_user.get(*visible) in ("", "-1"):

@@ -34,7 +34,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.container.env import service_env, without_login
+from seatrial.planning.container.env import service_env, without_login, without_models
 from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (
@@ -87,13 +87,13 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         made_if_missing=made_by_writes(job, script),
         more_mounts=() if wheel is None else (Mount(source=wheel, target=CONTAINER_RECIPES, read_only=True),),
     )
-    lost = warn_of_lost_writes(job, script)
+    all_env = {**image.env, **made.container.env, **made.target_env}
+    lost = (*warn_of_lost_writes(job, script), *without_models(script, all_env, made.container.mounts, site.host))
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     pulled, ready = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices), job.image.ready
     named = image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled) if ready else ()
     warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *warn_of_outside(job, script), *lost)
-    all_env = {**image.env, **made.container.env, **made.target_env}
-    tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image)
+    tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     env = {**tracker_env, **made.target_env}
     if wheel is not None:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
