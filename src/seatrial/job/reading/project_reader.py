@@ -424,7 +424,7 @@ class ProjectReader:
             return
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
-            if isinstance(node.ctx, ast.Store):
+            if isinstance(node.ctx, ast.Store) and (dotted(node.value) != "self" or unit.endswith("__post_init__")):
                 self.files.constants.stored.add(node.attr)
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
