@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -121,6 +122,10 @@ class Files:
         self._demanded: dict[int, list[ast.expr]] = {}
         self._calls: dict[Unit, list[tuple[ast.Call, Sequence[Unit]]]] = {}
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
+        self._made: list[tuple[ParsedCall, Text | None]] = []
+        self._checked: list[tuple[ParsedCall, Text]] = []
+        self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
+        self._free: list[Unit] = []  # units of which it is not known when they run
         self._making: set[Unit] = set()  # units that may create any path
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = False
@@ -210,16 +215,7 @@ class Files:
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
-        writing = [(each.unit, path) for each in self._noted for path in calls.made_paths(each.node)]
-        pairs = [(self.constants.text(path, unit), self.constants.by_option or "") for unit, path in writing]
-        made = [text for text, _ in pairs]
-        self.outputs = {flag for _, flag in pairs}
-        checked = [
-            self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
-        ]
-        guarded = {each.text for each in checked if each is not None}
-        known = [*made, *(each for each in checked if each and ANY not in each.text)]
-        kept, kept_or_checked = _Paths(made), _Paths(known)
+        self._order(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -239,9 +235,7 @@ class Files:
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
-            unclear: object = (
-                found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text) or (asks and found.text in guarded)
-            )
+            unclear: object = found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text)
             unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
             unclear = unclear or (last == "compose" and not text.endswith(".yaml"))  # may be of the ConfigStore
             unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
@@ -255,9 +249,8 @@ class Files:
             unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
-            there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
-            missing = (usual or is_typed) and not unclear and not there
-            if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):
+            missing = (usual or is_typed) and not unclear
+            if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
@@ -294,23 +287,59 @@ class Files:
         if not before:
             yield self.constants.text(path, unit)
 
+    def _order(self, start: Unit) -> None:
+        """Note what makes paths or checks for them, and which code runs which; sets ``outputs``."""
+        writing = [(each, path) for each in self._noted for path in calls.made_paths(each.node)]
+        made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
+        self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
+        asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
+        self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
+        callers, reached = self.constants.callers, self.reached(start)
+        for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
+            self._called.setdefault(call.unit, []).append((call.node.lineno, unit))
+        units = {call.unit for call, _ in (*self._made, *self._checked)} | {*self._called}
+        free = (each for each in units if each != start and not callers.get(each))
+        self._free = [each for each in free if each in reached or "." in each[1]]
+
+    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool) -> bool:
+        """Return whether what may run before a read makes its path or, where it ``asks``, checks for it."""
+        if (demanded := id(node) in self._demanded) and self._made_before(text, unit, node.lineno):
+            return True
+        ran = self._ran_before(unit, node.lineno, self._free)
+        kept = [each for call, each in self._made if call.node.lineno <= ran.get(call.unit, 0)]
+        kept += [each for _, each in self._made if not asks and each and each.text == found.text]  # given for results
+        known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
+        if demanded:
+            return found.text in {each.text for each in known} or _Paths(kept).has(text)
+        paths = _Paths([*kept, *(each for each in known if ANY not in each.text)])
+        return found.text in {each.text for each in known} or text in paths
+
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
         """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
         above = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
-        pending, seen = [(unit, line)], set[tuple[Unit, int]]()
-        while pending and self._calls_left > 0:
-            where, end = pending.pop()
-            ran = [each for each in self._calls.get(where, ()) if not end or each[0].lineno < end]
+        for where, end in self._ran_before(unit, line).items():
+            ran = [each for each, _ in self._calls.get(where, ()) if each.lineno < end]
             self._calls_left -= len(ran)
-            for call, _ in ran:
+            for call in ran if self._calls_left > 0 else ():
                 texts = [self.constants.text(each, where) for each in (call, *call.args, *keywords(call).values())]
                 if texts[0] is None and any(each and posixpath.normpath(each.text) in above for each in texts):
                     return True
-            more = {(each, 0) for _, called in ran for each in called}  # 0: all of it ran
-            more |= {(each.unit, each.node.lineno) for each in self.constants.callers.get(where, ()) if end}
-            pending += more - seen
-            seen |= more
         return self._calls_left <= 0
+
+    def _ran_before(self, unit: Unit, line: int, also: Iterable[Unit] = ()) -> dict[Unit, float]:
+        """Return unit → the line up to which it may have run when ``unit`` comes to ``line``, as did ``also``."""
+        ran: dict[Unit, float] = {}
+        pending: list[tuple[Unit, float]] = [(unit, line), *((each, inf) for each in also)]
+        while pending:
+            where, end = pending.pop()
+            if end <= ran.get(where, 0):
+                continue
+            ran[where] = end
+            called = self._called.get(where, ())
+            pending += ((callee, inf) for at, callee in called if at < end or (at == line and where == unit != callee))
+            callers = self.constants.callers.get(where, ()) if end < inf else ()
+            pending += ((each.unit, each.node.lineno) for each in callers)
+        return ran
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
         texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
