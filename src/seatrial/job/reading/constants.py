@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from seatrial.job.reading.flow import FunctionNode, Tests, parameters
-from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.flow import FunctionNode, Tests, parameters, statements
+from seatrial.job.reading.parsed_modules import Module, Unit, named
 from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, is_constant, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
@@ -144,6 +144,14 @@ class Constants:
         last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
         if last in SETS["working-directory"]:
             return Text(".", True)
+        if (returned := self._returned(node, unit)) is not None:
+            callee, value = returned
+            before, self.callers[callee] = self.callers.get(callee, []), [ParsedCall(unit, node, True, ())]
+            text = self.text(value, callee, depth + 1)
+            self.callers[callee] = before
+            return text
+        if last == "field":  # of a data class
+            return self.text(keywords(node).get("default"), unit, depth + 1)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
         if name.endswith(("path.join", "osp.join")) or name == "join" or last in SETS["of-paths"]:
             return _joined("/", arguments) if arguments and arguments[0] else None
@@ -160,6 +168,16 @@ class Constants:
             return receiver._replace(text=re.sub(r"\{[^{}]*\}", ANY, receiver.text))
         return None
 
+    def _returned(self, node: ast.Call, unit: Unit) -> tuple[Unit, ast.expr] | None:
+        """Return the function of the project that a call runs, and what it returns, where that is one expression."""
+        module, name = self._module_at(unit[0]), dotted(node.func)
+        for callee in named(module, unit[1], name, self._module_at) if module and name else ():
+            body = other.flow.body(callee[1]) if (other := self._module_at(callee[0])) else ()
+            given = [each for each in statements(body) if isinstance(each, ast.Return)]
+            if len(given) == 1 and given[0] is body[-1] and given[0].value is not None:
+                return callee, given[0].value
+        return None
+
     def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         values = self._values(node, unit, depth)
@@ -168,14 +186,15 @@ class Constants:
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
-        module = self._module_at(unit[0])
-        if key in self.options and module is not None:
-            owner = dotted(node.value)
-            made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
-            parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
+        if key == "value" and isinstance(node, ast.Attribute):  # of absl, what DEFINE_string() gives
+            made = [each.node for each in self._values(node.value, unit, depth) if isinstance(each.node, ast.Call)]
+            key = next((literal(each.args[0]) for each in made if each.args and "DEFINE_" in dotted(each.func)), key)
+            node = ast.Attribute(ast.Name("FLAGS"), key or "value")
+        if key in self.options:
+            parsed = self._is_parsed(node.value, unit, depth + 1)
             # of a data class
-            parsed |= owner in ("cfg", "config") and isinstance(self.options[key].node.func, ast.Name)
-            if isinstance(node, ast.Attribute) or parsed or any("parse_args" in ast.dump(each) for each in made):
+            parsed |= dotted(node.value) in ("cfg", "config") and isinstance(self.options[key].node.func, ast.Name)
+            if isinstance(node, ast.Attribute) or parsed:
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
                 return option and option._replace(sure=option.sure and sure)
@@ -187,6 +206,18 @@ class Constants:
             self.by_setting = True
             return Text(found_there[0], False)
         return None
+
+    def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
+        """Return whether an expression is what argparse returns, by its name or by what it stands for."""
+        module, owner = self._module_at(unit[0]), dotted(node) if node else ""
+        if node is None or module is None or depth > _DEEPEST:
+            return False
+        if owner in SETS["namespaces"] or "parse_args" in f"{module.types.get(owner)} {ast.dump(node)}":
+            return True
+        if isinstance(node, ast.Call):
+            returned = self._returned(node, unit)
+            return returned is not None and self._is_parsed(returned[1], returned[0], depth + 1)
+        return any(self._is_parsed(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth + 1))
 
     def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
         """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
