@@ -74,6 +74,7 @@ class Constants:
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
+        set_keys: (key, value, unit) of each assignment to a configuration: ``config.data.path = …``.
         by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
     """
 
@@ -86,6 +87,7 @@ class Constants:
         self.entries: set[Unit] = set()
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
+        self.set_keys: list[tuple[str, ast.expr, Unit]] = []
         self.by_setting = False
         self.by_option: str | None = None
         self._looks = 0

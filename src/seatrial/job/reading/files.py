@@ -192,12 +192,17 @@ class Files:
             if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
         ]
         self._settings += ((key, value, key) for key, value in typed.items())
-        values: dict[str, dict[str, str]] = {}
-        for key, value, where in self._settings:
-            parts = key.split(".")
-            for at in range(len(parts)):
-                values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
-        self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
+        of_code = [*self._set_in_code()]
+        values = [_by_ends(each) for each in (of_code, self._settings)]  # a file's come after the code's
+        found = (values[0] | values[1]).items()
+        self.constants.settings = {key: next(iter(each.items())) for key, each in found if len(each) == 1}
+        self.constants.settings = {key: each for key, each in self.constants.settings.items() if each[0] != ANY}
+
+    def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
+        for key, value, unit in self.constants.set_keys:
+            text, module = self.constants.text(value, unit), self._module_at(unit[0])
+            shown = f"{module.shown if module else ''}:{value.lineno}"
+            yield key, text.text if text and text.sure else ANY, shown
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
@@ -446,6 +451,16 @@ class Files:
         if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
             return None
         return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
+
+
+def _by_ends(settings: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
+    """Return each end of a dotted key → its values, each with its place."""
+    values: dict[str, dict[str, str]] = {}
+    for key, value, where in settings:
+        parts = key.split(".")
+        for at in range(len(parts)):
+            values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
+    return values
 
 
 class _Paths:

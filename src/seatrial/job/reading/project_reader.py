@@ -429,8 +429,12 @@ class ProjectReader:
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
         elif isinstance(node, ast.Assign):
-            if isinstance(node.value, ast.Call) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                module.bind(module.types, node.targets[0].id, dotted(node.value.func))
+            for target in node.targets:
+                if isinstance(node.value, ast.Call) and isinstance(target, ast.Name):
+                    module.bind(module.types, target.id, dotted(node.value.func))
+                owner, _, key = dotted(target).partition(".")
+                if key and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
+                    self.files.constants.set_keys.append((key, node.value, (module.path, unit)))
             for name, value in assigned_variables(node).items():
                 if name == "KERAS_BACKEND":
                     self.reading.signs.setdefault("keras-backend", f"{module.shown}:{node.lineno} {value}")
