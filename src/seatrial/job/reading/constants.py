@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode, Tests, parameters, statements
-from seatrial.job.reading.parsed_modules import Module, Unit, named
+from seatrial.job.reading.parsed_modules import Module, Unit, named, source_of
 from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, is_constant, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
@@ -22,6 +22,10 @@ ANY = "*"
 _DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
+
+
+#: Names of objects with options or settings.
+_OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|options|settings|FLAGS)(\.\w+)?")
 
 
 class Text(NamedTuple):
@@ -235,6 +239,27 @@ class Constants:
         values = self._values(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
         return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
 
+    def is_chosen(self, node: ast.AST | None, unit: Unit, depth: int = 0) -> bool | None:
+        """Return whether options or settings alone give a path; None: constants do."""
+        self._looks = self._looks if depth else 0
+        parts: list[tuple[ast.AST | None, Unit]]
+        match node:
+            case ast.Constant():
+                return None
+            case ast.JoinedStr() | ast.FormattedValue() | ast.BinOp() | ast.IfExp() | ast.BoolOp():
+                parts = [(each, unit) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+            case ast.Call(func=func) if last_name(func) in {*SETS["of-paths"], *SETS["same-path"], "join", "joinpath"}:
+                own = func.value if isinstance(func, ast.Attribute) and last_name(func) in SETS["same-path"] else None
+                parts = [(each, unit) for each in (own, *node.args) if each]
+            case ast.Name() | ast.Attribute() | ast.Subscript():
+                parts = [(each.node, each.unit) for each in self._values(node, unit, depth + 1)]
+                if not parts and member(node) and not isinstance(node, ast.Name):
+                    return _OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
+            case _:
+                return False
+        found = {self.is_chosen(each, where, depth + 1) for each, where in parts} if depth < _DEEPEST else {False}
+        return bool(parts) and False not in found and (True in found or None)
+
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
         self._looks = self._looks if depth else 0
@@ -264,7 +289,13 @@ class Constants:
                 found = self._values(ast.Name(key), (path, ""), depth + 1)
                 return [each._replace(sure=each.sure and key not in self.stored) for each in found]
             owner = self._class(node.value, unit, depth + 1)
-            values = owner[0].flow.attributes(owner[1], key) if owner else []
+            made = self._values(node.value, unit, depth + 1)
+            given = [keywords(each.node).get(key) if isinstance(each.node, ast.Call) else None for each in made]
+            if owner and f"{owner[1]}.__init__" not in owner[0].flow.functions and any(given):  # of a data class
+                return [each._replace(node=value) for each, value in zip(made, given, strict=True)]
+            while owner and not (values := owner[0].flow.attributes(owner[1], key)) and depth < _DEEPEST:
+                above, depth = owner[0].flow.bases[owner[1]], depth + 1
+                owner = self._class(ast.Name(above[0]), (owner[0].path, ""), depth) if above else None
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
@@ -311,7 +342,7 @@ class Constants:
             return self._class(node.func, unit, depth + 1)
         if isinstance(node, ast.Name):
             path, inner = module.bound.get(node.id, (unit[0], module.types.get(node.id, node.id)))
-            other = self._module_at(path)
+            other, inner = source_of(self._module_at(path), inner or "", self._module_at)
             if other is not None and inner in other.flow.bases:
                 return other, inner
         found = (self._class(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth))
@@ -383,7 +414,8 @@ class Constants:
         self.by_option = max(known.flags, key=len)
         self._looks = self._looks if depth else 0
         for flag, value in typed_options(self.arguments):
-            if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
+            typed, flags = flag.replace("_", "-"), [own.replace("_", "-") for own in known.flags]
+            if any(typed == own or (own.startswith(typed) and typed.startswith("--")) for own in flags):
                 return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))

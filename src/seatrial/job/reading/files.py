@@ -113,6 +113,7 @@ class Files:
         self.hub_model: tuple[str, str] | None = None
         self.remote: dict[str, str] = {}
         self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
+        self.unchecked: dict[str, None] = {}
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self._settings: list[tuple[str, str, str]] = []
@@ -207,7 +208,7 @@ class Files:
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
 
-        Sets ``hub_model``, the first model that it loads by a hub's name, ``outputs`` and ``remote``: see Readings.
+        Sets ``hub_model``, ``outputs``, ``remote`` and ``unchecked``: see Readings.
         """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
@@ -220,22 +221,29 @@ class Files:
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
-        self._order(start)
+        writing, asking = self._order(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
-        texts = ((call, text) for call, path in paths for text in self._texts(path, call.unit))
-        for (unit, node, _, tests), found in texts:
-            flag, last = self.constants.by_option, calls.called_names(node)[1]
+        known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
+        texts = ((call, path, text) for call, path in paths for text in self._texts(path, call.unit))
+        for (unit, node, _, tests), path, found in texts:
+            flag, (name, last) = self.constants.by_option, calls.called_names(node)
             self.outputs.discard(flag or "")
             module = self._module_at(unit[0])
+            runs = likely(unit, tests) and unit in self.constants.always
             if module is None or found is None:
+                opens = (
+                    runs and not makes_any and calls.READERS & {name, last} and (unit[0], ast.dump(path)) not in known
+                )
+                if module and opens and self.constants.is_chosen(path, unit):
+                    self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
             full = full_name(dotted(node.func), module.names)
             if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
                 self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
-            usual = likely(unit, tests) and unit in self.constants.always and (found.sure or self.constants.by_setting)
+            usual = runs and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
@@ -292,8 +300,8 @@ class Files:
         if not before:
             yield self.constants.text(path, unit)
 
-    def _order(self, start: Unit) -> None:
-        """Note what makes paths or checks for them, and which code runs which; sets ``outputs``."""
+    def _order(self, start: Unit) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
+        """Return what makes paths and what checks for them, and note which code runs which; sets ``outputs``."""
         writing = [(each, path) for each in self._noted for path in calls.made_paths(each.node)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
@@ -305,6 +313,7 @@ class Files:
         units = {call.unit for call, _ in (*self._made, *self._checked)} | {*self._called}
         free = (each for each in units if each != start and not callers.get(each))
         self._free = [each for each in free if each in reached or "." in each[1]]
+        return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool) -> bool:
         """Return whether what may run before a read makes its path or, where it ``asks``, checks for it."""

@@ -96,6 +96,7 @@ class Readings:
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
+        unchecked: where it reads files, in any usual run, whose paths options or settings give and none shows.
         unmade: files in folders that it does not make. outputs: options whose paths it makes and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
@@ -116,6 +117,7 @@ class Readings:
     paths: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
+    unchecked: tuple[str, ...] = ()
     unmade: tuple[Write, ...] = ()
     outputs: frozenset[str] = frozenset()
     hub_model: tuple[str, str] | None = None
@@ -271,6 +273,7 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote=self.files.remote,
+            unchecked=tuple(self.files.unchecked),
             unmade=self.files.unmade((self.start, "")),
             files=(*self.modules.files(), *started),
             misfits=(
