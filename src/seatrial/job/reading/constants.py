@@ -79,7 +79,8 @@ class Constants:
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
         set_keys: (key, value, unit) of each assignment to a configuration: ``config.data.path = …``.
-        by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
+        by_setting, by_option, lacks: whether the text last asked for is a file's setting, the option that gives it,
+            and whether a part of it is an option or a setting without a known value.
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
@@ -94,6 +95,7 @@ class Constants:
         self.set_keys: list[tuple[str, ast.expr, Unit]] = []
         self.by_setting = False
         self.by_option: str | None = None
+        self.lacks = False
         self._looks = 0
         self._plain: dict[Unit, set[int]] = {}
 
@@ -101,7 +103,7 @@ class Constants:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self._looks = self._looks + 1 if depth else 0
         if not depth:
-            self.by_setting, self.by_option = False, None
+            self.by_setting, self.by_option, self.lacks = False, None, False
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
 
@@ -211,6 +213,7 @@ class Constants:
         if found_there := self.setting(node, unit):
             self.by_setting = True
             return Text(found_there[0], False)
+        self.lacks |= _OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
         return None
 
     def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
@@ -238,27 +241,6 @@ class Constants:
             return [*self._members(node.value, unit, depth), key]
         values = self._values(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
         return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
-
-    def is_chosen(self, node: ast.AST | None, unit: Unit, depth: int = 0) -> bool | None:
-        """Return whether options or settings alone give a path; None: constants do."""
-        self._looks = self._looks if depth else 0
-        parts: list[tuple[ast.AST | None, Unit]]
-        match node:
-            case ast.Constant():
-                return None
-            case ast.JoinedStr() | ast.FormattedValue() | ast.BinOp() | ast.IfExp() | ast.BoolOp():
-                parts = [(each, unit) for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-            case ast.Call(func=func) if last_name(func) in {*SETS["of-paths"], *SETS["same-path"], "join", "joinpath"}:
-                own = func.value if isinstance(func, ast.Attribute) and last_name(func) in SETS["same-path"] else None
-                parts = [(each, unit) for each in (own, *node.args) if each]
-            case ast.Name() | ast.Attribute() | ast.Subscript():
-                parts = [(each.node, each.unit) for each in self._values(node, unit, depth + 1)]
-                if not parts and member(node) and not isinstance(node, ast.Name):
-                    return _OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
-            case _:
-                return False
-        found = {self.is_chosen(each, where, depth + 1) for each, where in parts} if depth < _DEEPEST else {False}
-        return bool(parts) and False not in found and (True in found or None)
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""

@@ -233,10 +233,8 @@ class Files:
             module = self._module_at(unit[0])
             runs = likely(unit, tests) and unit in self.constants.always
             if module is None or found is None:
-                opens = (
-                    runs and not makes_any and calls.READERS & {name, last} and (unit[0], ast.dump(path)) not in known
-                )
-                if module and opens and self.constants.is_chosen(path, unit):
+                opens = runs and self.constants.lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                if module and opens and (unit[0], ast.dump(path)) not in known:
                     self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
             full = full_name(dotted(node.func), module.names)
