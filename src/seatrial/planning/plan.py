@@ -30,6 +30,9 @@ from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
 
+#: Most places of files with unknown paths that are shown.
+_MOST_UNCHECKED = 3
+
 
 def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts:
     """Plan the container, process or pods; a plan loads one of the modules."""
@@ -87,7 +90,7 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     changes, tuned = _changes(job, parts, interactive=interactive)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}
     selected = site.selection.choices if site.selection else ()
-    chosen = (*_folder_choice(job), *selected, *parts.choices, *horovod.choices, launcher_choice)
+    chosen = (*_folder_choice(job), *_unchecked(script), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
@@ -121,6 +124,12 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
         return ()
     reason = f"where the target was named; the project is the repository, {job.project}; -C . takes this folder alone"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
+
+
+def _unchecked(script: ScriptFacts) -> tuple[Choice, ...]:
+    places, more = ", ".join(script.unchecked[:_MOST_UNCHECKED]), len(script.unchecked[_MOST_UNCHECKED:])
+    value = f"files read at {places}" + (f" and {more} more" if more else "")
+    return (Choice(what="not checked", value=value, reason="their paths are computed"),) if places else ()
 
 
 def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:

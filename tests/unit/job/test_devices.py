@@ -246,3 +246,33 @@ AutoModel.from_pretrained(a.model)
     assert [each.path for each in script_facts(target, tmp_path).reads] == ["bert/config.json"]
     (tmp_path / "bert" / "config.json").touch()
     assert script_facts(target, tmp_path).reads == ()
+
+
+@pytest.mark.parametrize(
+    ("code", "places"),
+    [
+        ("open(cfg.path)", ("train.py:5",)),
+        ("open(os.path.join(cfg['root'], 'a.csv'))", ("train.py:5",)),
+        ("open(cfg.path, 'w')", ()),
+        ("for each in names:\n    open(each)", ()),
+        ("if os.path.exists(cfg.path):\n    open(cfg.path)", ()),
+        ("def unused():\n    open(cfg.path)", ()),
+    ],
+)
+def test_a_read_is_called_unchecked_where_a_setting_without_a_value_is_its_path(
+    tmp_path: Path, code: str, places: tuple[str, ...]
+) -> None:
+    assert script_facts(target_of(tmp_path, f"cfg = unknown()\n{code}\n"), tmp_path).unchecked == places
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def check(path):\n    return os.path.exists(path)\ncheck('a.csv')\nopen('a.csv')",
+        "p.add_argument('--load', type=str, default=False)\na = p.parse_args()\nif a.load:\n    open('a.csv')",
+    ],
+    ids=["checked before", "an option that is off"],
+)
+def test_a_file_that_a_run_can_do_without_is_not_missing(tmp_path: Path, code: str) -> None:
+    target = target_of(tmp_path, code)
+    assert not [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]

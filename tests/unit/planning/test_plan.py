@@ -87,6 +87,12 @@ def test_a_folder_that_a_local_script_cannot_see_is_a_warning(tmp_path: Path, re
     assert any(warning.startswith("--data has no effect") for warning in plan.warnings) is not reads
 
 
+def test_reads_whose_paths_are_unknown_are_one_choice(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "cfg = unknown()\n" + "open(cfg.path)\n" * 5)
+    [found] = [each for each in plan.choices if each.what == "not checked"]
+    assert found.value == "files read at train.py:2, train.py:3, train.py:4 and 2 more"
+
+
 def test_changes_of_another_script_are_left_out_with_a_sentence(tmp_path: Path) -> None:
     own = plan_of(tmp_path, backend="local", tune=Changes(script="train.py", workers=4))
     assert own.agent.changes == {"workers": 4}

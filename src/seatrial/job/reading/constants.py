@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from seatrial.job.reading.flow import FunctionNode, Tests, parameters
-from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.flow import FunctionNode, Tests, parameters, statements
+from seatrial.job.reading.parsed_modules import Module, Unit, named, source_of
 from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, is_constant, keywords, last_name, literal
 
 #: Stands for the parts of a text that no constant shows.
@@ -22,6 +22,10 @@ ANY = "*"
 _DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
+
+
+#: Names of objects with options or settings.
+_OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|options|settings|FLAGS)(\.\w+)?")
 
 
 class Text(NamedTuple):
@@ -74,7 +78,9 @@ class Constants:
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
-        by_setting, by_option: whether the text last asked for is a file's setting, and the option that gives it.
+        set_keys: (key, value, unit) of each assignment to a configuration: ``config.data.path = …``.
+        by_setting, by_option, lacks: whether the text last asked for is a file's setting, the option that gives it,
+            and whether a part of it is an option or a setting without a known value.
     """
 
     def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
@@ -86,8 +92,10 @@ class Constants:
         self.entries: set[Unit] = set()
         self.stored: set[str] = set()
         self.settings: dict[str, tuple[str, str]] = {}
+        self.set_keys: list[tuple[str, ast.expr, Unit]] = []
         self.by_setting = False
         self.by_option: str | None = None
+        self.lacks = False
         self._looks = 0
         self._plain: dict[Unit, set[int]] = {}
 
@@ -95,7 +103,7 @@ class Constants:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self._looks = self._looks + 1 if depth else 0
         if not depth:
-            self.by_setting, self.by_option = False, None
+            self.by_setting, self.by_option, self.lacks = False, None, False
         if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
             return None
 
@@ -144,6 +152,14 @@ class Constants:
         last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
         if last in SETS["working-directory"]:
             return Text(".", True)
+        if (returned := self._returned(node, unit)) is not None:
+            callee, value = returned
+            before, self.callers[callee] = self.callers.get(callee, []), [ParsedCall(unit, node, True, ())]
+            text = self.text(value, callee, depth + 1)
+            self.callers[callee] = before
+            return text
+        if last == "field":  # of a data class
+            return self.text(keywords(node).get("default"), unit, depth + 1)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
         if name.endswith(("path.join", "osp.join")) or name == "join" or last in SETS["of-paths"]:
             return _joined("/", arguments) if arguments and arguments[0] else None
@@ -160,6 +176,16 @@ class Constants:
             return receiver._replace(text=re.sub(r"\{[^{}]*\}", ANY, receiver.text))
         return None
 
+    def _returned(self, node: ast.Call, unit: Unit) -> tuple[Unit, ast.expr] | None:
+        """Return the function of the project that a call runs, and what it returns, where that is one expression."""
+        module, name = self._module_at(unit[0]), dotted(node.func)
+        for callee in named(module, unit[1], name, self._module_at) if module and name else ():
+            body = other.flow.body(callee[1]) if (other := self._module_at(callee[0])) else ()
+            given = [each for each in statements(body) if isinstance(each, ast.Return)]
+            if len(given) == 1 and given[0] is body[-1] and given[0].value is not None:
+                return callee, given[0].value
+        return None
+
     def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         values = self._values(node, unit, depth)
@@ -168,14 +194,15 @@ class Constants:
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
-        module = self._module_at(unit[0])
-        if key in self.options and module is not None:
-            owner = dotted(node.value)
-            made = [each for each, _, _ in self._values(node.value, unit, depth) if each is not None]
-            parsed = owner in SETS["namespaces"] or "parse_args" in module.types.get(owner, "")
+        if key == "value" and isinstance(node, ast.Attribute):  # of absl, what DEFINE_string() gives
+            made = [each.node for each in self._values(node.value, unit, depth) if isinstance(each.node, ast.Call)]
+            key = next((literal(each.args[0]) for each in made if each.args and "DEFINE_" in dotted(each.func)), key)
+            node = ast.Attribute(ast.Name("FLAGS"), key or "value")
+        if key in self.options:
+            parsed = self._is_parsed(node.value, unit, depth + 1)
             # of a data class
-            parsed |= owner in ("cfg", "config") and isinstance(self.options[key].node.func, ast.Name)
-            if isinstance(node, ast.Attribute) or parsed or any("parse_args" in ast.dump(each) for each in made):
+            parsed |= dotted(node.value) in ("cfg", "config") and isinstance(self.options[key].node.func, ast.Name)
+            if isinstance(node, ast.Attribute) or parsed:
                 option = self.of_option(key, depth + 1)
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
                 return option and option._replace(sure=option.sure and sure)
@@ -186,7 +213,20 @@ class Constants:
         if found_there := self.setting(node, unit):
             self.by_setting = True
             return Text(found_there[0], False)
+        self.lacks |= _OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
         return None
+
+    def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
+        """Return whether an expression is what argparse returns, by its name or by what it stands for."""
+        module, owner = self._module_at(unit[0]), dotted(node) if node else ""
+        if node is None or module is None or depth > _DEEPEST:
+            return False
+        if owner in SETS["namespaces"] or "parse_args" in f"{module.types.get(owner)} {ast.dump(node)}":
+            return True
+        if isinstance(node, ast.Call):
+            returned = self._returned(node, unit)
+            return returned is not None and self._is_parsed(returned[1], returned[0], depth + 1)
+        return any(self._is_parsed(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth + 1))
 
     def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
         """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
@@ -231,7 +271,13 @@ class Constants:
                 found = self._values(ast.Name(key), (path, ""), depth + 1)
                 return [each._replace(sure=each.sure and key not in self.stored) for each in found]
             owner = self._class(node.value, unit, depth + 1)
-            values = owner[0].flow.attributes(owner[1], key) if owner else []
+            made = self._values(node.value, unit, depth + 1)
+            given = [keywords(each.node).get(key) if isinstance(each.node, ast.Call) else None for each in made]
+            if owner and f"{owner[1]}.__init__" not in owner[0].flow.functions and any(given):  # of a data class
+                return [each._replace(node=value) for each, value in zip(made, given, strict=True)]
+            while owner and not (values := owner[0].flow.attributes(owner[1], key)) and depth < _DEEPEST:
+                above, depth = owner[0].flow.bases[owner[1]], depth + 1
+                owner = self._class(ast.Name(above[0]), (owner[0].path, ""), depth) if above else None
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
@@ -278,7 +324,7 @@ class Constants:
             return self._class(node.func, unit, depth + 1)
         if isinstance(node, ast.Name):
             path, inner = module.bound.get(node.id, (unit[0], module.types.get(node.id, node.id)))
-            other = self._module_at(path)
+            other, inner = source_of(self._module_at(path), inner or "", self._module_at)
             if other is not None and inner in other.flow.bases:
                 return other, inner
         found = (self._class(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth))
@@ -350,7 +396,8 @@ class Constants:
         self.by_option = max(known.flags, key=len)
         self._looks = self._looks if depth else 0
         for flag, value in typed_options(self.arguments):
-            if any(flag == own or (own.startswith(flag) and flag.startswith("--")) for own in known.flags):
+            typed, flags = flag.replace("_", "-"), [own.replace("_", "-") for own in known.flags]
+            if any(typed == own or (own.startswith(typed) and typed.startswith("--")) for own in flags):
                 return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))

@@ -32,6 +32,8 @@ IS_PATH = re.compile(rf"(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS
 OF_ULTRALYTICS = re.compile(rf"(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*", re.I)
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
+#: Calls that fail without the file or folder of their path.
+READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - MAY_LACK
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Letters of modes that write, and of those that make the file: r+ requires it.

@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -114,6 +115,7 @@ class Files:
         self.hub_model: tuple[str, str] | None = None
         self.remote: dict[str, str] = {}
         self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
+        self.unchecked: dict[str, None] = {}
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self._settings: list[tuple[str, str, str]] = []
@@ -123,6 +125,10 @@ class Files:
         self._demanded: dict[int, list[ast.expr]] = {}
         self._calls: dict[Unit, list[tuple[ast.Call, Sequence[Unit]]]] = {}
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
+        self._made: list[tuple[ParsedCall, Text | None]] = []
+        self._checked: list[tuple[ParsedCall, Text]] = []
+        self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
+        self._free: list[Unit] = []  # units of which it is not known when they run
         self._making: set[Unit] = set()  # units that may create any path
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = False
@@ -189,17 +195,22 @@ class Files:
             if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
         ]
         self._settings += ((key, value, key) for key, value in typed.items())
-        values: dict[str, dict[str, str]] = {}
-        for key, value, where in self._settings:
-            parts = key.split(".")
-            for at in range(len(parts)):
-                values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
-        self.constants.settings = {key: next(iter(each.items())) for key, each in values.items() if len(each) == 1}
+        of_code = [*self._set_in_code()]
+        values = [_by_ends(each) for each in (of_code, self._settings)]  # a file's come after the code's
+        found = (values[0] | values[1]).items()
+        self.constants.settings = {key: next(iter(each.items())) for key, each in found if len(each) == 1}
+        self.constants.settings = {key: each for key, each in self.constants.settings.items() if each[0] != ANY}
+
+    def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
+        for key, value, unit in self.constants.set_keys:
+            text, module = self.constants.text(value, unit), self._module_at(unit[0])
+            shown = f"{module.shown if module else ''}:{value.lineno}"
+            yield key, text.text if text and text.sure else ANY, shown
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
 
-        Sets ``hub_model``, the first model that it loads by a hub's name, ``outputs`` and ``remote``: see Readings.
+        Sets ``hub_model``, ``outputs``, ``remote`` and ``unchecked``: see Readings.
         """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
@@ -212,38 +223,32 @@ class Files:
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
-        writing = [(each.unit, path) for each in self._noted for path in calls.made_paths(each.node)]
-        pairs = [(self.constants.text(path, unit), self.constants.by_option or "") for unit, path in writing]
-        made = [text for text, _ in pairs]
-        self.outputs = {flag for _, flag in pairs}
-        checked = [
-            self.constants.text(path, each.unit) for each in self._asking for path in calls.checked_paths(each.node)
-        ]
-        guarded = {each.text for each in checked if each is not None}
-        known = [*made, *(each for each in checked if each and ANY not in each.text)]
-        kept, kept_or_checked = _Paths(made), _Paths(known)
+        writing, asking = self._order(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
-        texts = ((call, text) for call, path in paths for text in self._texts(path, call.unit))
-        for (unit, node, _, tests), found in texts:
-            flag, last = self.constants.by_option, calls.called_names(node)[1]
+        known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
+        texts = ((call, path, text) for call, path in paths for text in self._texts(path, call.unit))
+        for (unit, node, _, tests), path, found in texts:
+            flag, (name, last) = self.constants.by_option, calls.called_names(node)
             self.outputs.discard(flag or "")
             module = self._module_at(unit[0])
+            runs = likely(unit, tests) and unit in self.constants.always
             if module is None or found is None:
+                opens = runs and self.constants.lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                if module and opens and (unit[0], ast.dump(path)) not in known:
+                    self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
             full = full_name(dotted(node.func), module.names)
             if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
                 self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
-            usual = likely(unit, tests) and unit in self.constants.always and (found.sure or self.constants.by_setting)
+            usual = runs and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
-            unclear: object = (
-                found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text) or (asks and found.text in guarded)
-            )
+            unclear: object = found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text)
             unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
             unclear = unclear or (last == "compose" and not text.endswith(".yaml"))  # may be of the ConfigStore
             unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
@@ -257,9 +262,8 @@ class Files:
             unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
-            there = kept.has(text) if id(node) in self._demanded else text in (kept_or_checked if asks else kept)
-            missing = (usual or is_typed) and not unclear and not there
-            if missing and not (id(node) in self._demanded and self._made_before(text, unit, node.lineno)):
+            missing = (usual or is_typed) and not unclear
+            if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
@@ -296,23 +300,60 @@ class Files:
         if not before:
             yield self.constants.text(path, unit)
 
+    def _order(self, start: Unit) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
+        """Return what makes paths and what checks for them, and note which code runs which; sets ``outputs``."""
+        writing = [(each, path) for each in self._noted for path in calls.made_paths(each.node)]
+        made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
+        self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
+        asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
+        self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
+        callers, reached = self.constants.callers, self.reached(start)
+        for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
+            self._called.setdefault(call.unit, []).append((call.node.lineno, unit))
+        units = {call.unit for call, _ in (*self._made, *self._checked)} | {*self._called}
+        free = (each for each in units if each != start and not callers.get(each))
+        self._free = [each for each in free if each in reached or "." in each[1]]
+        return writing, asking
+
+    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool) -> bool:
+        """Return whether what may run before a read makes its path or, where it ``asks``, checks for it."""
+        if (demanded := id(node) in self._demanded) and self._made_before(text, unit, node.lineno):
+            return True
+        ran = self._ran_before(unit, node.lineno, self._free)
+        kept = [each for call, each in self._made if call.node.lineno <= ran.get(call.unit, 0)]
+        kept += [each for _, each in self._made if not asks and each and each.text == found.text]  # given for results
+        known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
+        if demanded:
+            return found.text in {each.text for each in known} or _Paths(kept).has(text)
+        paths = _Paths([*kept, *(each for each in known if ANY not in each.text)])
+        return found.text in {each.text for each in known} or text in paths
+
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
         """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
         above = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
-        pending, seen = [(unit, line)], set[tuple[Unit, int]]()
-        while pending and self._calls_left > 0:
-            where, end = pending.pop()
-            ran = [each for each in self._calls.get(where, ()) if not end or each[0].lineno < end]
+        for where, end in self._ran_before(unit, line).items():
+            ran = [each for each, _ in self._calls.get(where, ()) if each.lineno < end]
             self._calls_left -= len(ran)
-            for call, _ in ran:
+            for call in ran if self._calls_left > 0 else ():
                 texts = [self.constants.text(each, where) for each in (call, *call.args, *keywords(call).values())]
                 if texts[0] is None and any(each and posixpath.normpath(each.text) in above for each in texts):
                     return True
-            more = {(each, 0) for _, called in ran for each in called}  # 0: all of it ran
-            more |= {(each.unit, each.node.lineno) for each in self.constants.callers.get(where, ()) if end}
-            pending += more - seen
-            seen |= more
         return self._calls_left <= 0
+
+    def _ran_before(self, unit: Unit, line: int, also: Iterable[Unit] = ()) -> dict[Unit, float]:
+        """Return unit → the line up to which it may have run when ``unit`` comes to ``line``, as did ``also``."""
+        ran: dict[Unit, float] = {}
+        pending: list[tuple[Unit, float]] = [(unit, line), *((each, inf) for each in also)]
+        while pending:
+            where, end = pending.pop()
+            if end <= ran.get(where, 0):
+                continue
+            ran[where] = end
+            called = self._called.get(where, ())
+            pending += ((callee, inf) for at, callee in called if at < end or (at == line and where == unit != callee))
+            callers = self.constants.callers.get(where, ()) if end < inf else ()
+            pending += ((each.unit, each.node.lineno) for each in callers)
+        return ran
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
         texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
@@ -419,6 +460,16 @@ class Files:
         if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
             return None
         return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
+
+
+def _by_ends(settings: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
+    """Return each end of a dotted key → its values, each with its place."""
+    values: dict[str, dict[str, str]] = {}
+    for key, value, where in settings:
+        parts = key.split(".")
+        for at in range(len(parts)):
+            values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
+    return values
 
 
 class _Paths:

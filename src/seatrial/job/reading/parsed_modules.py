@@ -368,14 +368,14 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
         first, _, rest = name.partition(".")
         imported = [each for each in module.meanings(first) if isinstance(each, tuple)]
         for path, inner in imported:
-            other, inside = _source_of(at(path), ".".join(part for part in (inner, rest) if part), at)
+            other, inside = source_of(at(path), ".".join(part for part in (inner, rest) if part), at)
             yield from functions_of(other, inside) if other and inside else ()
         own = [*functions_of(module, name)] if unclear or not imported else []
         starred = [] if own or imported else [at(path) for path, inner in module.bound.values() if inner == "*"]
         yield from own or (each for other in starred if other for each in functions_of(other, name))
 
 
-def _source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None, str]:
+def source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None, str]:
     """Return the module that defines a name, and its name there; packages pass it on: ``from .net import Net``."""
     for _ in range(_MOST_MEANINGS):
         first, _, rest = name.partition(".")

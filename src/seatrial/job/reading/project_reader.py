@@ -95,6 +95,7 @@ class Readings:
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
+        unchecked: where it reads files, in any usual run, whose paths options or settings give and none shows.
         unmade: files in folders that it does not make. outputs: options whose paths it makes and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
@@ -115,6 +116,7 @@ class Readings:
     paths: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
+    unchecked: tuple[str, ...] = ()
     unmade: tuple[Write, ...] = ()
     outputs: frozenset[str] = frozenset()
     hub_model: tuple[str, str] | None = None
@@ -270,6 +272,7 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote=self.files.remote,
+            unchecked=tuple(self.files.unchecked),
             unmade=self.files.unmade((self.start, "")),
             files=(*self.modules.files(), *started),
             misfits=(
@@ -436,14 +439,17 @@ class ProjectReader:
             return
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
-            if isinstance(node.ctx, ast.Store):
+            if isinstance(node.ctx, ast.Store) and (dotted(node.value) != "self" or unit.endswith("__post_init__")):
                 self.files.constants.stored.add(node.attr)
             if (isinstance(node.ctx, ast.Store) or node.attr == "__dict__") and module.has_module(node.value):
                 self.set_there.add(node.attr if node.attr != "__dict__" else None)
-        elif (
-            isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.targets[0], ast.Name)
-        ):
-            module.bind(module.types, node.targets[0].id, dotted(node.value.func))
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(node.value, ast.Call) and isinstance(target, ast.Name):
+                    module.bind(module.types, target.id, dotted(node.value.func))
+                owner, _, key = dotted(target).partition(".")
+                if key and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
+                    self.files.constants.set_keys.append((key, node.value, (module.path, unit)))
         for name, value in assigned_variables(node).items():
             if name == "KERAS_BACKEND":
                 sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"

@@ -322,7 +322,7 @@ class Evaluation:
                 given_value = value if kind == "str" else _read(value)
                 is_free = kind in ("", "str", "bool", "device")  # another function takes what it likes
                 return frozenset([given_value]) if is_free or not isinstance(given_value, str) else None
-        return default and frozenset(str(each) if kind == "str" and each is not None else each for each in default)
+        return default  # argparse converts no default but a text
 
     def typed(self, option: ParserOption) -> bool:
         """Return whether the arguments have the option."""
