@@ -101,7 +101,10 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         if watch:
             terminal.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
-            others = [each.parent for each in other_projects(this_host()) if each.parent != store.project]
+            newest = sorted(
+                other_projects(this_host()), key=lambda each: each.joinpath("runs").stat().st_mtime, reverse=True
+            )
+            others = [each.parent for each in newest if each.parent != store.project]
             others.sort(key=lambda each: not each.is_relative_to(store.project))
             none = f"No runs here. Another project's: seatrial runs ls -C {as_typed(others[0])}" if others else None
             none = "No such runs" if statuses or since_s else none or "No runs yet. Start one: seatrial run digits"
@@ -254,7 +257,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
         finalise(run, this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
-        write_atomically(html, comparison.to_html(found).encode())
+        write_atomically(html, comparison.to_html(found).encode(), None)
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:

@@ -64,6 +64,11 @@ def test_a_file_of_another_kind(words: str, project: Path, capsys: pytest.Captur
     assert [*message(capsys)] == expected
 
 
+def test_a_whole_command_in_quotes_is_advised_without_them(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(["run", "python train.py --lr 1", "--on", "local"]) == 2
+    assert message(capsys) == ("The whole command stands in quotes", "seatrial run python train.py --lr 1 --on local")
+
+
 @pytest.mark.parametrize(("words", "usage"), [("runs", "runs [OPTIONS]"), ("help runs ls", "runs ls ")])
 def test_a_group_alone_and_help_with_a_command_show_help(
     words: str, usage: str, capsys: pytest.CaptureFixture[str]
