@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import shlex
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.errors import DiskError, UntrustedPathError
-from seatrial.system.files import write_atomically
+from seatrial.system.files import in_the_way, write_atomically
 from seatrial.system.text import as_typed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -77,9 +78,10 @@ def _make(parent: int, name: str, path: Path) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise DiskError(
-            f"Cannot create the folder {path}: {error.strerror}", run=f"ls -ld {as_typed(path.parent)}"
-        ) from error
+        run = in_the_way(path.parent, error)
+        copy = f"cp -r {shlex.quote(str(path.parent))} ~/"
+        run += f"   # not yours to write in? Work in a copy: {copy}" * isinstance(error, PermissionError)
+        raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=run) from error
 
 
 def _enter(parent: int, name: str, path: Path) -> int:
