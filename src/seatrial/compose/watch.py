@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -172,7 +173,8 @@ class Watch:
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
 
         def show(line: str) -> None:
-            write("stdout", line.encode() + b"\n")
+            if not re.fullmatch(r"\S+[-_]\d+ exited with code \d+\s*", line):  # Compose's words, not the service's
+                write("stdout", line.encode() + b"\n")
 
         _in_thread(command.stream, argv, show, env=self._host.env, cwd=cwd, apart=True)
 
