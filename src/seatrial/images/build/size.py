@@ -132,11 +132,11 @@ def disk_choice(image: ImagePlan) -> Choice:
     elif others >= _SHOWN_BYTES:
         parts.append(f"other packages {others / 1e9:.1f} GB")
     needed = needed_bytes(image) / 1e9
-    other = _above(image).removeprefix(" above ") if image.base else ""
+    base = (_above(image) if image.base else "") or " above the base image"
     return Choice(
         what="disk",
         value=f"about {needed:.{int(needed < 1)}f} GB to build",
-        reason=f"{', '.join(parts)}, above {other or "the base image"}; pip's downloads take another third during the build",
+        reason=f"{', '.join(parts)},{base}; pip's downloads take another third during the build",
     )
 
 
