@@ -213,7 +213,7 @@ def _write_report(content: Mapping[str, Any], name: str) -> None:
         print(markdown(content), end="")
         return
     text = markdown(content) if name.endswith(".md") else json.dumps(content, indent=1, default=str)
-    write_atomically(Path(name), text.encode())
+    write_atomically(Path(name), text.encode(), None)
     terminal.console(stderr=True).print(f"report: {Path(name)}", soft_wrap=True)
 
 

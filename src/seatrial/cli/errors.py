@@ -19,7 +19,7 @@ from rich.text import Text
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
 from seatrial.cli.options import command_of, options_of
-from seatrial.cli.words import declared_options, is_script, typed_parts, without_docker
+from seatrial.cli.words import declared_options, is_script, similar_option, typed_parts, without_docker
 from seatrial.errors import (
     EXIT_ENGINE,
     EXIT_USAGE,
@@ -165,7 +165,21 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
         if len(places) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
             return _with_words(argv, places[0], [argv[places[0]].replace(typed, names[0], 1)])
-    return advice
+    return _of_a_model(advice, error.message, argv) if advice and argv[:1] in (["export"], ["serve"]) else advice
+
+
+def _of_a_model(advice: str, message: str, argv: list[str]) -> str:
+    """Return advice of export or serve with the typed options that it lacks, and the typed format for its example."""
+    command, mark, comment = advice.partition("   # ")
+    if not command.startswith(f"seatrial {argv[0]} ") or command.endswith(" --help"):
+        return advice
+    for words in _typed_options(argv):
+        name, sign, _ = words[0].partition("=")
+        if not re.search(rf"(?<!\S){name}(?![\w-])", f"{command} {message}"):
+            command += f" {shlex.join(words)}"
+        elif name == "--to" and (sign or words[1:]) and name not in message:
+            command = re.sub(r"(?<!\S)--to[ =]\S+", shlex.join(words), command)
+    return f"{command}{mark}{comment}"
 
 
 def as_typed(advice: str | None, argv: list[str]) -> str | None:
@@ -294,6 +308,10 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         docker = "docker build" if argv[0] == "build" else "docker run"
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
+        script = next((Path(word) for word in argv[1:] if word.endswith(".py")), None)
+        if script and (meant := similar_option(script, option)):
+            words = [meant + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
+            return f"{unknown}; did you mean {script.name}'s {meant}?", None, _behind_dashes(words)
         return unknown, "The target's own arguments go after --", _behind_dashes(argv)
     return unknown, None, f"{place} --help"
 

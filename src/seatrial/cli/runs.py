@@ -70,6 +70,7 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
     """List runs, newest first; those of seatrial up under their group."""
     from seatrial.cli import tables
     from seatrial.compose import listing
+    from seatrial.system.files import status_of
 
     if watch and as_json:
         raise UsageError("--watch and --json exclude each other", run="seatrial runs ls --watch")
@@ -93,8 +94,9 @@ def list_(limit: int, status: str | None, since: str | None, watch: bool, as_jso
         if watch:
             terminal.uncleaned().write("\x1b[H\x1b[2J") if sys.stdout.isatty() else None
         elif not listed:
-            others = [each.parent for each in other_projects(cli.this_host()) if each.parent != store.project]
-            others.sort(key=lambda each: not each.is_relative_to(store.project))
+            ran = {each.parent: status_of(each / "runs") for each in other_projects(cli.this_host())}
+            last = {each: -getattr(status, "st_mtime", 0) for each, status in ran.items() if each != store.project}
+            others = sorted(last, key=lambda each: (not each.is_relative_to(store.project), last[each]))
             none = f"No runs here. Another project's: seatrial runs ls -C {as_typed(others[0])}" if others else None
             none = "No such runs" if statuses or since_s else none or "No runs yet. Start one: seatrial run digits"
             print(none, file=sys.stderr)
@@ -246,7 +248,7 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
         finalise(run, cli.this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))
     if html is not None:
-        write_atomically(html, comparison.to_html(found).encode())
+        write_atomically(html, comparison.to_html(found).encode(), None)
     if as_json:
         print(json.dumps(comparison.to_json(found), indent=1))
     else:

@@ -106,11 +106,14 @@ def _ours_behind(words: Sequence[str], known: Mapping[str, bool], *, is_apart: b
     at, others = next(starts, len(words)), ["--gpus", "--env", "--launcher"]  # a launcher may also set these
     if words and console_script(words[0], Path.cwd()):
         at, others = 0, []
+    is_make = words[:1] == ["make"]  # it takes no option of a script, and of ours it has three
+    at, others = (0, ["--file", "--help", "--quiet"]) if is_make else (at, others)
     parts = typed_parts(words[at + 1 :], known)
     if is_apart:
         return [each for name, each in parts if name]
     given = [each for each in parts if each[0][:2] == "--" and each[0] not in others]
-    files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if given else []
+    reads = given and not is_make
+    files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if reads else []
     texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
     return [each for name, each in given if not any(re.search(rf"(?<![\w-]){name}", text) for text in texts)]
 
@@ -152,6 +155,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
         others = {*" ".join(read_table("docker.json")["run"]).split(), "-it", *(name[1:] for name in known)}
         similar |= {word for word in theirs & others if word[:1] == "-" and len(word) > 2}
+        similar |= {word for word in theirs - {*known} if re.fullmatch("-[A-Za-z]", word)}
     if ours or similar:
         texts += _with_imports(script, text)
     if similar or absent:
@@ -213,6 +217,20 @@ def declared_options(script: Path, names: Iterable[str]) -> set[str]:
     text = "\n".join([text, *_with_imports(script, text)])
     found = {name for name in names if name not in _ALWAYS_OURS and _declares(text, name)}
     return {name for name in found if not re.search(_PLACES.get(name, "(?!)"), text)}
+
+
+def similar_option(script: Path, typed: str) -> str | None:
+    """Return the option of a script's own parser that a word resembles; None if a file of it has the word itself."""
+    import difflib
+
+    from seatrial.system.project_files import read_sources
+
+    text = next(read_sources([script], Path.cwd(), _MOST_BYTES), "")
+    texts = [text, *_with_imports(script, text)]
+    if any(_declares(each, typed, begun=True) for each in texts):
+        return None
+    options = re.findall(r"""add_argument\([^()]*?["'](--[\w-]+)["']""", "\n".join(texts))
+    return next(iter(difflib.get_close_matches(typed, options, n=1, cutoff=0.8)), None)
 
 
 def _declares(script: str, option: str, *, begun: bool = False) -> bool:

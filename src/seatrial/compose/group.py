@@ -260,9 +260,10 @@ def find_run(store: RunStore, reference: str) -> Run:
             raise
         group, member = without
         why = f": {member.why}" if member.why else ""
+        ends = f"   # seatrial runs stop {group.id} ends all of it"
         raise RunNotFoundError(
             f'"{reference}" of group {group.id} has no run; it is {member.state}{why}',
-            run=f"seatrial runs show {group.id}",
+            run=f"seatrial runs show {group.id}{ends * (member.state == 'running')}",
         ) from None
 
 

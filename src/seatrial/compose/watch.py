@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -162,9 +163,12 @@ class Watch:
         """Print the output of a service without a run, until it ends."""
         argv = self._compose.argv("--ansi", "never", "logs", "--follow", "--no-color", "--no-log-prefix", name)
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
-        _in_thread(
-            command.stream, argv, lambda line: write("stdout", line.encode() + b"\n"), env=self._host.env, cwd=cwd
-        )
+
+        def show(line: str) -> None:
+            if not re.fullmatch(r"\S+[-_]\d+ exited with code \d+\s*", line):  # Compose's words, not the service's
+                write("stdout", line.encode() + b"\n")
+
+        _in_thread(command.stream, argv, show, env=self._host.env, cwd=cwd, apart=True)
 
     def _announce_services(self) -> None:
         """Stop services at the next look when no task is left and one failed; else name those that still serve."""

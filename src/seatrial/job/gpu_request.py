@@ -17,6 +17,7 @@ write and which every request implies. A request of capabilities alone is for on
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -178,4 +179,6 @@ def _unreadable(text: str, why: str) -> GpuRequestError:
         run = f"seatrial run --gpus device={','.join(devices)} …"
     elif _PROFILE.fullmatch(f"mig-{text}"):
         run = f"seatrial run --gpus mig-{text} …"
+    elif close := difflib.get_close_matches(text.lower(), ("auto", "none", "all"), n=1, cutoff=0.7):
+        run = f"seatrial run --gpus {close[0]} …"
     return GpuRequestError(f"{about}; write {_EXAMPLES}", run=run)

@@ -5,6 +5,7 @@ A .pt2 file is a program: opening it here is running it, in the container. Weigh
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -189,9 +190,8 @@ def _of_user(
         raise
     except Exception as error:  # a stranger's code
         shapes = ", ".join(f"{name} {tuple(each.shape)}" for name, each in inputs.items())
-        raise InputError(
-            f"the model fails on inputs {shapes}: {first_line(error)}", fix="--input-shape SIZE,SIZE,… of one row"
-        ) from error
+        fix = f"--input-shape {_fitting(network, [each.shape[1:] for each in inputs.values()])}"
+        raise InputError(f"the model fails on inputs {shapes}: {first_line(error)}", fix=fix) from error
     own = {name: each.detach() for name, each in (state or network.state_dict()).items()}
     digest = weights_digest(own)
     examples = examples_of(path) or Examples("", "tensors", digest, inputs, {}, real=False)
@@ -215,7 +215,7 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
     examples = examples_of(path)
     if examples is not None and not shapes:
         return dict(examples.inputs)
-    first = next((each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))), None)
+    first = _first_layer(network)
     if not shapes and isinstance(first, nn.Linear):
         shapes = [(first.in_features,)]
     if not shapes:
@@ -226,6 +226,21 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
         )
     names = [f"input_{number}" for number in range(len(shapes))] if len(shapes) > 1 else ["input"]
     return drawn(dict(zip(names, shapes, strict=True)), {})
+
+
+def _first_layer(network: nn.Module) -> nn.Linear | nn.Conv2d | None:
+    return next((each for each in network.modules() if isinstance(each, (nn.Linear, nn.Conv2d))), None)
+
+
+def _fitting(network: nn.Module, rows: Sequence[Sequence[int]]) -> str:
+    """Return the shape of one row that the first layer takes, near the given one, or words for it."""
+    first, row = _first_layer(network), rows[0] if len(rows) == 1 else ()
+    fits: list[int] = []
+    if isinstance(first, nn.Linear) and len(row) == 1:
+        fits = [first.in_features]
+    elif isinstance(first, nn.Conv2d) and len(row) == 3:
+        fits = [first.in_channels, *row[1:]]
+    return ",".join(map(str, fits)) if fits and fits != [*row] else "SIZE,SIZE,… of one row"
 
 
 def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
@@ -245,7 +260,9 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
             f"cannot import {module_name}: {type_and_line(error)}", fix=f"python -c 'import {module_name}'"
         ) from error
     if not callable(made := getattr(module, name, None)):
-        raise InputError(f"{module_name} has no function {name}", fix=f"--model {module_name}:NAME")
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
+        close = [*difflib.get_close_matches(name, own, n=1), *own, "NAME"][0]
+        raise InputError(f"{module_name} has no function {name}", fix=f"--model {module_name}:{close}")
     try:
         result = made()
     except Exception as error:  # a stranger's code runs

@@ -235,7 +235,7 @@ class Run:
         ):
             for name in COPIED:
                 data = self.records.load(name, max_bytes=_MOST_PAGE_BYTES)
-                write_atomically(self.place / name, data, folder=descriptor)
+                write_atomically(self.place / name, data, None, folder=descriptor)
 
 
 def run_name(run: Run) -> str | None:

@@ -108,12 +108,14 @@ def stream(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    apart: bool = False,
 ) -> Completed:
     """Run to the end, handing over each line of both streams as it comes; all of it is ``stdout`` of the result.
 
-    An exception, Ctrl-C included, ends the command before it goes on. Raises EngineUnavailableError.
+    An exception, Ctrl-C included, ends the command before it goes on; ``apart``: the terminal's Ctrl-C does not reach
+    it, so that its words for that are not taken for output. Raises EngineUnavailableError.
     """
-    with contextlib.closing(_lines(argv, env, cwd)) as reading:
+    with contextlib.closing(_lines(argv, env, cwd, apart=apart)) as reading:
         while True:
             try:
                 line = next(reading)
@@ -130,9 +132,12 @@ def lines(argv: Sequence[str]) -> Iterator[str]:
         raise failed(Completed(ended.argv, ended.exit_code, stderr=ended.stdout))
 
 
-def _lines(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> Generator[str, None, Completed]:
+def _lines(
+    argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None, *, apart: bool = False
+) -> Generator[str, None, Completed]:
     kept: list[str] = []
-    with _start(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, cwd=cwd) as process:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with _start(argv, **streams, env=env, cwd=cwd, start_new_session=apart) as process:
         try:
             assert process.stdout is not None
             for raw in process.stdout:

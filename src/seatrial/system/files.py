@@ -9,7 +9,7 @@ import os
 import secrets
 from pathlib import Path
 
-from seatrial.errors import DiskError, os_errors
+from seatrial.errors import DiskError
 from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
@@ -34,22 +34,25 @@ def status_of(path: Path) -> os.stat_result | None:
         return None
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644, *, folder: int | None = None) -> None:
+def write_atomically(path: Path, data: bytes, mode: int | None = 0o644, *, folder: int | None = None) -> None:
     """Write aside in the same folder, flush to the disk, rename over ``path``. Raises DiskError; the file stays then.
 
-    ``folder``: a descriptor of the path's folder, in whose place somebody may have put a link by now.
+    ``mode``: None: what the umask leaves, for files that people read. ``folder``: a descriptor of the path's folder, in
+    whose place somebody may have put a link by now.
     """
     name = str(path) if folder is None else path.name
     aside = str(Path(name).with_name(f".{path.name}.{secrets.token_hex(4)}"))
+    flags, made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        descriptor = os.open(aside, flags, made, dir_fd=folder)
     except OSError as error:
         raise cannot_write(path, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), mode)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
@@ -88,5 +91,9 @@ def require_writable(path: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it. Raises DiskError."""
-    with os_errors(DiskError, f"Cannot create the folder {path}", f"ls -ld {as_typed(path.parent)}"):
+    try:
         path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DiskError(
+            f"Cannot create the folder {path}: {error.strerror}", run=in_the_way(path.parent, error)
+        ) from error

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import secrets
+import shlex
 import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.errors import DiskError, UntrustedPathError, os_errors
-from seatrial.system.files import write_atomically
+from seatrial.system.files import in_the_way, write_atomically
 from seatrial.system.text import as_typed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -70,9 +71,15 @@ def folder(top: Path, *parts: str, make: bool = False) -> Iterator[int]:
 
 
 def _make(parent: int, name: str, path: Path) -> None:
-    creating = os_errors(DiskError, f"Cannot create the folder {path}", f"ls -ld {as_typed(path.parent)}")
-    with creating, contextlib.suppress(FileExistsError):
+    try:
         os.mkdir(name, 0o755, dir_fd=parent)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        run = in_the_way(path.parent, error)
+        copy = f"cp -r {shlex.quote(str(path.parent))} ~/"
+        run += f"   # not yours to write in? Work in a copy: {copy}" * isinstance(error, PermissionError)
+        raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=run) from error
 
 
 def _enter(parent: int, name: str, path: Path) -> int:

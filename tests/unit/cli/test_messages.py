@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from pathlib import Path
@@ -62,6 +63,11 @@ def test_a_file_of_another_kind(words: str, project: Path, capsys: pytest.Captur
     (project / next(word for word in words.split() if "." in word)).write_text(text)
     assert cli._main(words.split()) == 2
     assert [*message(capsys)] == expected
+
+
+def test_a_whole_command_in_quotes_is_advised_without_them(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli._main(["run", "python train.py --lr 1", "--on", "local"]) == 2
+    assert message(capsys) == ("The whole command stands in quotes", "seatrial run python train.py --lr 1 --on local")
 
 
 @pytest.mark.parametrize(("words", "usage"), [("runs", "runs [OPTIONS]"), ("help runs ls", "runs ls ")])
@@ -176,3 +182,18 @@ def test_advice_for_a_sweep_has_its_own_words() -> None:
 def test_plan_of_a_local_run_is_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli._main(["plan", "train.py", "--on", "local", "--gpus", "none"]) == 0
     assert "train.py" in capsys.readouterr().out
+
+
+def test_a_folder_without_runs_names_the_project_that_ran_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEATRIAL_STATE", str(tmp_path / "state"))
+    for name, at in (("new", 2_000_000_000), ("old", 1_000_000_000)):
+        (tmp_path / name).mkdir()
+        store = RunStore(tmp_path / name)
+        store.create("20261121-000000-bcdf", None)
+        os.utime(store.places, (at, at))
+    (tmp_path / "none").mkdir()
+    monkeypatch.chdir(tmp_path / "none")
+    assert cli._main(["runs", "ls"]) == 0
+    assert capsys.readouterr().err == "No runs here. Another project's: seatrial runs ls -C ../new\n"

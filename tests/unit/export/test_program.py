@@ -216,8 +216,9 @@ def test_shapes_by_hand(place: Path) -> None:
     torch.save(made("convolution").state_dict(), place / "c.pt")
     words = ["--model", "c.pt", "--model-factory", net("convolution"), "--to", "pt2", "--out", "c.pt2"]
     assert main([*words, "--input-shape", "1,5,5"]) == 0
-    with pytest.raises(InputError, match="the model fails on inputs input"):
+    with pytest.raises(InputError, match="the model fails on inputs input") as shown:
         main([*words, "--input-shape", "2,5,5"])
+    assert shown.value.fix == "--input-shape 1,5,5"
     with pytest.raises(SystemExit):
         main([*words, "--input-shape", "2x5"])
 

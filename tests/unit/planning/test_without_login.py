@@ -128,6 +128,8 @@ def test_wandb_is_named_where_the_image_may_have_it(tmp_path: Path, locked: str,
     texts = {"packages/requirements.txt": f"torch\n{locked} --hash=sha256:0\n" if locked else "torch\n"}
     env, choices = without_login(job(tmp_path), WANDB, {}, Host({}), texts)
     assert (env == {"WANDB_MODE": "offline"}) == bool(choices) == offline
+
+
 @pytest.mark.parametrize(
     ("line", "variables", "words"),
     [

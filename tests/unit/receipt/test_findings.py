@@ -99,6 +99,13 @@ def test_what_a_warning_advised_is_the_fix_of_the_failure(
     assert finding.fix == f"seatrial run a.py -- {arguments}{' 4' * bool(printed)}"
 
 
+def test_a_file_that_numpy_does_not_find_has_the_advice_of_the_warning(tmp_path: Path) -> None:
+    warning = "a.py:8 reads d/x.csv, which is missing, but the project has e/x.csv: -- --data e"
+    plan = script_plan(tmp_path, "a.py", "--data", "d").model_copy(update={"warnings": (warning,)})
+    [finding] = found(plan, "", exception="FileNotFoundError: d/x.csv not found.")
+    assert (finding.id, finding.fix) == ("file-missing", "seatrial run a.py -- --data e")
+
+
 @pytest.mark.parametrize(
     ("backend", "fix"), [("local", "sudo apt-get install"), ("docker", "in seatrial.toml: [image]")]
 )

@@ -13,7 +13,7 @@ from fakes import a_plan
 from seatrial.backends.base import Handle
 from seatrial.errors import NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs import run_actions
-from seatrial.runs.run import Run, run_name
+from seatrial.runs.run import COPIED, Run, run_name
 from seatrial.runs.status import line_of
 from seatrial.runs.store import RunStore, nearest_store, other_projects
 from seatrial.system.host import Host
@@ -75,6 +75,19 @@ def test_a_run_is_a_record_out_of_the_project_and_a_place_in_it(store: RunStore,
     assert set(json.loads((run.folder / "agent.json").read_text())) == {"agent", "injection"}  # all that it is shown
     known = {"project": str(store.project), "inode": store.project.stat().st_ino}
     assert json.loads((store.record / "project.json").read_text()) == known
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_copies_of_a_receipt_have_the_mode_that_the_umask_leaves(store: RunStore, umask: int, mode: int) -> None:
+    run = store.create(ID, None)
+    for name in COPIED:
+        run.records.write(name, b"x")
+    before = os.umask(umask)
+    try:
+        run.show_receipt()
+    finally:
+        os.umask(before)
+    assert {(run.place / name).stat().st_mode & 0o777 for name in COPIED} == {mode}
 
 
 @pytest.mark.parametrize("key", ["index_url", "find_links"])

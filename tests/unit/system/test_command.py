@@ -57,6 +57,13 @@ def test_stream_hands_over_lines_as_they_come(tmp_path):
     assert (ended.exit_code, ended.stdout) == (0, "a\nb")
 
 
+def test_a_stream_that_is_apart_gets_no_signal_of_our_terminal():
+    pid = os.getpid()
+    program = f"import os; print(os.getpgid(0) == os.getpgid({pid}))"
+    assert command.stream(python(program), lambda _: None).stdout == "True"
+    assert command.stream(python(program), lambda _: None, apart=True).stdout == "False"
+
+
 def test_stream_ends_the_command_when_the_reader_fails(tmp_path):
     def fail(line):
         raise RuntimeError(line)

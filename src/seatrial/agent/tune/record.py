@@ -59,7 +59,8 @@ def last_line(output: str) -> str:
     """Return the end of a failed trial's output: its exception, if it has one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.partition(":")[0] and " " not in line.partition(":")[0]]
-    return ((errors or lines or ["it printed nothing"])[-1])[:300]
+    last = (errors or lines or ["it printed nothing"])[-1]
+    return last if len(last) <= 300 else last[:299] + "…"
 
 
 def append_report(key: str, value: Dict[str, Any]) -> None:

@@ -132,11 +132,17 @@ def disk_choice(image: ImagePlan) -> Choice:
     elif others >= _SHOWN_BYTES:
         parts.append(f"other packages {others / 1e9:.1f} GB")
     needed = needed_bytes(image) / 1e9
+    base = (_above(image) if image.base else "") or " above the base image"
     return Choice(
         what="disk",
         value=f"about {needed:.{int(needed < 1)}f} GB to build",
-        reason=f"{', '.join(parts)}, above the base image; pip's downloads take another third during the build",
+        reason=f"{', '.join(parts)},{base}; pip's downloads take another third during the build",
     )
+
+
+def _above(image: ImagePlan) -> str:
+    """Return the base whose size is not known, and not counted: any but Python's slim ones."""
+    return "" if re.match(r"python:[\d.]+-slim", image.base or "") else f" above {image.base}"
 
 
 def size_choice(
@@ -146,7 +152,7 @@ def size_choice(
 
     ``left_out``: level → features that it leaves out; {} where there is nothing to slim.
     """
-    base = f" above {image.base}" if not re.match(r"python:[\d.]+-slim", image.base or "") else ""
+    base = _above(image)
     known = 0 if base else _BASE_BYTES
     sizes = {each: known + _slimmed_bytes(image, each, features) for each, features in left_out.items()}
     size = sizes.pop(level, known + installed_bytes(image))

@@ -36,7 +36,10 @@ _MODULE = re.compile(r"No module named '([\w.]+)'")
 _MEANT = re.compile(r" rejects (--[\w-]+): unknown option; did you mean (--[\w-]+)\?$")
 _LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: -- (--?[\w-]+) (.+)$")
 
-_NOT_FOUND = re.compile(r"FileNotFoundError: \[Errno 2\] No such file or directory: '([^'\x00]+)'")
+#: As Python says it, and as NumPy does.
+_NOT_FOUND = re.compile(
+    r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: '([^'\x00]+)'|(\S*[./][^\s\x00]*) not found\.$)"
+)
 #: The function of Python's subprocess that starts a program.
 _STARTS_A_PROGRAM = "_execute_child"
 #: Longest path (Linux's PATH_MAX).
@@ -49,6 +52,8 @@ _MOST_NAMED = 5
 _RUN = re.compile(r"\b(seatrial runs \w+) RUN\b")
 #: ``--gpus 1 ``, which follows the verb of a run that was typed as another: ``tune``.
 _OPTIONS = r"((?:-\S+ (?:[^-\s]\S* )??)*)"
+#: Failures of a network on its inputs. Export advises itself: what mends a script would not fit the saved weights.
+_OF_A_MODEL = {"linear-features", "shapes-do-not-fit"}
 
 
 class FindingsSection(Section):
@@ -57,7 +62,8 @@ class FindingsSection(Section):
     def findings(self, run: RunEvidence) -> list[Finding]:
         """Return the findings of the agent, the engine, the output and the logs."""
         found = [*run.evidence.findings, *run.engine_findings]
-        found += [_of_this_run(finding, run) for finding in run.output.findings]
+        exports = (run.plan.job.target.kind, run.plan.job.target.value) == ("recipe", "export")
+        found += [_of_this_run(each, run) for each in run.output.findings if not exports or each.id not in _OF_A_MODEL]
         if (memory := run.measurements.gpu_memory) and memory.failed is not None:
             found.append(by_id("gpu-memory-not-held").finding([memory.failed]))
         looks = (_missing_file, _lost_files, _out_of_memory, did_nothing, failed_quietly, went_to_background)
@@ -154,9 +160,9 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
 def _missing_file(run: RunEvidence) -> Finding | None:
     """Return the finding for a target that ended with FileNotFoundError: where it looked, and where the file lies."""
     missing = _NOT_FOUND.search(run.output.exception or "") if run.cause.target_exit_code else None
-    if missing is None or len(missing[1]) > _MAX_PATH:
+    path = (missing[1] or missing[2]) if missing else ""
+    if missing is None or len(path) > _MAX_PATH:
         return None
-    path = missing[1]
     if any(f"'{path}'" in line for finding in run.output.findings for line in finding.evidence):
         return None
     if run.output.raised_in == _STARTS_A_PROGRAM and "/" not in path:
@@ -169,7 +175,7 @@ def _missing_file(run: RunEvidence) -> Finding | None:
     target = posixpath.normpath(posixpath.join(start, path))
     cause, fix = _place_of_file(path, target, start.rstrip("/"), root, run.plan)
     return by_id("file-missing").finding(
-        [f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"],
+        [missing[0]],
         values={"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))},
         cause=cause,
         fix=fix,
@@ -303,7 +309,9 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     if plan.job.target.command and given:  # a service has its options in the Compose file
         as_of_run = f"the equivalent of {given[1].strip()}; then: seatrial up"
         return _with_fix(finding, f"in the Compose file, service {plan.job.name}: {as_of_run}{given[2]}")
-    fix = with_own_words(finding.fix, words[plan.job.tuning is not None :], arguments)  # tune is in the line
+    leads_back = plan.job.tuning and "seatrial tune " in comment
+    advice = command if leads_back else finding.fix
+    fix = with_own_words(advice, words[plan.job.tuning is not None :], arguments)  # tune is in the line
     if plan.job.serve is not None or plan.job.target.typed:
         fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
     return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))

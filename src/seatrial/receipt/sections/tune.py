@@ -194,7 +194,8 @@ class Tune(Section):
         tune = receipt.tune
         if tune is None:
             return []
-        rows = [("result", "" if tune.refusal else _result(tune)), (FIX, tune.refusal_fix or "")]
+        explained = any(each.fix for each in receipt.shown_findings)
+        rows = [("result", "" if tune.refusal else _result(tune)), (FIX, "" if explained else tune.refusal_fix or "")]
         rows.append(("trials", f"{tune.trials} in {format_seconds(tune.seconds)}"))
         if tune.loss_band is not None:
             share = f", {percent(100 * tune.loss_band / tune.loss_level)} of a loss" if tune.loss_level else ""
