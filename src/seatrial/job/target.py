@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import dropwhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from seatrial.errors import TargetError
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
-from seatrial.job.shell_scripts import ShellReading, read_shell
 from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
@@ -41,8 +41,10 @@ from seatrial.job.startable import (
     whole,
     without_runner,
 )
-from seatrial.job.tasks import activated, makefile, task_commands
 from seatrial.system.text import as_typed
+
+if TYPE_CHECKING:
+    from seatrial.job.shell_scripts import ShellReading
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
@@ -105,6 +107,9 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
     """
     if not words or not words[0]:
         return None
+    from seatrial.job.shell_scripts import read_shell  # a Python script needs no shell's grammar
+    from seatrial.job.tasks import activated, makefile, task_commands
+
     try:
         typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
         variables = activated(here) if words[0] == "pixi" else []
@@ -162,6 +167,8 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
 
 def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
+    from seatrial.job.shell_scripts import read_shell
+
     if words[1:2] == ["-c"] and words[2:]:
         return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here, [batch]), here)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)

@@ -7,8 +7,6 @@ import re
 import string
 import warnings
 
-from seatrial.system.newer_syntax import in_old_syntax
-
 #: A tree takes about 10 µs and 300 bytes for each mark outside of words, such as ``(`` or a line break (3.11).
 #: Code has one in seven bytes, so this is 280,000 bytes of it; of base64 one byte in thirty counts.
 MOST_MARKS = 40_000
@@ -104,6 +102,8 @@ def _parsed(source: bytes, name: str) -> ast.Module:
         try:
             return ast.parse(source, filename=name)
         except SyntaxError:
+            from seatrial.system.newer_syntax import in_old_syntax
+
             older, newest = in_old_syntax(source.decode("utf-8-sig", "replace"))
             if newest is None:
                 raise

@@ -14,8 +14,6 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.lint.commands import commands_of, installs_of
-from seatrial.images.lint.instructions import Instruction, read_instructions
 from seatrial.images.requirements.imports import ImportedPackages, mentions, package_named, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
@@ -158,12 +156,16 @@ def read_pixi(file: Path) -> Requirements | None:
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     """Yield (requirement, ``README.md:12 installs``) of each package: further lists, Dockerfiles, pages."""
+    from seatrial.images.lint.commands import commands_of, installs_of  # an ordinary list leaves no question
+    from seatrial.images.lint.instructions import Instruction, read_instructions
+
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
         with suppress(ConfigError):  # the file does not list requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
     for name, text in _read(project, (*_DOCKERFILES, *_PAGES, *further)):
-        steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
+        shown = () if name in _DOCKERFILES else (Instruction("RUN", *each, 0) for each in _of_page(text))
+        steps = (*read_instructions(text),) if name in _DOCKERFILES else shown
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
             folders = [word for option, word in pairwise(each.words) if option in ("-e", "--editable")]
@@ -204,12 +206,12 @@ def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield name, read_text(project / name, inside=project, limit_bytes=_MAX_BYTES)
 
 
-def _of_page(text: str) -> Iterator[Instruction]:
+def _of_page(text: str) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(text.splitlines(), 1):
         cell = re.fullmatch(r'\s*"([!%].*?)(?:\\n)?",?', line)  # of a notebook
         if found := _SHOWN.search(cell[1].replace('\\"', '"') if cell else line):
             command = re.sub(r"^(?:python3? -m )?mim ", "pip ", found[1].partition(" #")[0])
-            yield Instruction("RUN", command, number, 0)
+            yield command, number
 
 
 def _lines(words: list[str], tool: str) -> Iterator[str]:

@@ -20,7 +20,6 @@ from seatrial.job.reading.assignments import early_reads
 from seatrial.job.reading.flow import COMPREHENSIONS, Flow
 from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.job.reading.signs import dotted, last_name
-from seatrial.system.newer_syntax import in_old_syntax
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed
@@ -171,9 +170,11 @@ class ParsedModules:
                 return None
             self._marks_left -= count
             tree = parse_source(source, self.shown(path))
-            least = in_old_syntax(source.decode("utf-8-sig", "replace"))[1] if _HINTS.search(source) else None
-            if least is not None:
-                self.syntax[path] = (least[0], f"{self.shown(path)}:{least[1]}")
+            if _HINTS.search(source):
+                from seatrial.system.newer_syntax import in_old_syntax
+
+                if (least := in_old_syntax(source.decode("utf-8-sig", "replace"))[1]) is not None:
+                    self.syntax[path] = (least[0], f"{self.shown(path)}:{least[1]}")
             return tree, source
         except TargetError:
             if required:
