@@ -20,7 +20,7 @@ from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.command import doing_now
 from seatrial.system.names import Names
-from seatrial.system.text import as_typed, one_line
+from seatrial.system.text import as_typed, one_line, regex
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 ELAPSED_FROM_S = 2
 
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
-_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
+_LOUD = regex(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 
 #: A command up to the end of its clause. It stays on one line, so that users can copy it.
-_COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
+_COMMAND = regex(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 
 #: Beginnings of choices that nearly every run has.
 _USUAL = (

@@ -8,20 +8,18 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from seatrial.backends.base import EngineFacts, Handle
 from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
+from seatrial.backends.containers.log import K8sFile, OpenLog
 from seatrial.errors import GpuContractError, SeatrialError
 from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI, INSTALL_DOCKER
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import processes
 from seatrial.system import command
-
-if TYPE_CHECKING:
-    from seatrial.backends.containers.log import K8sFile, OpenLog
 
 #: dockerd searches its own PATH for this program, and offers ``--gpus`` if it finds it. Source: moby
 #: daemon/nvidia_linux.go.
@@ -152,8 +150,6 @@ class Podman(ContainerEngine):
 
         def opened(follow: bool) -> command.Piped | K8sFile:
             if followed is not None and (follow or readable):
-                from seatrial.backends.containers.log import K8sFile
-
                 return K8sFile(followed, goes_on if follow else None)
             return command.piped(in_the_end if follow else logs)
 

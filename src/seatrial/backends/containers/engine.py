@@ -25,6 +25,7 @@ from seatrial.backends.containers.client import (
     start_error,
 )
 from seatrial.backends.containers.images import ImageStore
+from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.mounts import held_sources
 from seatrial.backends.containers.run_options import run_argv
 from seatrial.errors import EngineError, EngineUnavailableError
@@ -36,8 +37,6 @@ from seatrial.system.records import Folder
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from seatrial.backends.containers.log import OpenLog
 
 #: Exit codes of ``exec`` for a program that is not there, of Docker's releases and Podman.
 _NOT_STARTED = (126, 127)
@@ -147,8 +146,6 @@ class ContainerEngine(ABC):
     ) -> contextlib.AbstractContextManager[None]:
         def is_over() -> bool:
             return self.state(handle).status == "exited"
-
-        from seatrial.backends.containers.log import collecting  # a plan follows no log
 
         return collecting(self.open_log(handle), run_dir, is_over, echo, starts_again=handle.composed)
 

@@ -32,6 +32,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.system.project_files import as_table, is_there, read_text, read_toml
 from seatrial.system.source import UnreadableSourceError, parse_source
+from seatrial.system.text import regex
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
 _PAGES = tuple(
@@ -41,7 +42,7 @@ _PAGES = tuple(
     for ending in ("md", "rst", "txt")
 )
 _MAX_BYTES = 300_000
-_SHOWN = re.compile(
+_SHOWN = regex(
     r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)"
 )
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
@@ -52,38 +53,38 @@ _BOUND_AFTER = (
     r"\s*\(?(?:[<>~≤≥]|\+(?!cu|cpu)|[,/–-]\s*v?\d|[及或]?以[上降后後]|或更|이상|(?:ou|o|oder|lub) |upward|onward"
     r"|(?:or|and|to|through|&|и|или) (?:\d|above|later|high|new|up|great|more|better|выше|нов))"
 )
-_RELEASE = re.compile(
+_RELEASE = regex(
     r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?[\s=:(|`*.]*)?(\d+(?:\.\d+){1,3})"
     rf"(?![\w-]|\.[\w*]|{_BOUND_AFTER})",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
+_HEADING = regex(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
 #: Words in headings and sentences about what the author had installed.
-_AUTHORS = re.compile(
+_AUTHORS = regex(
     r"(?i)require|environment|depend|install|prerequisite|set ?up|packages|versions|implemented"
     r"|test(?:ed)? (?:on|with|in|under)|[环環]境|依[赖賴]|安[装裝]"
 )
 #: Words in a line that names a bound, or what does not work.
-_NO_RELEASE = re.compile(
+_NO_RELEASE = regex(
     r"(?i)\b(?:not|never|at least|min(?:imum)?|than|until|since|between|against|incompatible|fails)\b|n['’]t\b"
 )
 _MOST_OF_A_LINE = 300
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
-_SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
-_INSTALL = re.compile(r"pip3? install ([^\n;&|`]*)")
+_SHOWN_LIST = regex(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
+_INSTALL = regex(r"pip3? install ([^\n;&|`]*)")
 
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY, _OF_OTHERS = (table("import_names")["lists"][key].split(" ") for key in ("likely", "of_others"))
 
 #: pixi's tables of packages, names of its GPU features, and a bound of its Python.
-_OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), re.compile("gpu|cuda")
-_BOUND = re.compile(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
+_OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), regex("gpu|cuda")
+_BOUND = regex(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 
 #: Names of conda's lists, and the list in them: a configuration may have such a key, too.
-_ENVIRONMENT = re.compile(r"(?i)env|conda|req")
-_DEPENDENCIES = re.compile(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
-_REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
+_ENVIRONMENT = regex(r"(?i)env|conda|req")
+_DEPENDENCIES = regex(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
+_REQUIREMENTS, _MOST_LISTS = regex(r"(?:pip)?req(?:uirements?|s)?"), 50
 
 
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
@@ -164,8 +165,8 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
     for name, text in _read(project, (*_DOCKERFILES, *_PAGES, *further)):
-        shown = () if name in _DOCKERFILES else (Instruction("RUN", *each, 0) for each in _of_page(text))
-        steps = (*read_instructions(text),) if name in _DOCKERFILES else shown
+        runs = (Instruction("RUN", command, number, 0) for command, number in _of_page(text))
+        steps = read_instructions(text) if name in _DOCKERFILES else runs
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
             folders = [word for option, word in pairwise(each.words) if option in ("-e", "--editable")]
@@ -269,8 +270,8 @@ def guesses(
         yield canonicalize_name(package), guess
 
 
-_MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")
-_COMPILES = re.compile(r"(?:extension|_ext|cythonize)$", re.IGNORECASE)
+_MENTIONED = regex(r"[eE]xtension|_ext\b|cythonize")
+_COMPILES = regex(r"(?:extension|_ext|cythonize)$", re.IGNORECASE)
 
 
 def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, ...]:
