@@ -15,7 +15,6 @@ from seatrial.cli.options import Root, has_undecoded, options_of, quoted
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import read_table
-from seatrial.system.text import regex
 
 #: Files of a project that are searched for the name of an option.
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
@@ -24,14 +23,14 @@ _MOST_READ, _MOST_BYTES = 200, 20 << 20
 _MOST_LEFT = 6
 
 #: Parsers whose options are the fields of a class or the arguments of a function.
-_BY_ANNOTATION = r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b"
+_BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
 #: Words of a program that reads its command line, and modules that it may leave this to.
-_PARSERS = regex(
+_PARSERS = re.compile(
     r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|hydra)\b|app\.flags|from_cli|"
-    + _BY_ANNOTATION
+    + _BY_ANNOTATION.pattern
 )
 #: NAME or NAME=VALUE, as seatrial's own --env takes it.
-_VARIABLE = regex(r"[A-Za-z_]\w*(?:=|$)")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*(?:=|$)")
 #: Options that belong to seatrial even behind a script that declares them.
 _ALWAYS_OURS = {
     *("--gpus", "--on", "--strict", "--trust", "--env", "-e", "-h", "--help"),
@@ -41,7 +40,7 @@ _ALWAYS_OURS = {
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
 #: Options of seatrial that never follow a target.
 _NEVER_BEHIND_A_TARGET = ("-f", "--file")
-_IMPORTED = regex(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
+_IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 
 
 def dispatch(typed: list[str]) -> int:
@@ -228,9 +227,7 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
     field = (
-        rf"|(?m:^|[(,])\s*{own.replace(re.escape('-'), '_')}{rest}\s*:\s*\w"
-        if re.search(_BY_ANNOTATION, script)
-        else ""
+        rf"|(?m:^|[(,])\s*{own.replace(re.escape('-'), '_')}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
     )
     return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']{field}""", script) is not None
 

@@ -17,7 +17,6 @@ write and which every request implies. A request of capabilities alone is for on
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -32,7 +31,7 @@ CAPABILITIES = ("all", "compute", "compat32", "display", "graphics", "ngx", "uti
 
 _EXAMPLES = "auto, none, all, 2, 0.5, device=0,2 or GPU-<uuid>"
 #: ``cuda:0`` and ``0-3``, as other programs write GPUs.
-_OTHERS = regex(r"(?:cuda:|gpu:?)?([0-9]{1,4})(?:-([0-9]{1,4}))?", re.IGNORECASE)
+_OTHERS = regex(r"(?i)(?:cuda:|gpu:?)?([0-9]{1,4})(?:-([0-9]{1,4}))?")
 _INTEGER = regex(r"[0-9]{1,4}")
 _SHARE = regex(r"0?\.[0-9]{1,4}")
 _SLICE = regex(r"([0-9]{1,4}):([0-9]{1,4})")

@@ -24,9 +24,6 @@ class Value(BaseModel):
         ours = _PLUGINS not in os.environ
         os.environ.setdefault(_PLUGINS, "__all__")
         try:
-            for part in (field.annotation for field in cls.model_fields.values()):
-                if isinstance(part, type) and issubclass(part, Value) and not part.__pydantic_complete__:
-                    part.model_rebuild(**settings)  # once, for each table and for all that have it
             return super().model_rebuild(**settings)
         finally:
             if ours:  # the target's own pydantic is its own affair

@@ -18,18 +18,17 @@ from typing import Any, TypeVar
 
 from seatrial.findings.catalogue import entries
 from seatrial.system.host import Host
-from seatrial.system.text import regex
 
 #: Names of variables whose values are secrets.
-SECRET = regex(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
 
 #: Text that is a secret wherever it stands: user info of a URL, and well-known tokens.
-SECRET_TEXT = regex(
+SECRET_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?:(?<=https://)|(?<=http://))[^/\s:@]+(?=@)"
     r"|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
 )
 #: A user of the other machine.
-_URL_USER = regex(r"(?<=ssh://)[^/\s:@]+(?=@)")
+_URL_USER = re.compile(r"(?<=ssh://)[^/\s:@]+(?=@)")
 
 REDACTED, USER, HOST = "<redacted>", "USER", "HOST"
 
@@ -40,7 +39,7 @@ _SECRET_LENGTH, _NAME_LENGTH = 6, 3
 _HOMES = ("home", "homes", "Users", "users", "media", "scratch", "lustre", "mnt", "nfs", "srv", "work")
 
 #: A home, ``/home/me`` or ``/root``; where HOME is ``/``, ``/tmp`` or ``/workspace``, it identifies nobody.
-_HOME = regex(r"/(root|.*/.*)", re.DOTALL)
+_HOME = re.compile(r"/(root|.*/.*)", re.DOTALL)
 
 #: Prefixes whose value is a user: ``owner=alice``, or a key of JSON.
 _OWNERS = ("login", "owner", "user", "username")

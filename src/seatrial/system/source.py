@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import string
 import warnings
 
@@ -34,7 +33,7 @@ _MOST_CHARACTERS = 500
 _OCTAL = "leading zeros in decimal integer literals are not permitted"
 
 #: Python 3.14 reads ``except IOError, e:`` as a tuple of two (PEP 758). Nobody names a class by a small letter.
-_EXCEPT = regex(rb"^[ \t]*except[ \t]+(?:[\w.]+|\([^)]*\))[ \t]*,[ \t]*[a-z_]\w*[ \t]*:", re.MULTILINE)
+_EXCEPT = regex(rb"(?m)^[ \t]*except[ \t]+(?:[\w.]+|\([^)]*\))[ \t]*,[ \t]*[a-z_]\w*[ \t]*:")
 
 _IN_WORDS = (string.ascii_letters + string.digits + "_ ").encode() + bytes(range(128, 256))
 

@@ -18,7 +18,6 @@ class _LateRegex:
         self._made = made
 
     def __getattr__(self, name: str) -> Any:
-        """Compile, and keep the method: it is not looked for again."""
         setattr(self, name, method := getattr(re.compile(*self._made), name))
         return method
 

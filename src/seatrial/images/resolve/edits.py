@@ -16,10 +16,9 @@ from seatrial.images.requirements.other_formats import ENVIRONMENT_FILES
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there, read_text
-from seatrial.system.text import regex
 
 #: A lock file of a package manager, as a reason names it.
-LOCK_OF = regex(r"((\w+)\.lock) pins")
+LOCK_OF = re.compile(r"((\w+)\.lock) pins")
 
 #: Names of packages that stand for another: tensorflow-gpu, pytorch.
 _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
@@ -29,9 +28,9 @@ GONE = ' ; python_version < "0"'
 
 #: Files that may list a package besides the list itself.
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
-_INCLUDED = regex(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
-_SECTION = regex(r"(?m)^\[([^\]\[]+)\]")
-_KEY = regex(r"(?m)^[ \t]*([\w-]+)[ \t]*=")
+_INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
+_SECTION = re.compile(r"(?m)^\[([^\]\[]+)\]")
+_KEY = re.compile(r"(?m)^[ \t]*([\w-]+)[ \t]*=")
 _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*,)?)*\)?"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from packaging.requirements import Requirement
@@ -16,13 +17,12 @@ from seatrial.images.resolve.framework import Resolved, framework_place
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare
 from seatrial.images.sources import PackageSource
-from seatrial.system.text import regex
 
 #: Packages with releases and builds that only PyTorch's index has.
 OF_TORCH = ("torch", "torchvision", "torchaudio")
 
 #: Base images for which an index may have other wheels than uv finds: their glibc is older than 2.35.
-_OTHER_WHEELS = regex(r"stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
+_OTHER_WHEELS = re.compile(r"stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
 
 #: A list that changes how pip chooses files is left to pip.
 _CHOOSING = ("--no-binary", "--only-binary", "--prefer-binary")

@@ -15,13 +15,12 @@ from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal
 from seatrial.job.reading.values import Evaluation, is_flag
-from seatrial.system.text import regex
 
 _MOST_SINKS, _LONGEST = 300, 60
 #: Code that gives options a value after they are parsed.
-_REWRITES = regex(rb"\bsetattr\(|\.__dict__|\bvars\(\w+\)(\.update|\[)|\bexec\(")
+_REWRITES = re.compile(rb"\bsetattr\(|\.__dict__|\bvars\(\w+\)(\.update|\[)|\bexec\(")
 #: Modules without these words choose no device.
-_TELLING = regex(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
+_TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
 
 #: Arguments of well-known trainers that choose the device → how they do. Sources: lightning.ai,
 #: huggingface.co/docs/transformers and /docs/accelerate, docs.ultralytics.com.
@@ -40,14 +39,14 @@ _BOOSTERS = {
     "lightgbm": ("LGBM|train$|cv$", 'device="gpu"'),
     "catboost": ("CatBoost", 'task_type="GPU"'),
 }
-_ON_GPU = regex(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
+_ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
 _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
 #: An option with its value, or with the words behind it, among words joined by NUL.
-_WITH_VALUES = regex(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)(?:=([^\0]+)|\0((?:[^-=\0][^=\0]*(?:\0|$))+))")
+_WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)(?:=([^\0]+)|\0((?:[^-=\0][^=\0]*(?:\0|$))+))")
 #: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
-_NUMBERED = regex(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(ids?|list))|(?:gpu|device|cuda)s?")
-_COUNTED = regex(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
+_NUMBERED = re.compile(r"((?:cuda_)?visible_devices|(?:gpu|device|cuda)_?(ids?|list))|(?:gpu|device|cuda)s?")
+_COUNTED = re.compile(r"(n|num)_?(gpus?|devices)(_per_node)?|gpus?_(num|count|per_node)|(tensor_parallel|tp)_size")
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}

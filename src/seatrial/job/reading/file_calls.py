@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 
 from seatrial.job.reading.flow import fails
@@ -28,9 +27,9 @@ _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?
 _OF_PACKAGES = regex(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
 #: Packages whose paths are not of this project's files; a path that is no dotted name and no name on a hub.
 _OF_OTHERS = regex(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
-IS_PATH = regex(rf"(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})", re.S)
+IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
-OF_ULTRALYTICS = regex(rf"(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*", re.I)
+OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Methods of pathlib.Path that read their receiver.

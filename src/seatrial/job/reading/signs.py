@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ MOST_PARTS = 20
 
 LIGHTNING_1, _TRAINER_OF_1 = SETS["lightning-1"], SETS["trainer-1"]
 #: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
-COMPILES = regex(r"[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention", re.IGNORECASE)
+COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
 
 #: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
