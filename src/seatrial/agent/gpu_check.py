@@ -20,8 +20,9 @@ from seatrial.agent.journal import Journal, print_to_stderr
 from seatrial.agent.plan import Gpu
 from seatrial.common.agent_plan import AgentPlan
 from seatrial.events import GpuCheck, GpuKernel
+from seatrial.findings.device_code import ARCHITECTURES
 from seatrial.findings.finding import Finding, in_one_line
-from seatrial.findings.gpu_missing import ARCHITECTURES, cut_down, explain_missing
+from seatrial.findings.gpu_missing import cut_down, explain_missing
 from seatrial.findings.match import match_text
 from seatrial.probe import cuda, nvml
 from seatrial.probe.nvml import Inventory

@@ -12,11 +12,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from seatrial import events
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.plan import EngineAddress, Plan
+from seatrial.job.value import Value
 from seatrial.system.records import Folder
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ OF_PROCESSES = Traits(
 )
 
 
-class Handle(BaseModel):
+class Handle(Value):
     """Finds a started run again, from any process: written to the run folder as handle.json.
 
     Attributes:
@@ -75,7 +76,7 @@ class Handle(BaseModel):
         context, namespace: of a cluster. engine: None in handles of earlier versions.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="ignore")
 
     backend: str
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")  # never a flag of an engine

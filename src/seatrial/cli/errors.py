@@ -18,7 +18,7 @@ from rich.text import Text
 
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES
-from seatrial.cli.options import command_of, options_of
+from seatrial.cli.options import WITH_TRUST, WITHOUT_GPUS, command_of, options_of
 from seatrial.cli.words import declared_options, is_script, similar_option, typed_parts, without_docker
 from seatrial.errors import (
     EXIT_ENGINE,
@@ -37,9 +37,6 @@ from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.text import as_typed as typed_path
 
-#: Advice of errors and findings: do the same on the CPU, or allow the project's requests.
-WITHOUT_GPUS = "seatrial run --gpus none …"
-WITH_TRUST = "seatrial run --trust …"
 #: The file is of another kind, or has other permissions, than expected.
 _IN_THE_WAY = frozenset(
     (errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seatrial.backends import table
-from seatrial.cli.errors import WITH_TRUST
-from seatrial.cli.options import check_folder, target_arguments, this_host
+from seatrial.cli.options import WITH_TRUST, check_folder, target_arguments, this_host
 from seatrial.errors import DiskError, TargetError, TrustError, UsageError
 from seatrial.images.recipes import RECIPES
 from seatrial.job.engine_grammar import image_refused

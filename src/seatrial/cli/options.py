@@ -30,29 +30,22 @@ if TYPE_CHECKING:
 _HELP_OPTIONS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 #: Settings of a command that takes another command's options among its words.
 TAKES_OPTIONS = {**_HELP_OPTIONS, "ignore_unknown_options": True}
-#: The plug-ins that pydantic leaves out. Source: pydantic.dev/docs, "Pydantic plugins".
-_PYDANTIC_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+#: Advice of errors and findings: do the same on the CPU, or allow the project's requests.
+WITHOUT_GPUS = "seatrial run --gpus none …"
+WITH_TRUST = "seatrial run --trust …"
 #: IDs, their parts, and names as seatrial.toml's ``name`` takes them (job/model.py).
 _REFERENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Turn the garbage collector and pydantic's plug-ins off while modules load.
-
-    A collector would search objects that stay, and pydantic load plug-ins of every installed package.
-    """
-    ours = _PYDANTIC_PLUGINS not in os.environ
-    if ours:
-        os.environ[_PYDANTIC_PLUGINS] = "__all__"
+    """Turn the garbage collector off while modules load: it would search objects that stay."""
     gc.disable()
     try:
         yield
     finally:
         gc.freeze()  # skipped at the exit, too
         gc.enable()
-        if ours:
-            del os.environ[_PYDANTIC_PLUGINS]  # the target's own pydantic is its own affair
 
 
 class Root(click.Group):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 import threading
@@ -20,7 +19,7 @@ from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.command import doing_now
 from seatrial.system.names import Names
-from seatrial.system.text import as_typed, one_line
+from seatrial.system.text import as_typed, one_line, regex
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
 #: A shorter run needs no line with its duration.
 ELAPSED_FROM_S = 2
 #: Lines that are printed even with ``quiet``; those of a service follow its name.
-_LOUD = re.compile(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
+_LOUD = regex(r"(?:[\w.-]+: )?(?:warning:|failed:|No GPU)")
 #: A command up to the end of its clause. It stays on one line, so that users can copy it.
-_COMMAND = re.compile(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
+_COMMAND = regex(r"(?<=\S )(?:cd \S+ && )?seatrial [a-z][^,;#]*")
 
 #: Beginnings of choices that nearly every run has.
-_USUAL = (
+_USUAL = regex(
     "GPU injection=none:|base image=.*: small; no GPU|image size=|launcher=none: no sign|memory=.*: of this host's"
     "|python=.*: (every current framework|the base image's)|root file system=read-only|user=|/dev/shm=.*: (64 GiB|half)"
 )
@@ -251,7 +250,7 @@ class Screen:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        usual = [each for each in plan.choices if re.match(_USUAL, f"{each.what}={each.value}: {each.reason}")]
+        usual = [each for each in plan.choices if _USUAL.match(f"{each.what}={each.value}: {each.reason}")]
         usual = [] if self._whole else usual
         for choice in plan.choices:
             if choice not in usual and not (built and choice.what == "disk"):

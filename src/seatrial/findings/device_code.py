@@ -10,6 +10,9 @@ https://docs.nvidia.com/cuda/cuda-compiler-driver-nvcc/#gpu-feature-list
 import re
 from typing import Iterable
 
+#: Environment variable of an image with less: the compute capabilities that it keeps code for, ``8.0 9.0``.
+ARCHITECTURES = "SEATRIAL_ARCHITECTURES"
+
 _NAME = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
@@ -33,3 +36,8 @@ def runs_on(code: str, capability: str) -> bool:
 def covers(codes: Iterable[str], capability: str) -> bool:
     """Return whether any of them does."""
     return any(runs_on(code, capability) for code in codes)
+
+
+def keeps_code_for(kept: Iterable[str], capability: str) -> bool:
+    """Return whether machine code that was kept for these compute capabilities runs on another."""
+    return any(runs_on("sm_" + cc.replace(".", ""), capability) for cc in kept)

@@ -3,17 +3,9 @@
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from seatrial.findings.catalogue import by_id
-from seatrial.findings.device_code import runs_on
+from seatrial.findings.device_code import ARCHITECTURES, keeps_code_for
 from seatrial.findings.finding import GENERATE_CDI, REGISTER_ON_NODE, REGISTER_RUNTIME, Finding
 from seatrial.findings.match import match_text
-
-#: Environment variable of such an image: the compute capabilities that it keeps code for, ``8.0 9.0``.
-ARCHITECTURES = "SEATRIAL_ARCHITECTURES"
-
-
-def keeps_code_for(kept: Sequence[str], capability: str) -> bool:
-    """Return whether machine code that was kept for these compute capabilities runs on another."""
-    return any(runs_on("sm_" + cc.replace(".", ""), capability) for cc in kept)
 
 
 def cut_down(kept: str, gpus: Sequence[Dict[str, Any]]) -> Optional[Finding]:

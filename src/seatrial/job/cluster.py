@@ -27,7 +27,7 @@ from seatrial.job.engine_grammar import is_host
 from seatrial.job.keys import KeyTable, Listed, Matched, Typed, read_duration, text
 from seatrial.job.units import parse_bytes
 from seatrial.job.value import Value
-from seatrial.system.text import shown
+from seatrial.system.text import regex, shown
 
 #: job: Indexed Job. pytorchjob: Kubeflow v1. trainjob: Kubeflow v2.
 #: jobset: a JobSet of one Indexed Job.
@@ -165,13 +165,13 @@ class ClusterPlan(Value):
 _OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 #: The name of a queue is the value of a label: 63 characters.
 _QUEUE = r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"
-_WHOLE = re.compile(r"[0-9]{1,9}")
-_VOLUME = re.compile(r"^(pvc:|hostpath:|emptydir$)")
+_WHOLE = regex(r"[0-9]{1,9}")
+_VOLUME = regex(r"^(pvc:|hostpath:|emptydir$)")
 #: Host and optional namespace: github.com/distribution/reference, regexp.go; IPv6 addresses stand in brackets.
-_REGISTRY = re.compile(
+_REGISTRY = regex(
     r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
 )
-_TOLERATION = re.compile(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$")
+_TOLERATION = regex(r"^([^=:\s]+)(?:=([^:\s]*))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?$")
 
 
 def parse_volume(text: Any) -> Volume:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from seatrial.errors import TargetError
-from seatrial.system.text import shown
+from seatrial.system.text import regex, shown
 
 #: Source: github.com/distribution/reference, regexp.go. A registry has a dot, a colon or is ``localhost``.
 _PATH = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -33,14 +33,14 @@ DEVICE = (
     r"=[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?"
 )
 
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
+_HOST = regex(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 
 #: Source: github.com/docker/go-units, ulimit.go.
 _LIMITS = "as core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack".split()  # noqa: SIM905
-_ULIMIT = re.compile(rf"(?:{'|'.join(_LIMITS)})=(-1|[0-9]{{1,18}})(?::(-1|[0-9]{{1,18}}))?")
+_ULIMIT = regex(rf"(?:{'|'.join(_LIMITS)})=(-1|[0-9]{{1,18}})(?::(-1|[0-9]{{1,18}}))?")
 
 #: Source: docs.docker.com/reference/cli/docker/container/run, --publish.
-_PORTS = re.compile(
+_PORTS = regex(
     r"(?:(?P<at>(?:[0-9]{1,3}\.){3}[0-9]{1,3}|\[[0-9a-fA-F:.]+\])?:(?=.*:))?"
     r"(?P<ports>(?:(?:[0-9]{1,5}(?:-[0-9]{1,5})?)?:)?[0-9]{1,5}(?:-[0-9]{1,5})?)(?:/(?:tcp|udp|sctp))?"
 )

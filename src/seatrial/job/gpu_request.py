@@ -18,11 +18,11 @@ write and which every request implies. A request of capabilities alone is for on
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from seatrial.errors import GpuRequestError
+from seatrial.system.text import regex
 
 Kind = Literal["auto", "none", "all", "count", "devices"]
 
@@ -32,13 +32,13 @@ CAPABILITIES = ("all", "compute", "compat32", "display", "graphics", "ngx", "uti
 
 _EXAMPLES = "auto, none, all, 2, 0.5, device=0,2 or GPU-<uuid>"
 #: ``cuda:0`` and ``0-3``, as other programs write GPUs.
-_OTHERS = re.compile(r"(?:cuda:|gpu:?)?([0-9]{1,4})(?:-([0-9]{1,4}))?", re.IGNORECASE)
-_INTEGER = re.compile(r"[0-9]{1,4}")
-_SHARE = re.compile(r"0?\.[0-9]{1,4}")
-_SLICE = re.compile(r"([0-9]{1,4}):([0-9]{1,4})")
+_OTHERS = regex(r"(?i)(?:cuda:|gpu:?)?([0-9]{1,4})(?:-([0-9]{1,4}))?")
+_INTEGER = regex(r"[0-9]{1,4}")
+_SHARE = regex(r"0?\.[0-9]{1,4}")
+_SLICE = regex(r"([0-9]{1,4}):([0-9]{1,4})")
 #: Profiles as ``nvidia-smi mig -lgip`` names them; clusters write a dot for the plus of ``1g.10gb+me``.
-_PROFILE = re.compile(r"mig-((?:[1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb)(?:[+.]([a-z][a-z0-9.]{0,11}))?")
-_UUID = re.compile(r"(gpu|mig)-([0-9a-f][0-9a-f-]*)|mig-gpu-([0-9a-f-]+/[0-9]+/[0-9]+)")
+_PROFILE = regex(r"mig-((?:[1-7]c\.)?[1-7]g\.[1-9][0-9]{0,2}gb)(?:[+.]([a-z][a-z0-9.]{0,11}))?")
+_UUID = regex(r"(gpu|mig)-([0-9a-f][0-9a-f-]*)|mig-gpu-([0-9a-f-]+/[0-9]+/[0-9]+)")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from seatrial.job.reading.files import CONFIGURATION, OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
+from seatrial.system.text import regex
 
 #: Words of an option's name, or of a key, whose folder is written to.
 _WRITTEN = {
@@ -28,32 +29,32 @@ _WRITTEN = {
 }
 
 #: Words in the name of an option that reads a file.
-_READ = re.compile(
+_READ = regex(
     r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|(train|valid\w*|val|dev|test|eval|input)[-_](file|path)"
 )
 #: Names of options that take a model's folder or its name on a hub.
-_MODELS = re.compile(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
+_MODELS = regex(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
 #: Most missing inputs named, also in one sentence; bytes read to find what creates them.
 _MOST_MISSING, _MOST_MORE, _MOST_SEARCHED = 5, 3, 2_000_000
 #: Folders that every image has; suffixes of lists of files; files that keep an empty folder in Git.
-_OF_IMAGES = re.compile(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
+_OF_IMAGES = regex(r"/(bin|dev(?!/shm/)|etc|lib\w*|proc|run|sbin|seatrial|sys|usr|var)(/.*)?")
 _LISTS = (".csv", ".lst", ".tsv", ".txt")
-_PLACEHOLDER = re.compile(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I)
+_PLACEHOLDER = regex(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I)
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
-_MAKES = re.compile(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
-_MAKES_FOLDERS = re.compile(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
-_KEY = re.compile(r"""(\s*[\w-]+)["']?\s*[:=]""")
-_IN_TEXT = re.compile(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
+_MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
+_MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
+_KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
+_IN_TEXT = regex(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
 #: Calls of MLflow that store files; the two lines of an experiment. Source: mlflow/store/tracking/file_store.py.
-_LOGS_FILES = re.compile(r"\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
-_OF_MLFLOW = re.compile(r"""(?m)^(artifact_location|name):\s*['"]?(?:file:/*(?=/|[A-Z]:))?(.*?)['"]?\s*$""")
+_LOGS_FILES = regex(r"\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
+_OF_MLFLOW = regex(r"""(?m)^(artifact_location|name):\s*['"]?(?:file:/*(?=/|[A-Z]:))?(.*?)['"]?\s*$""")
 #: A line of a data set's description for Ultralytics. Source: docs.ultralytics.com/datasets/detect.
-_OF_YOLO = re.compile(r"""(?m)^(path|train|val|names|nc|download)\s*:[ \t]*["']?([^\s"'#\[]*)""")
+_OF_YOLO = regex(r"""(?m)^(path|train|val|names|nc|download)\s*:[ \t]*["']?([^\s"'#\[]*)""")
 
 
 @dataclass(frozen=True)

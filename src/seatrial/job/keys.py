@@ -32,7 +32,7 @@ from seatrial.job import engine_grammar, units
 from seatrial.job.engine_grammar import IMAGE, matching
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.value import Value
-from seatrial.system.text import shown, without_login
+from seatrial.system.text import regex, shown, without_login
 
 #: Schemas of typed values.
 TEXT: dict[str, Any] = {"type": "string"}
@@ -230,7 +230,7 @@ def _percent(value: Any) -> float | None:
 
 
 #: Parts of a regular expression that match one character: an escape, a class.
-_ONE_LETTER = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_ONE_LETTER = regex(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _MOST_OPTIONAL = 8
 
 

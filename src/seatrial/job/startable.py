@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
+from seatrial.system.text import regex
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -30,18 +31,18 @@ SHELLS = ("bash", "sh", "zsh")
 SUBMITTERS = ("sbatch", "qsub", "bsub")
 #: A batch system's GPUs of one node, or of one task, in its options or a script's comments; its time limit.
 #: Sources: slurm.schedmd.com/sbatch.html, qsub of PBS Professional and Torque, bsub of LSF.
-_BATCH_GPUS = re.compile(
+_BATCH_GPUS = regex(
     r"(?:--gres[= ](?:\S*,)?gpu|--gpus(?:-per-(?:node|task))?(?=[= ])|(?<!\S)-G(?=[ \d])"
     r"|\bn?gpus(?==)|-gpu \S*?num(?==))"
     r"(?:[:= ]+[a-zA-Z][\w.-]*)?(?:[:= ]*(\d+))?"
 )
-_BATCH_TIME = re.compile(r"(?:--time[= ]|(?<!\S)-t *|walltime=)(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
-BATCH_LINE = re.compile(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
+_BATCH_TIME = regex(r"(?:--time[= ]|(?<!\S)-t *|walltime=)(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+BATCH_LINE = regex(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 #: Scripts for a shell, or for a batch system that starts one.
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
-_SHELL_LINE = re.compile(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
-_PYTHON = re.compile(r"([\w./~-]*/)?python[\d.]*")
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_SHELL_LINE = regex(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
+_PYTHON = regex(r"([\w./~-]*/)?python[\d.]*")
+ASSIGNMENT = regex(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 #: Stands for the number of GPUs in a script's command.
 GPUS = "\1"

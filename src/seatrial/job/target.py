@@ -15,7 +15,6 @@ from seatrial.errors import TargetError
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
-from seatrial.job.shell_scripts import ShellReading, read_shell
 from seatrial.job.startable import (
     LAUNCHER_MODULES,
     LAUNCHERS,
@@ -41,14 +40,13 @@ from seatrial.job.startable import (
     whole,
     without_runner,
 )
-from seatrial.job.tasks import activated, makefile, task_commands
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, regex
 
 #: runpy finds a module by the name of its file, which may have hyphens.
-_MODULE = re.compile(r"\w[\w-]*(\.\w[\w-]*)*")
+_MODULE = regex(r"\w[\w-]*(\.\w[\w-]*)*")
 
 #: Text that a script has and a list of packages or a data file has not.
-_CODE = re.compile(r"\A#!|^\s*(import|from|def|class|print|for|if|with)\b", re.MULTILINE)
+_CODE = regex(r"\A#!|^\s*(import|from|def|class|print|for|if|with)\b", re.MULTILINE)
 
 _MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
 #: Most scripts that an error lists if none is similar.
@@ -105,6 +103,8 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
     """
     if not words or not words[0]:
         return None
+    from seatrial.job.tasks import activated, makefile, task_commands  # a Python script needs none of it
+
     try:
         typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
         variables = activated(here) if words[0] == "pixi" else []
@@ -122,7 +122,7 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
         if not is_recipe and task_commands(words, here):
             place = makefile(here) if words[0] == "make" else here
             script = "".join(f"export {each}\n" for each in variables) + typed
-            return _one_command(typed, place or here, read_shell(script, [], words[0], here), here)
+            return _one_command(typed, place or here, here, script, [], words[0])
     except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
@@ -163,7 +163,7 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
 def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
     if words[1:2] == ["-c"] and words[2:]:
-        return _one_command(shlex.join(words[:2]), here, read_shell(words[2], words[3:], words[0], here, [batch]), here)
+        return _one_command(shlex.join(words[:2]), here, here, words[2], words[3:], words[0], batch)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
@@ -176,15 +176,20 @@ def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
-    return _one_command(name, here / name, read_shell(text, words[at + 1 :], name, here, [batch]), here)
+    return _one_command(name, here / name, here, text, words[at + 1 :], name, batch)
 
 
 #: Most commands of a script that an error lists.
 _MOST_LISTED = 8
 
 
-def _one_command(name: str, path: Path, reading: ShellReading, here: Path) -> PythonCommand:
+def _one_command(
+    name: str, path: Path, here: Path, text: str, arguments: Sequence[str], called: str, *batch: str
+) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
+    from seatrial.job.shell_scripts import read_shell
+
+    reading = read_shell(text, arguments, called, here, batch)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
     found = [  # only scripts that exist before it runs

@@ -13,7 +13,6 @@ from seatrial.backends.kubernetes.manifests import KINDS, addresses
 from seatrial.backends.kubernetes.pod import MANAGED_BY, check_admission
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
-from seatrial.images.lint.check import image_warnings
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan
 from seatrial.job.in_container import (
     AGENT_GRACE_S,
@@ -217,6 +216,8 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     container, kinds = own_container_of(template), volume_kinds(template)
     machine = cluster_machine(facts, template["spec"].get("nodeSelector") or {})
     machine = parse_target(job.image.target) if job.image.target else machine
+    from seatrial.images.lint.check import image_warnings  # few jobs are of one's own file
+
     yield from image_warnings(container["image"], machine if job.gpus.kind != "none" else None, pulled=True)
     if job.gpus.kind != "none":
         yield from visible_warnings(f"{own.file} sets", env_of(container))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from seatrial.backends import table
@@ -19,9 +19,11 @@ from seatrial.errors import DataError, UsageError, os_errors
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.tables import TOKEN, Changes, Serving, Tuning, Weights
-from seatrial.runs.models import TrainedModel
 from seatrial.system.address import is_loopback, taken
 from seatrial.system.text import as_typed, from_here
+
+if TYPE_CHECKING:
+    from seatrial.runs.models import TrainedModel
 
 #: Format → suffix of its files. Source: FORMATS in export/formats.py; a test compares.
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "safetensors": ".safetensors"}

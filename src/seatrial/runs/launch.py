@@ -13,8 +13,8 @@ from seatrial.backends.base import Backend, Echo, EngineFacts
 from seatrial.backends.containers.run_options import proxies_with_login, read_env_file
 from seatrial.errors import GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
+from seatrial.findings.device_code import ARCHITECTURES, keeps_code_for
 from seatrial.findings.finding import Finding
-from seatrial.findings.gpu_missing import ARCHITECTURES, keeps_code_for
 from seatrial.images.recipes import require_data
 from seatrial.job.gpus import Selection
 from seatrial.job.model import Job
@@ -27,10 +27,8 @@ from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
 from seatrial.runs.jobs import refuse_taken_port, warnings_of
 from seatrial.runs.leases import default_folder, give_back, leases, record_start
-from seatrial.runs.models import WEIGHTS, of_recipe
 from seatrial.runs.resume import has_checkpoint, resumed
 from seatrial.runs.run import Run
-from seatrial.runs.status import finalise
 from seatrial.runs.store import RunStore, new_run_id, other_projects, project_key
 from seatrial.runs.trackers import with_server
 from seatrial.system import agent_archive
@@ -158,6 +156,8 @@ def prepare(
     refuse_taken_port(job)
     ground = _survey(job, host)
     if job.name is not None and (earlier := store.unfinalised(job.name)) is not None:
+        from seatrial.runs.status import finalise
+
         finalise(earlier, host)  # one that ended while nobody watched does not hold its name
     namesake = next(store.named(job.name), None) if job.name is not None else None
     run = store.create(new_run_id(), job.name)
@@ -278,6 +278,8 @@ def _require_model(job: Job) -> None:
     """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
     if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
         return
+    from seatrial.runs.models import WEIGHTS, of_recipe
+
     recipe = job.target.args[0] if job.target.args else ""
     if recipe not in WEIGHTS:
         known = ", ".join(WEIGHTS)

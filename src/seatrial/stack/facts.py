@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from packaging.version import Version
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, Field
+
+from seatrial.job.value import Value
 
 #: The torch that this version of seatrial is tested with (constraints.txt of the repository), that a plan takes and
 #: that a remark on a Dockerfile names. Source: https://pypi.org/project/torch/2.13.0/.
@@ -24,7 +26,7 @@ Framework = Literal["torch", "tensorflow", "jax"]
 _TABLES = Path(__file__).parent / "tables"
 
 
-class Wheel(BaseModel):
+class Wheel(Value):
     """One build of a framework on a package index.
 
     Attributes:
@@ -40,8 +42,6 @@ class Wheel(BaseModel):
         only_pinned: too old for seatrial to choose; a project may pin it.
         sure: the row was read in its source, not inferred.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     framework: Framework
     version: str
@@ -69,17 +69,17 @@ class Wheel(BaseModel):
         return f"jax[{self.variant}] {self.version}" if self.framework == "jax" else f"tensorflow {self.version}"
 
 
-class GpuModel(BaseModel):
+class GpuModel(Value):
     """A GPU by its marketing name. ``kind`` is ``datacenter``, ``workstation`` or ``jetson``."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(extra="ignore")
 
     gpu: str
     cc: str
     kind: Literal["datacenter", "workstation", "jetson"]
 
 
-class CudaImage(BaseModel):
+class CudaImage(Value):
     """A release of nvidia/cuda on Docker Hub.
 
     Attributes:
@@ -87,7 +87,7 @@ class CudaImage(BaseModel):
         ubuntu: releases it is built on.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(extra="ignore")
 
     cuda: str
     cudnn_infix: str
@@ -100,7 +100,7 @@ class CudaImage(BaseModel):
         return f"nvidia/cuda:{self.cuda}-{flavour}-ubuntu{ubuntu or self.ubuntu[-1]}"
 
 
-class FrameworkImage(BaseModel):
+class FrameworkImage(Value):
     """A framework image: as a base it keeps its framework, its Python, and the packages that the framework needs.
 
     Attributes:
@@ -109,14 +109,14 @@ class FrameworkImage(BaseModel):
         bounds: package → releases that run with the framework, although its metadata does not show that.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+    model_config = ConfigDict(extra="ignore")
 
     image: str
     framework: Framework
     wheel: Wheel | None = None
     python: str | None = None
-    packages: dict[str, str] = {}
-    bounds: dict[str, str] = {}
+    packages: dict[str, str] = Field(default_factory=dict)
+    bounds: dict[str, str] = Field(default_factory=dict)
 
     @property
     def maker(self) -> str:

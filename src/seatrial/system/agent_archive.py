@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import seatrial
 from seatrial.errors import SeatrialError
 from seatrial.findings.catalogue import IN_RUN, catalog_json
-from seatrial.system import command, interpreter_program
+from seatrial.system import command
 from seatrial.system.files import make_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def build_interpreter(directory: Path, archive: Path) -> Interpreter | None:
     """Return the copy in ``directory``, made if missing or old; None: no Linux with glibc. Raises DiskError."""
     if sys.platform != "linux":
         return None
-    program = Path(interpreter_program.__file__)
+    program = Path(__file__).with_name("interpreter_program.py")
     made_of = [os.path.realpath("/proc/self/exe"), str(archive), program.read_text()]
     index = directory / f"python-{hashlib.sha256(repr(made_of).encode()).hexdigest()[:16]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import ast
-import re
 import string
 import warnings
 
-from seatrial.system.newer_syntax import in_old_syntax
+from seatrial.system.text import regex
 
 #: A tree takes about 10 µs and 300 bytes for each mark outside of words, such as ``(`` or a line break (3.11).
 #: Code has one in seven bytes, so this is 280,000 bytes of it; of base64 one byte in thirty counts.
 MOST_MARKS = 40_000
 MAX_BYTES = 1_000_000
 #: A chain of 200 names and dots: the parser's time for one in an import grows with the square (3.11).
-_CHAIN = re.compile(rb"(?:(?<!\w)\w+[ \t\\\r\n]*\.[ \t\\\r\n]*){200}")
+_CHAIN = regex(rb"(?:(?<!\w)\w+[ \t\\\r\n]*\.[ \t\\\r\n]*){200}")
 
 #: Syntax of Python 2 alone, if it is more than a slip. Source: docs.python.org/3/whatsnew/3.0.html.
-_PYTHON_2 = re.compile(
+_PYTHON_2 = regex(
     r"""(?:^|[:;])\s*(?P<statement>print|exec)\s+(?!=)["'\w`%]"""
     r"""|(?:^|[:;])\s*print\s*>>"""
     r"""|^\s*except\s+[\w.]+\s*,\s*\w+\s*:|^\s*except\s*\([^)]*\)\s*,\s*\w+\s*:"""
@@ -26,13 +25,13 @@ _PYTHON_2 = re.compile(
 )
 _MOST_SHOWN = 60
 #: IPython's lines for the notebook and for the shell. Source: ipython.readthedocs.io, "Built-in magic commands".
-_MAGIC = re.compile(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
+_MAGIC = regex(r"\s*(%%?[A-Za-z]|!\s*[\w./])")
 #: Characters of a line that are searched for it.
 _MOST_CHARACTERS = 500
 #: The parser's message for 0777.
 _OCTAL = "leading zeros in decimal integer literals are not permitted"
 #: Python 3.14 reads ``except IOError, e:`` as a tuple of two (PEP 758). Nobody names a class by a small letter.
-_EXCEPT = re.compile(rb"^[ \t]*except[ \t]+(?:[\w.]+|\([^)]*\))[ \t]*,[ \t]*[a-z_]\w*[ \t]*:", re.MULTILINE)
+_EXCEPT = regex(rb"(?m)^[ \t]*except[ \t]+(?:[\w.]+|\([^)]*\))[ \t]*,[ \t]*[a-z_]\w*[ \t]*:")
 
 _IN_WORDS = (string.ascii_letters + string.digits + "_ ").encode() + bytes(range(128, 256))
 
@@ -102,6 +101,8 @@ def _parsed(source: bytes, name: str) -> ast.Module:
         try:
             return ast.parse(source, filename=name)
         except SyntaxError:
+            from seatrial.system.newer_syntax import in_old_syntax
+
             older, newest = in_old_syntax(source.decode("utf-8-sig", "replace"))
             if newest is None:
                 raise

@@ -5,12 +5,27 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, AnyStr, cast
 
 if TYPE_CHECKING:
     from pathlib import Path
 import os
 import shlex
+
+
+class _LateRegex:
+    def __init__(self, *made: Any) -> None:
+        self._made = made
+
+    def __getattr__(self, name: str) -> Any:
+        setattr(self, name, method := getattr(re.compile(*self._made), name))
+        return method
+
+
+def regex(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """Return a regular expression that is compiled when it is first used, of which a command uses few."""
+    return cast("re.Pattern[AnyStr]", _LateRegex(text, flags))
+
 
 #: Characters that steer a terminal or cannot be seen: controls except tab and line end, separators of lines, lone
 #: surrogates, and those that turn the direction of writing or have no width (Unicode's categories Cc, Cf, Cs, Zl, Zp,

@@ -25,7 +25,6 @@ from seatrial.errors import (
     SeatrialError,
 )
 from seatrial.findings.catalogue import AT_PULL, AT_START, entries, mid_sentence
-from seatrial.findings.match import first_in
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
 from seatrial.system.command import Completed
@@ -138,6 +137,8 @@ def last_line(stderr: str) -> str:
 
 def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> SeatrialError | None:
     """Return the error that the catalogue has for these words; None if it has none."""
+    from seatrial.findings.match import first_in  # the engine's words match only when it fails
+
     match = first_in(stderr, layers)
     if match is None:
         return None

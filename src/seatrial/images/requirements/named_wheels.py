@@ -12,19 +12,20 @@ from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_fi
 from packaging.version import Version
 
 from seatrial.stack.rules import PARTNERS
+from seatrial.system.text import regex
 
 _NAME = r"(?P<name>[\w.-]+(?:\[[\w,.-]*\])?\s*@\s*)?"
-_WHEEL = re.compile(_NAME + r"(?P<address>\S*?)(?P<file>[^/\\\s?#]+\.whl)(?:[?#][^\s;]*)?(?=\s|;|$)")
+_WHEEL = regex(_NAME + r"(?P<address>\S*?)(?P<file>[^/\\\s?#]+\.whl)(?:[?#][^\s;]*)?(?=\s|;|$)")
 #: Longest line that is read: the expression takes quadratic time.
 _MOST_CHARACTERS = 2000
 #: Packages whose release and build a plan chooses.
 _CHOSEN = {*PARTNERS, *(partner for partners in PARTNERS.values() for partner in partners)}
 #: Builds of PyTorch and of PyTorch Geometric, which have indexes of their own.
-_BUILD = re.compile(r"cpu|cu\d+|pt\d+cu\d+")
+_BUILD = regex(r"cpu|cu\d+|pt\d+cu\d+")
 #: ``2.6.3+cu123torch2.4cxx11abiFALSE`` and ``2.1.2+pt24cu121``: the torch that a wheel was compiled against.
-_AGAINST = re.compile(r"\b(?:cu\d+)?(?:torch|pt)(\d)\.?(\d+)")
-_LINUX = re.compile(r"any|(?:many)?linux\w*_(?:x86_64|aarch64)")
-_CPYTHON = re.compile(r"cp3(\d+)")
+_AGAINST = regex(r"\b(?:cu\d+)?(?:torch|pt)(\d)\.?(\d+)")
+_LINUX = regex(r"any|(?:many)?linux\w*_(?:x86_64|aarch64)")
+_CPYTHON = regex(r"cp3(\d+)")
 
 
 def released(line: str, known: Callable[[str], object]) -> str:

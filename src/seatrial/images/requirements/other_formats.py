@@ -30,25 +30,25 @@ from seatrial.job.reading.signs import literal
 from seatrial.stack.facts import table
 from seatrial.system.project_files import as_table, is_there, parse_toml, parse_yaml, read_bytes, read_text, read_toml
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
-from seatrial.system.text import as_typed, shown
+from seatrial.system.text import as_typed, regex, shown
 
 #: Usual names of the file, in the order of the search.
 ENVIRONMENT_FILES = tuple(
     f"{name}.{ending}" for name in table("import_names")["lists"]["environments"].split() for ending in ("yml", "yaml")
 )
 
-_PYTHON = re.compile(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
+_PYTHON = regex(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".
-_CONDA = re.compile(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
+_CONDA = regex(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
 
 #: A line of ``conda list --explicit``.
-_EXPLICIT = re.compile(r"^(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
+_EXPLICIT = regex(r"^(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
 #: A line of ``conda list --export``: name, version, build, of pip's packages ``pypi_0``; or a row of a table.
-_EXPORTED = re.compile(r"([A-Za-z0-9_][\w.-]*)(?:=([^=\s]+)=([^=\s]+)|\s+(\d\S*)(?:\s+([\w.-]+))?(?:\s+\S+)?)")
-_HEADER = re.compile(r"(?:Package\s+Version\b|[-\s]+$|[#@])")
+_EXPORTED = regex(r"([A-Za-z0-9_][\w.-]*)(?:=([^=\s]+)=([^=\s]+)|\s+(\d\S*)(?:\s+([\w.-]+))?(?:\s+\S+)?)")
+_HEADER = regex(r"(?:Package\s+Version\b|[-\s]+$|[#@])")
 
 #: The project itself, in either of pip's ways.
-_ITSELF = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
+_ITSELF = regex(r"(?:(?:-e|--editable)[ =]\s*)?\./?")
 
 
 def read_list(file: Path, project: Path) -> Requirements:

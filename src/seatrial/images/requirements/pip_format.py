@@ -20,28 +20,28 @@ from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
 from seatrial.stack.facts import FrameworkImage
 from seatrial.system.project_files import is_there, read_text
-from seatrial.system.text import as_typed, shown
+from seatrial.system.text import as_typed, regex, shown
 
-_COMMENT = re.compile(r"(^|\s)#.*$")
-_VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
-_URL = re.compile(r"^(git\+git@|(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://)")
-_LOGIN_IN_URL = re.compile(r"https?://[^/\s@]+@")
+_COMMENT = regex(r"(^|\s)#.*$")
+_VARIABLE = regex(r"\$\{[A-Z0-9_]+\}")
+_URL = regex(r"^(git\+git@|(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://)")
+_LOGIN_IN_URL = regex(r"https?://[^/\s@]+@")
 #: ``torch>=2.0.1+cu118``, as pip below 24.1 took it: a build can be named, and not be a bound.
-_LOCAL_BOUND = re.compile(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$))")
+_LOCAL_BOUND = regex(r"((?:[<>]=?|~=)\s*\d[\w.]*)\+[\w.]+(?=\s*(?:[,;#)]|$))")
 #: ``numpy==1.25.2+computecanada``: the label names a cluster's or a distribution's build, which no index has.
-_LABEL = re.compile(r"(==\s*\d[\w.]*)(?:\+(?!cpu|cu\d|cuda|rocm|pt\d)[\w.]+|-unsupported)(?=\s*(?:[,;#)]|$))")
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_OWN_OPTION = re.compile(r"\s--?[a-z]")
+_LABEL = regex(r"(==\s*\d[\w.]*)(?:\+(?!cpu|cu\d|cuda|rocm|pt\d)[\w.]+|-unsupported)(?=\s*(?:[,;#)]|$))")
+_CONTROL = regex(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_OWN_OPTION = regex(r"\s--?[a-z]")
 #: An index of one framework's builds has few of the other packages: pip asks it besides the usual one.
-_OF_ONE_FRAMEWORK = re.compile(r"(?:-i|--index-url)(?=[ =]\s*\S+(?:\.pytorch\.org/whl|/pytorch-wheels)(?:/\S*)?$)")
-_ITSELF = re.compile(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
-_INDEX_OF_A_LINE = re.compile(r"(\S.*?)\s+(?:-i|--(?:extra-)?index-url)[ =]\s*(\S+)")
+_OF_ONE_FRAMEWORK = regex(r"(?:-i|--index-url)(?=[ =]\s*\S+(?:\.pytorch\.org/whl|/pytorch-wheels)(?:/\S*)?$)")
+_ITSELF = regex(r"(?:file:)?(?P<folder>\.{1,2}(?:/\.{0,2})*)\s*(?:\[(?P<extras>[\w\s,.-]*)\])?")
+_INDEX_OF_A_LINE = regex(r"(\S.*?)\s+(?:-i|--(?:extra-)?index-url)[ =]\s*(\S+)")
 #: A folder of the project's.
-_INNER = re.compile(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
+_INNER = regex(r"(?:(?:-e|--editable)[ =]\s*)?(?:file:)?(?:\./)?([\w-][\w./-]*?)(?:\[[\w\s,.-]*\])?")
 _ARCHIVES = (".whl", ".zip", ".tar.gz", ".tar.bz2")
 #: A folder of another machine; the last part of an address or a path.
-_ABSOLUTE = re.compile(r"[/~]|[A-Za-z]:[\\/]")
-_LAST = re.compile(r"[/\\]([A-Za-z][\w.-]*?)(?:\.git)?[/\\]?(?:@[\w.-]+)?(?:#.*)?$")
+_ABSOLUTE = regex(r"[/~]|[A-Za-z]:[\\/]")
+_LAST = regex(r"[/\\]([A-Za-z][\w.-]*?)(?:\.git)?[/\\]?(?:@[\w.-]+)?(?:#.*)?$")
 
 _EXAMPLE = "write it like name>=1.2 (https://packaging.python.org/specifications/dependency-specifiers/)"
 

@@ -60,6 +60,7 @@ from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_sources, read_text
+from seatrial.system.text import regex
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"
@@ -68,7 +69,7 @@ LOCK = "seatrial.lock"
 LISTS = ("requirements.txt", "requirements_versions.txt")
 
 #: Names of TensorFlow with which code computes; others read data.
-_COMPUTES = re.compile(
+_COMPUTES = regex(
     r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
     r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
 )
@@ -434,7 +435,7 @@ def _locked(needs: Needs, project: Path) -> Needs:
 #: pyenv's and uv's file: a version a line, the first that is there counts.
 VERSION_FILE = ".python-version"
 _MAX_BYTES, _MOST_WORDS = 10_000, 20
-_VERSION = re.compile(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?$")
+_VERSION = regex(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?$")
 
 
 def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:

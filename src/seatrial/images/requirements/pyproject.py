@@ -41,24 +41,24 @@ from seatrial.system.project_files import (
     read_text,
     read_toml,
 )
-from seatrial.system.text import shown
+from seatrial.system.text import regex, shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
 _MAX_LOCK_BYTES = 16_000_000
 
 #: An entry of an array in uv.lock: a wheel, a dependency. Nothing in them is read here.
-_ARRAY_ENTRY = re.compile(r"^    \{.*\n", re.MULTILINE)
+_ARRAY_ENTRY = regex(r"^    \{.*\n", re.MULTILINE)
 
 #: Packages whose versions belong to one build of torch, which may not be the build that was locked.
 _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
 #: Characters of one of Poetry's constraints.
 _MOST_CHARACTERS = 500
-_PART = re.compile(r"(?P<sign>\^|~(?!=)|~=|===|==|=|!=|>=|<=|>|<)?\s*(?P<version>[vV]?\d[\w.+!-]*?(?:\.\*)?)$")
+_PART = regex(r"(?P<sign>\^|~(?!=)|~=|===|==|=|!=|>=|<=|>|<)?\s*(?P<version>[vV]?\d[\w.+!-]*?(?:\.\*)?)$")
 
 #: An index as an option of pip's: one word without a login. PyTorch's are left out, as a framework's build is chosen
 #: for the target.
-_INDEX = re.compile(r"https?://(?!download\.pytorch\.org/)[^\s@]+")
+_INDEX = regex(r"https?://(?!download\.pytorch\.org/)[^\s@]+")
 
 #: Most folders above a project that are searched for its workspace, and most members of a workspace that are read.
 _MOST_ABOVE, _MOST_MEMBERS = 5, 200

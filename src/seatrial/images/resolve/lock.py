@@ -68,8 +68,10 @@ def lock_packages(
             excluded=(),
         )
         question = preferring(resolver, question)
-        answer = resolver.resolve(question)
         of_framework = frozenset(dict(question.preferred).keys() - dict(request.preferred).keys())
+        if sources and not of_framework:
+            continue  # that index has just failed to answer for the framework alone
+        answer = resolver.resolve(question)
         if isinstance(answer, Lock) and of_framework:
             return _by_layer(found, answer, of_framework, hashed=builds)
     return answer if isinstance(answer, Unreachable) else None

@@ -28,21 +28,20 @@ from seatrial.images.resolve.answers import (
 from seatrial.images.resolve.framework import is_for, public
 from seatrial.job.script import BUILT_ON
 from seatrial.system.project_files import parse_toml
+from seatrial.system.text import regex
 
 #: Minimum time that uv keeps an index's pages and files.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 
 #: uv 0.13: the texts that are read; all others are shown as they are.
-_NO_WHEEL = re.compile(r"Wheels are required for `([A-Za-z0-9._-]+)`")
-_NO_PACKAGE = re.compile(
-    r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)"
-)
-_NO_VERSION = re.compile(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
-_FILTERED = re.compile(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
-_SILENT = re.compile(r"timed out|network timeout|UV_HTTP_TIMEOUT")
+_NO_WHEEL = regex(r"Wheels are required for `([A-Za-z0-9._-]+)`")
+_NO_PACKAGE = regex(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)")
+_NO_VERSION = regex(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
+_FILTERED = regex(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
+_SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 _NO_SOLUTION = "No solution found when resolving dependencies"
-_LOGIN = re.compile(r"401 Unauthorized|403 Forbidden|Missing credentials")
-_IN_URL = re.compile(r"(?<=://)[^/@\s]+@")
+_LOGIN = regex(r"401 Unauthorized|403 Forbidden|Missing credentials")
+_IN_URL = regex(r"(?<=://)[^/@\s]+@")
 
 
 def pinned(lines: Iterable[str], python: str) -> Iterator[tuple[str, str]]:

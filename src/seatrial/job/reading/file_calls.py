@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Mapping
 
 from seatrial.job.reading.flow import fails
 from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
+from seatrial.system.text import regex
 
 #: Last name of a call that writes → index of the path among its arguments, the keywords that it may come by, and
 #: whether it is a folder.
@@ -18,18 +18,18 @@ _WRITERS: dict[str, tuple[int | None, list[str], bool]] = {
 }
 OPENERS, NEED_FOLDERS = SETS["openers"], SETS["need-folders"]
 #: torchvision's datasets, and their keywords. Source: docs.pytorch.org/vision/stable/datasets.html.
-_DATASETS, _OF_DATASETS = re.compile(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
+_DATASETS, _OF_DATASETS = regex(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
-NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, re.compile(r"[./].*|.*\.(h5|keras)")
-ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|keras)")
+ON_THE_HUB = regex(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
-_BY_NAME = re.compile(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
-_OF_PACKAGES = re.compile(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
+_BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
+_OF_PACKAGES = regex(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
 #: Packages whose paths are not of this project's files; a path that is no dotted name and no name on a hub.
-_OF_OTHERS = re.compile(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
-IS_PATH = re.compile(rf"(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})", re.S)
+_OF_OTHERS = regex(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
+IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
-OF_ULTRALYTICS = re.compile(rf"(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*", re.I)
+OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Calls that fail without the file or folder of their path.
@@ -41,7 +41,7 @@ _WRITES, _MAKES = frozenset("wax+"), frozenset("wax")
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 #: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
-BY_FSSPEC = re.compile(r"(pandas|fsspec|dask|xarray|datasets)\.")
+BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.

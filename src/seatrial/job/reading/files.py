@@ -20,41 +20,40 @@ from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
+from seatrial.system.text import regex
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 #: Calls that may create any path; words of a message with advice.
-_ADVICE = re.compile(
-    r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I
-)
-_MAKES_ANY = re.compile(
+_ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
+_MAKES_ANY = regex(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
 #: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
-_GIVES_NONE = re.compile(r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|join|makedirs|mkdir|print|info")
-_STARTS = re.compile(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
+_GIVES_NONE = regex(r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|join|makedirs|mkdir|print|info")
+_STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-_SETTING = re.compile(
+_SETTING = regex(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
-_TYPED_SETTING = re.compile(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
+_TYPED_SETTING = regex(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
 #: A key; an INI file's section.
-_HEAD = re.compile(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
+_HEAD = regex(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
 #: The scheme of a remote path; pathlib takes one of its slashes.
-_REMOTE = re.compile(r"(abfss?|az|gcs|gs|hf|s3a?):/")
+_REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
-OUTPUT = re.compile(
+OUTPUT = regex(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
 #: Names of settings for a place to write to.
-_OUTPUT_KEYS = re.compile(
+_OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
-_CHOICE = re.compile(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
+_CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
 #: Items of Hydra's defaults lists that are no file of the project: its own groups, none, one to choose or to compute.
 _NO_OPTION = re.compile(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")

@@ -6,13 +6,13 @@ Code runs for certain at the top, and in a function that such code calls, outsid
 from __future__ import annotations
 
 import ast
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from seatrial.job.reading.signs import dotted, last_name, literal
+from seatrial.system.text import regex
 
 #: Errors by which a missing package shows, or a module that this Python cannot read.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
@@ -416,7 +416,7 @@ def _suppresses(node: ast.expr) -> bool:
 
 
 #: Calls and decorators that prepare names and train nothing: ``logger = logging.getLogger(__name__)``.
-_PREPARES = re.compile(
+_PREPARES = regex(
     r"(logging|warnings|typing|collections|dataclasses|functools|(os|sys)\.(path|environ))\.[\w.]+|(os\.)?getenv|Path"
     r"|TypeVar|namedtuple|dataclass|(lru_)?cache|contextmanager|(torch\.)?(no_grad|inference_mode)|tf\.function|jax\.jit"
     r"|torch\.(device|manual_seed|cuda\.is_available)"

@@ -20,19 +20,18 @@ from seatrial.job.reading.assignments import early_reads
 from seatrial.job.reading.flow import COMPREHENSIONS, Flow
 from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.job.reading.signs import dotted, last_name
-from seatrial.system.newer_syntax import in_old_syntax
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, regex
 
 #: Most files read: reading is for hints, and a plan waits for it.
 _MAX_FILES = 500
 _MOST_MARKS, _MOST_BYTES = 3 * MOST_MARKS, 10 * MAX_BYTES
 
 #: A ``__main__`` check, a loop or a call at module level; calls that only prepare are excluded.
-STARTS = re.compile(r"""(?m)^(?:if __name__ *==|(?:for|while|with) |(?!print|warnings|sys|os|logging|torch)[\w.]+\()""")
+STARTS = regex(r"""(?m)^(?:if __name__ *==|(?:for|while|with) |(?!print|warnings|sys|os|logging|torch)[\w.]+\()""")
 #: ``from net import make``, ``import net``; most files that an error lists.
-_IMPORTED, _MOST_USERS = re.compile(r"(?m)^\s*(?:from|import) +([\w.]+)(?: +import +(.*))?"), 3
+_IMPORTED, _MOST_USERS = regex(r"(?m)^\s*(?:from|import) +([\w.]+)(?: +import +(.*))?"), 3
 
 Import: TypeAlias = ast.Import | ast.ImportFrom
 
@@ -52,7 +51,7 @@ _ELSEWHERE |= {"ExceptionGroup", "BaseExceptionGroup", "PythonFinalizationError"
 _OF_PYTHON_2 = {"basestring", "cmp", "file", "long", "raw_input", "reduce", "reload", "unichr", "unicode", "xrange"}
 _INNER = {"lambda", "listcomp", "setcomp", "dictcomp", "genexpr"}
 #: Source text that may define names at run time.
-_DYNAMIC = re.compile(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars|dir)\(\)|sys\.modules")
+_DYNAMIC = regex(rb"\b(?:globals|exec|execfile|builtins|__builtins?__)\b|\b(?:locals|vars|dir)\(\)|sys\.modules")
 _CATCHING = {"NameError", "UnboundLocalError", "Exception", "BaseException"}
 _UNDEFINED, _EARLY = "{} not defined", "nothing assigns before"
 
@@ -171,9 +170,11 @@ class ParsedModules:
                 return None
             self._marks_left -= count
             tree = parse_source(source, self.shown(path))
-            least = in_old_syntax(source.decode("utf-8-sig", "replace"))[1] if _HINTS.search(source) else None
-            if least is not None:
-                self.syntax[path] = (least[0], f"{self.shown(path)}:{least[1]}")
+            if _HINTS.search(source):
+                from seatrial.system.newer_syntax import in_old_syntax
+
+                if (least := in_old_syntax(source.decode("utf-8-sig", "replace"))[1]) is not None:
+                    self.syntax[path] = (least[0], f"{self.shown(path)}:{least[1]}")
             return tree, source
         except TargetError:
             if required:
@@ -186,7 +187,7 @@ class ParsedModules:
 
 
 #: Words of newer syntax; modules without them need no search.
-_HINTS = re.compile(
+_HINTS = regex(
     rb"^[ \t]*(?:match[ \t(]|except[ \t]*\*|type[ \t]+\w|(?:async[ \t]+)?def[ \t]+\w+[ \t]*\[|class[ \t]+\w+[ \t]*\["
     rb"|except[ \t]+[^(:\n]+,)|\b(?:[tT][rR]?|[rR][tT])[\"']"
     rb"|\b[rR]?[fF][rR]?(?P<quote>[\"'])[^\"'\n]{0,400}\{(?:[^}\n]{0,400}?(?:(?P=quote)|\\)|[^}\"'\n]{0,400}$)",
@@ -195,9 +196,7 @@ _HINTS = re.compile(
 
 
 #: ``cuda(async=True)``, ``from async import x``, ``async = 3``; not ``async def``, ``async with``, ``async for``.
-_ASYNC = re.compile(
-    r"([(,]\s*)async\s*=|(?<![\w.\"'])async\s*(?:[=).,:]|import\b)|\b(?:from|import)\s+async\b|\.async\b"
-)
+_ASYNC = regex(r"([(,]\s*)async\s*=|(?<![\w.\"'])async\s*(?:[=).,:]|import\b)|\b(?:from|import)\s+async\b|\.async\b")
 
 
 def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:

@@ -56,6 +56,7 @@ from seatrial.job.reading.signs import (
 from seatrial.job.reading.version_checks import version_bounds
 from seatrial.system.project_files import matching, read_sources
 from seatrial.system.source import MAX_BYTES
+from seatrial.system.text import regex
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_PATHS, _MOST_SHOWN = 5_000, 100, 3
@@ -69,16 +70,16 @@ _NOTED = (
 #: Decorators whose functions a command line or a cluster starts; methods that training calls of what a class makes.
 _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
-_PARSES_FIELDS = re.compile(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
+_PARSES_FIELDS = regex(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
 #: What asks whether a package is installed, is_apex_available(), find_spec("wandb"), HAS_XLA, or for another machine.
-_ASKS = re.compile(
+_ASKS = regex(
     r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
     r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
 )
 #: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
-_SCRIPT, _OF_PROCESSES = re.compile(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
-_TARGET, _MOST_MODULES = re.compile(r"\b(?:_target_|class_path|(target)):\s*[\"']?(\w+(?:\.\w+)+)"), 300
-_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+_SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
+_TARGET, _MOST_MODULES = regex(r"\b(?:_target_|class_path|(target)):\s*[\"']?(\w+(?:\.\w+)+)"), 300
+_DOTTED = regex(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
 _OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}

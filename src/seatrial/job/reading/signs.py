@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from seatrial.job.reading.modules import lost
 from seatrial.system.project_files import own_table
+from seatrial.system.text import regex
 
 TABLES = own_table(Path(__file__).with_name("names.toml"))
 SETS = {key: frozenset(names.split()) for key, names in TABLES["sets"].items()}
@@ -41,16 +41,16 @@ _NEEDS_RANKS = {"init_process_group", "init_device_mesh"}
 _GIVES_RANKS = {"rank", "world_size", "store", None}
 
 #: A loss' number, by its usual names: ``loss_G``, ``train_loss``, not ``losses`` or ``loss_weights``.
-_LOSS = re.compile(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
+_LOSS = regex(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$")
 
 #: Functions that load packages without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org; metrics
 #: of evaluate and datasets load those that the first argument names.
-_LOADING = re.compile(
+_LOADING = regex(
     r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger|"
     r"matplotlib\.(?:use|pyplot\.switch_backend)"
 )
 
-_STARTED = re.compile(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
+_STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
 #: Packages by their usual names, where no import in the module shows what a name is.
 _USUAL = {"np": "numpy", "pd": "pandas", "xr": "xarray", "tf": "tensorflow"}
@@ -65,7 +65,7 @@ MOST_PARTS = 20
 
 LIGHTNING_1, _TRAINER_OF_1 = SETS["lightning-1"], SETS["trainer-1"]
 #: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
-COMPILES = re.compile(r"[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention", re.IGNORECASE)
+COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
 
 #: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
@@ -178,27 +178,25 @@ def host_path(node: ast.AST) -> str | None:
 
 
 #: Data folders of machines and of notebook hosts; drives of Windows.
-_OF_MACHINES = re.compile(
+_OF_MACHINES = regex(
     r"/(?:content|data\d*|datasets?|dev/shm|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|"
     r"root(?!/\.)|scratch|share|ssd\w*|storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
 )
 
 
 #: What a user must replace: ``<your project id>``, ``/path/to/data``, ``YOUR_API_KEY``; not ``<pad>``.
-PLACEHOLDER = re.compile(
-    r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]"
-)
+PLACEHOLDER = regex(r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]")
 
 
 #: Names on the Hugging Face Hub whose files need a login, by their owners and families.
-GATED = re.compile(
+GATED = regex(
     r"(meta-llama|pyannote|mozilla-foundation/common_voice|bigcode/star|google/(code|data|med|pali|recurrent|t5)?gemma|"
     r"black-forest-labs/FLUX\.1-dev|stabilityai/stable-diffusion-3|CohereForAI|facebook/(sam3|dinov3))[\w./-]*"
 )
 
 
 #: The beginning of an absolute path of Windows, which Linux takes for a relative one.
-WINDOWS = re.compile(r"[A-Za-z]:[\\/]")
+WINDOWS = regex(r"[A-Za-z]:[\\/]")
 
 
 def of_a_machine(text: object) -> bool:
@@ -207,11 +205,11 @@ def of_a_machine(text: object) -> bool:
 
 
 #: Calls whose arguments are paths of files, and keywords for them; of other calls an argument may be a key or a route.
-_READS = re.compile(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir")
-_FOR_PATHS = re.compile(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
+_READS = regex(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir")
+_FOR_PATHS = regex(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
 #: Paths that are nothing else; calls that show, change or check them alone.
-_PATHS_ALONE = re.compile(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
-_USES_NOTHING = re.compile(
+_PATHS_ALONE = regex(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
+_USES_NOTHING = regex(
     r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|startswith|endswith|r?split|sub|match|search|"
     r"exists|is_?file|is_?dir|append|insert|setdefault|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
 )

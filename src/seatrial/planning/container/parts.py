@@ -16,7 +16,6 @@ from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.mounts import shielded
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.dockerfile.context import write_wheel
-from seatrial.images.lint.check import image_warnings
 from seatrial.images.plan import plan_image, ready_image
 from seatrial.images.recipes import recipe
 from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
@@ -90,8 +89,12 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     all_env = {**image.env, **made.container.env, **made.target_env}
     lost = (*warn_of_lost_writes(job, script), *without_models(script, all_env, made.container.mounts, site.host))
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
-    pulled, ready = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices), job.image.ready
-    named = image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled) if ready else ()
+    named: tuple[str, ...] = ()
+    if ready := job.image.ready:
+        from seatrial.images.lint.check import image_warnings  # an image that is built follows the rules
+
+        pulled = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices)
+        named = (*image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled),)
     warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *warn_of_outside(job, script), *lost)
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     env = {**tracker_env, **made.target_env}
