@@ -151,11 +151,15 @@ def test_a_script_that_starts_programs_or_names_modules_is_warned_alone(
 @pytest.mark.parametrize(
     ("release", "gpu", "warns"), [("0.35.0", "h100", True), ("0.37.0", "h100", False), ("0.35.0", "a100", False)]
 )
-def test_a_release_without_code_for_the_gpu_is_named(tmp_path: Path, release: str, gpu: str, warns: bool) -> None:
+@pytest.mark.parametrize(("base", "listed"), [(DEFAULT_BASE, "torch\n"), ("nvcr.io/nvidia/pytorch:24.01-py3", "")])
+def test_a_release_without_code_for_the_gpu_is_named(
+    tmp_path: Path, release: str, gpu: str, warns: bool, base: str, listed: str
+) -> None:
+    listed += f"bitsandbytes=={release}\n"
     with serving() as index:
         for name, version in (("bitsandbytes", release), ("torch", "2.13.0"), ("numpy", "2.3.0")):
             index.has(name, f"{name}-{version}-py3-none-any.whl")
-        shown = plan(tmp_path, "import torch\n", f"torch\nbitsandbytes=={release}\n", index=index, machine=gpu)
+        shown = plan(tmp_path, "import torch\n", listed, index=index, machine=gpu, base=base)
     note = "bitsandbytes 0.35.0 has code only for GPUs before sm_90: require bitsandbytes>=0.37.0"
     assert (note in shown) is warns
 
