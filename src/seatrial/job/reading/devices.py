@@ -362,7 +362,8 @@ class Devices(Evaluation):
             return frozenset(f"{kind.partition(':')[2]}={each}" if kind[0] == "v" else str(each) for each in values)
         if kind == "off":
             return frozenset("cpu" if each else "cuda" for each in values)
-        devices = {device for each in values if (device := "cpu" if (each, kind) == (None, "move") else _device(each))}
+        unset = {"move": "cpu", "cuda": "cuda"}.get(kind)
+        devices = {device for each in values if (device := unset if each is None else _device(each))}
         return frozenset(devices) if len(devices) == len(values) else None
 
 
@@ -462,7 +463,7 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
         yield from ((value, f"count:{name}") for name, value in given.items() if name and _GPUS.fullmatch(name))
     first = node.args[0] if node.args else given.get("device")
     if isinstance(node.func, ast.Attribute) and last == "cuda" and called != "torch.cuda":
-        yield first or ast.Constant("cuda"), "move"
+        yield first or ast.Constant("cuda"), "cuda"
     elif isinstance(node.func, ast.Attribute) and last == "to" and first is not None:
         yield first, "move"
     elif (
