@@ -219,12 +219,12 @@ def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     usable = (each for each in row.get("files", ()) if re.split(r"[$/]", each)[1] in set_ones)
     file = Path(Template(next(usable, "")).safe_substitute(set_ones))
     variable, usual = row.get("server", ("", ""))
-    server = re.escape(urlsplit(env.get(variable, "")).hostname or usual)
     try:
         if not file.is_file():  # a pipe would be waited for
             return None
+        server = re.escape(urlsplit(env.get(variable, "")).hostname or usual)
         found = re.search(row["value"].replace("{server}", server), file.read_text())
-    except (OSError, ValueError):  # another's, no text
+    except (OSError, ValueError):  # another's, no text, no URL
         return None
     return (found[1], file) if found else None
 

@@ -61,10 +61,17 @@ def test_a_login_of_this_machine_is_a_secret_by_its_variables_name(
     assert value in names_of(machine, secrets=[name]).secrets and value not in names_of(machine).secrets
 
 
-@pytest.mark.parametrize("text", ["machine api.wandb.ai login", "machine github.com login me password x", "", "\0"])
+@pytest.mark.parametrize(
+    "text",
+    ["machine api.wandb.ai login", "machine github.com login me password x", "# machine api.wandb.ai password x", "\0"],
+)
 def test_a_file_without_the_login_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / ".netrc").write_text(text)
     assert Host({"HOME": str(tmp_path)}).secret("WANDB_API_KEY") == ""
+
+
+def test_a_login_of_a_server_whose_address_is_no_url_is_none(machine: Host) -> None:
+    assert Host({**machine.env, "WANDB_BASE_URL": "http://[x"}).secret("WANDB_API_KEY") == ""
 
 
 def test_a_pipe_in_place_of_a_login_is_not_waited_for(tmp_path: Path) -> None:
@@ -165,11 +172,18 @@ def test_what_a_container_lacks_is_read_from_the_code(
 
 
 @pytest.mark.parametrize(
-    ("pins", "shown"), [("wandb==0.31.0\ntransformers==4.57.0", 1), ("wandb==0.31.0\ntransformers==5.1.0", 0), ("", 0)]
+    ("pins", "words"),
+    [
+        ("wandb==0.31.0\ntransformers==4.57.0", ["transformers.Trainer, which reports to it by default"]),
+        ("kaggle==1.6.0\ntransformers==4.57.0", []),
+        ("wandb==0.31.0\ntransformers==5.1.0", []),
+        ("", []),
+    ],
 )
-def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: str, shown: int) -> None:
+def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: str, words: list[str]) -> None:
     script = ScriptFacts(modules={"transformers.Trainer": "train.py:1"})
-    assert len(without_login(job(tmp_path), script, {}, Host({}), {"requirements.txt": pins})[1]) == shown
+    _, choices = without_login(job(tmp_path), script, {}, Host({}), {"requirements.txt": pins})
+    assert [each.reason.partition(" imports ")[2].partition(", and")[0] for each in choices] == words
 
 
 def test_an_offline_script_without_its_model_is_warned_of_with_the_next_command(tmp_path: Path) -> None:

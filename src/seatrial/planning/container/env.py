@@ -78,7 +78,7 @@ def without_login(
     for service, row in logins().items():
         used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
-        used = [reports] if reports and listed and not used else used
+        used = [reports] if reports and listed and "offline" in row and not used else used
         kept = None if job.backend == "k8s" else row.get("kept")
         way, mounted = _way(row, kept, host), kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
         no_use = not used or (" --hash=" in packages and "package" in row and not listed)
@@ -86,6 +86,7 @@ def without_login(
             continue
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
+        uses += ", which reports to it by default" * (used[0] == reports)
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
         reason += f"; later: {row['later']}" if "later" in row else ""
         choices.append(Choice(what=service, value=row["then"], reason=reason))
