@@ -214,7 +214,11 @@ def test_what_a_typed_configuration_names_is_needed(tmp_path: Path, key: str) ->
 @pytest.mark.parametrize(
     ("arguments", "files", "lost"),
     [
-        ((), {"conf/main.yaml": "defaults:\n- data: mnist\n"}, {"conf/data/mnist.yaml": "conf/main.yaml:2"}),
+        (
+            (),
+            {"conf/main.yaml": "defaults:\n- datas: null\n- data: mnist # 10\n"},
+            {"conf/data/mnist.yaml": "conf/main.yaml:3"},
+        ),
         (("data=own",), {"conf/main.yaml": "defaults:\n- data: mnist\n", "conf/data/own.yaml": ""}, {}),
         (("data=owm",), {"conf/main.yaml": "", "conf/data/own.yaml": ""}, {"conf/data/owm.yaml": "data=owm"}),
         (("--config-name", "two"), {"conf/main.yaml": ""}, {"conf/two.yaml": "train.py:2"}),

@@ -55,8 +55,10 @@ _OUTPUT_KEYS = regex(
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
-#: Items of Hydra's defaults lists that are no file of the project: its own groups, none, one to choose or to compute.
-_NO_OPTION = re.compile(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")
+#: An item of a list, and those of Hydra's defaults lists that are no file of the project: Hydra's own groups, none, one
+#: to choose or to compute.
+_ITEM = regex(r"\s*-\s+([^\s:#][^:#]*)")
+_NO_OPTION = regex(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")
 
 
 @dataclass(frozen=True)
@@ -513,7 +515,7 @@ def composed(
     groups = [group for group in chosen if is_folder(folder / group)]
     pending = [*((group, chosen[group], typed[group]) for group in groups), ("", name.removesuffix(".yaml"), "")]
     found, lost = dict[Path, str](), list[tuple[str, str, Path, str]]()
-    while pending and len(found) < _MOST_COMPOSED:
+    while pending and len(found) + len(lost) < _MOST_COMPOSED:
         group, option, where = pending.pop(0)
         path = posixpath.join(group, option.partition("@")[0].removesuffix(".yaml")).lstrip("/")
         file = folder / f"{path}.yaml"
@@ -527,6 +529,8 @@ def composed(
             defaults = as_table(parse_yaml(found[file], file.name)).get("defaults")
         except ConfigError:
             continue
+        items = [*enumerate(map(_ITEM.match, found[file].splitlines()), 1)]
+        lines = {item[1].rstrip(): number for number, item in reversed(items) if item}
         for item in defaults if isinstance(defaults, list) else ():
             for key, value in item.items() if isinstance(item, dict) else [("", item)]:
                 *how, group = str(key).partition("@")[0].split() or [""]
@@ -534,8 +538,8 @@ def composed(
                 if "override" in how:
                     chosen.setdefault(group, value)
                 options = chosen.get(group, value) if key else value
-                line = re.search(rf"(?m)^\s*-\s*{re.escape(str(key or value))}", found[file])
-                shown = f"{shown_path(file, project)}:{found[file].count(chr(10), 0, line.end()) + 1}" if line else ""
+                line = lines.get(str(key or value))
+                shown = f"{shown_path(file, project)}:{line}" if line else ""
                 known = not how and (group in chosen or group not in typed)  # else data=a,b, a sweep
                 pending += ((group, str(each), typed.get(group, shown) * known) for each in as_list(options))
     if folder / f"{name.removesuffix('.yaml')}.yaml" not in found:
