@@ -101,7 +101,7 @@ class Readings:
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
-        variables: variable that the code sets → (value, where).
+        variables: variable that the code sets in every run → (value, where).
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
@@ -448,14 +448,16 @@ class ProjectReader:
             for target in node.targets:
                 if isinstance(node.value, ast.Call) and isinstance(target, ast.Name):
                     module.bind(module.types, target.id, dotted(node.value.func))
-                owner, _, key = dotted(target).partition(".")
-                if key and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
-                    self.files.constants.set_keys.append((key, node.value, (module.path, unit)))
+                owner, dot, _ = (key := dotted(target)).partition(".")
+                if dot and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
+                    value = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
+                    self.files.constants.set_keys.append((key, value, (module.path, unit)))
         for name, value in assigned_variables(node).items():
             if name == "KERAS_BACKEND":
                 sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"
                 self.reading.signs.setdefault(sign, f"{module.shown}:{node.lineno} {value}")
-            self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+            if certain and seen.certain:
+                self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
         if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
