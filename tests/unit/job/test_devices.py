@@ -276,3 +276,24 @@ def test_a_read_is_called_unchecked_where_a_setting_without_a_value_is_its_path(
 def test_a_file_that_a_run_can_do_without_is_not_missing(tmp_path: Path, code: str) -> None:
     target = target_of(tmp_path, code)
     assert not [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
+
+
+@pytest.mark.parametrize(
+    ("code", "args", "missing"),
+    [
+        ("C.PATH = 'a.csv'\nopen(C.PATH)", (), "a.csv"),
+        ("C.PATH = 'a.csv'\nC.merge_from_list(argv)\nopen(C.PATH)", ("PATH", "b.csv"), "b.csv"),
+        ("C.PATH = 'a.csv'\nC.merge_from_file(unknown())\nopen(C.PATH)", (), ""),
+        ("C.PATH = 'a.csv'\nC.update(unknown())\nopen(C.PATH)", (), ""),
+        ("C.PATH = 'a.csv'\nsetattr(C, *unknown())\nopen(C.PATH)", (), ""),
+        ("if unknown():\n    C.PATH = 'a.csv'\nopen(C.PATH)", (), ""),
+        ("C.PATH = 'a.csv'\nother = unknown()\nopen(other.PATH)", (), ""),
+    ],
+    ids=["alone", "typed", "a file", "another table", "any", "by a condition", "of another object"],
+)
+def test_a_setting_of_code_counts_where_nothing_unknown_replaces_it(
+    tmp_path: Path, code: str, args: tuple[str, ...], missing: str
+) -> None:
+    source = f"from yacs.config import CfgNode\nC = CfgNode()\n{code}\n"
+    facts = script_facts(target_of(tmp_path, source, *args), tmp_path)
+    assert [each.path for each in facts.reads] == [missing] * bool(missing)

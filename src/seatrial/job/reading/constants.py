@@ -25,7 +25,7 @@ _MOST_LOOKS = 500
 
 
 #: Names of objects with options or settings.
-_OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|options|settings|FLAGS)(\.\w+)?")
+_OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|C|options|settings|FLAGS)(\.\w+)?")
 
 
 class Text(NamedTuple):
@@ -78,7 +78,7 @@ class Constants:
         stored: names of attributes that are set: ``args.output = …``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
-        set_keys: (key, value, unit) of each assignment to a configuration: ``config.data.path = …``.
+        set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
         by_setting, by_option, lacks: whether the text last asked for is a file's setting, the option that gives it,
             and whether a part of it is an option or a setting without a known value.
     """
@@ -231,7 +231,11 @@ class Constants:
     def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
         """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
         names = self._members(node, unit)
-        return next(filter(None, (self.settings.get(".".join(names[at:])) for at in range(len(names)))), None)
+        found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
+        of_code = _OF_SETTINGS.fullmatch(
+            dotted(getattr(node, "value", node))
+        )  # other objects have such attributes, too
+        return next((each for each in found if each and (of_code or ".py:" not in each[1])), None)
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""

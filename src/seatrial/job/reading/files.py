@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from math import inf
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -18,7 +19,16 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_
 from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
+from seatrial.job.reading.signs import (
+    PLACEHOLDER,
+    WINDOWS,
+    dotted,
+    full_name,
+    keywords,
+    last_name,
+    literal,
+    of_a_machine,
+)
 from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
 from seatrial.system.text import regex
 
@@ -52,6 +62,8 @@ OUTPUT = regex(
 _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
+#: Ends of calls that merge settings into an object, or set any.
+_MERGES = ("", ".merge", ".merge_from_other_cfg", ".update")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
@@ -190,6 +202,8 @@ class Files:
             self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
         words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
         typed = {match[1].replace("/", "."): match[2] for match in words if match}
+        keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
+        typed |= {key: value for key, value in pairwise(self.constants.arguments) if key in keys}  # of merge_from_list
         self._settings = [
             each
             for each in self._settings
@@ -203,10 +217,18 @@ class Files:
         self.constants.settings = {key: each for key, each in self.constants.settings.items() if each[0] != ANY}
 
     def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
-        for key, value, unit in self.constants.set_keys:
+        """Yield (key, value, place) of settings in code; none if something unknown is merged into them."""
+        owners = {key.partition(".")[0] for key, *_ in self.constants.set_keys}
+        made = [each for each, _ in chain(*self._calls.values())] if owners else []
+        names = [dotted(each.args[0] if dotted(each.func) == "setattr" and each.args else each.func) for each in made]
+        merged = [each for each in self._reading if last_name(each.node.func) == "merge_from_file"]
+        texts = (self.constants.text(path, each.unit) for each in merged for path in self._paths(each.unit, each.node))
+        known = all(text and is_file(self._folder / text.text) for text in texts)
+        known = known and {f"{owner}{end}" for owner in owners for end in _MERGES}.isdisjoint(names)
+        for key, value, unit in self.constants.set_keys if known else ():
             text, module = self.constants.text(value, unit), self._module_at(unit[0])
             shown = f"{module.shown if module else ''}:{value.lineno}"
-            yield key, text.text if text and text.sure else ANY, shown
+            yield key.partition(".")[2], text.text if text and text.sure else ANY, shown
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.

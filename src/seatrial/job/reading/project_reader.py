@@ -450,8 +450,8 @@ class ProjectReader:
                     module.bind(module.types, target.id, dotted(node.value.func))
                 owner, dot, _ = (key := dotted(target)).partition(".")
                 if dot and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
-                    value = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
-                    self.files.constants.set_keys.append((key, value, (module.path, unit)))
+                    setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
+                    self.files.constants.set_keys.append((key, setting, (module.path, unit)))
         for name, value in assigned_variables(node).items():
             if name == "KERAS_BACKEND":
                 sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"
