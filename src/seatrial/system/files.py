@@ -14,6 +14,7 @@ from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
 _MOST_LISTED_BYTES = 8 << 20
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class ArchiveFile(io.FileIO):
@@ -73,7 +74,7 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
 
 def in_the_way(folder: Path, error: OSError) -> str:
     """Return the command that shows why nothing can be written into a folder: its owner, or the free space."""
-    return f"{'ls -ld' if isinstance(error, PermissionError | NotADirectoryError) else 'df -h'} {as_typed(folder)}"
+    return f"{'df -h' if error.errno in _NO_SPACE else 'ls -ld'} {as_typed(folder)}"
 
 
 def require_writable(path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from seatrial.errors import DiskError, UntrustedPathError
+from seatrial.system.files import make_folder
 from seatrial.system.records import MAX_BYTES, Folder, Process
 from tables import cases
 
@@ -163,3 +164,10 @@ def test_a_number_that_nothing_can_be_measured_by_is_refused_in_a_model_too(tmp_
     (tmp_path / "a.json").write_text(f'{{"size": 3, "more": [{number}]}}')
     for kind in (Model, Plain, dict):
         assert Folder(tmp_path).read("a.json", kind) is None
+
+
+def test_a_file_in_place_of_a_folder_is_shown_not_the_free_space(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(DiskError, match="File exists") as raised:
+        make_folder(tmp_path / "cache")
+    assert raised.value.run == f"ls -ld {tmp_path}"
