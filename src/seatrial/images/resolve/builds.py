@@ -101,7 +101,8 @@ def builds_of(
             build = read_build(name, bare[name], source.names, source.texts) if source else build
             if source and build.lacks and "==" not in bare[name] and resolver and request:
                 day = f"{int(request.as_of[:4]) + 1}{request.as_of[4:]}" if request.as_of else ""
-                later = resolver.source(f"{name}>{source.version}", replace(request, as_of=day))
+                newer_ones = Requirement(bare[name]).specifier & f">{source.version}"
+                later = resolver.source(f"{name}{newer_ones}", replace(request, as_of=day))
                 newer = read_build(name, bare[name], later.names, later.texts) if later else build
                 if later and not newer.lacks:
                     source, build, dated = later, newer, {*dated, name}

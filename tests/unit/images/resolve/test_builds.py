@@ -118,6 +118,8 @@ def test_source_that_compiles_cuda_gets_nvcc_and_a_release_that_has_its_files(pl
     index.uploaded |= dict.fromkeys(("torch-2.7.1-py3-none-any.whl", "numpy-2.0.0-py3-none-any.whl"), "2023-01-01")
     plan("torch==2.7.1\nfast\n", as_of="2023-06-01", target="h100")
     assert plan.chosen("from source") == ["fast==1.1"] and " lack " not in plan.made.reason("from source")
+    plan("torch==2.7.1\nfast<1.1\n", as_of="2023-06-01", target="h100")
+    assert plan.chosen("from source") == ["fast==1.0"]
 
 
 def test_own_base_names_what_its_pip_builds(plan: Planner, index: Index) -> None:
