@@ -286,6 +286,12 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     own, of_run = options_of(*command.split()), options_of("run")
     ours = argv[: [*argv, "--"].index("--")]
     option = next((word for word in ours if word[:2] == option and f"-{word}" in own), option)  # click reads -on as -o
+    script = next((Path(word) for word in argv[1:] if word.endswith(".py")), None)
+    if script and argv[0] in _TAKE_ARGUMENTS and "--" not in argv:  # click names the first, which may be the script's
+        theirs = [words[0].split("=")[0] for name, words in typed_parts(argv[1:], own) if not name]
+        known = declared_options(script, theirs)
+        others = (each for each in theirs if re.match("--?[A-Za-z]", each) and each not in known)
+        option = next(others, option) if option in known else option
     if option in of_run and option[:2] == "--":
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
@@ -305,7 +311,6 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         docker = "docker build" if argv[0] == "build" else "docker run"
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
-        script = next((Path(word) for word in argv[1:] if word.endswith(".py")), None)
         if script and (meant := similar_option(script, option)):
             words = [meant + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
             return f"{unknown}; did you mean {script.name}'s {meant}?", None, _behind_dashes(words)

@@ -397,8 +397,8 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     parts = word.split()
-    if parts[1:] and any(each.endswith(".py") for each in parts[:2]):
-        return TargetError("the whole command stands in quotes", run=f"seatrial run {word}", instead=(word, parts))
+    if parts[1:] and (parts[0] in (*LAUNCHERS, *SHELLS) or is_python(parts[0]) or parts[0].endswith(".py")):
+        return TargetError("the whole command is in quotes", run=f"seatrial run {word}", instead=(word, parts))
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
     if refused := image_refused(word):

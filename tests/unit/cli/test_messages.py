@@ -67,7 +67,9 @@ def test_a_file_of_another_kind(words: str, project: Path, capsys: pytest.Captur
 
 def test_a_whole_command_in_quotes_is_advised_without_them(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli._main(["run", "python train.py --lr 1", "--on", "local"]) == 2
-    assert message(capsys) == ("The whole command stands in quotes", "seatrial run python train.py --lr 1 --on local")
+    assert message(capsys) == ("The whole command is in quotes", "seatrial run python train.py --lr 1 --on local")
+    assert cli._main(["run", "my train.py"]) == 2
+    assert message(capsys)[0].startswith("Script my train.py not found in")
 
 
 @pytest.mark.parametrize(("words", "usage"), [("runs", "runs [OPTIONS]"), ("help runs ls", "runs ls ")])
