@@ -41,7 +41,7 @@ _MOST_WORDS = 300
 TIMEOUT_S = 300.0
 #: A TensorFlow with only PTX for the GPU may compile for 30 minutes (tensorflow#97387); the target waits as long.
 COMPILING_S = 2400.0
-#: Findings that it does not start, without the reason: any other line comes before them. "Could not find cuda
+#: Findings that a framework does not start, without the reason: any other line comes before them. "Could not find cuda
 #: drivers" is what TensorFlow and JAX print without libcudart, too; the driver has run a kernel by then.
 _GENERAL = {"jax-plugin-broken": 1, "jax-cuda-failed": 1, "jax-no-gpu": 2, "tensorflow-no-gpu": 3}
 #: The first cuInit on a machine with 8 GPUs takes seconds.

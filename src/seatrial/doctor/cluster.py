@@ -42,7 +42,7 @@ _LISTS = {
 }
 #: Seconds for a pod to be scheduled, to pull an image that a node lacks, and to end.
 TRY_S = 30.0
-#: Reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
+#: The pod reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
 _FILE = f"{CONTAINER_MODELS}/.seatrial-try"
 _PROGRAM = f"cat {POD_CONFIG}/plan.json && echo x > {_FILE} && rm {_FILE} && exit 43"
 _EXIT_CODE = 43

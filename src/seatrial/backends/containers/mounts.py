@@ -30,7 +30,7 @@ _MADE = (CONTAINER_HOME, CACHE, CONTAINER_MODELS)
 
 PASSWD = "/etc/passwd"
 GROUP = "/etc/group"
-#: Nothing can be written into it, and it takes no memory.
+#: Of a tmpfs that hides a path: nothing can be written into it, and it takes no memory.
 OPTIONS = "ro,size=4k,mode=0555"
 
 

@@ -19,7 +19,7 @@ from seatrial.job.units import format_bytes
 FORWARD_COMPATIBLE = re.compile(
     r"\b(H\d{2,3}|B\d{2,3}|GB\d+|GH\d+|A\d{1,3}|L\d{1,2}S?|T4|V100|P\d{1,3}|Tesla|RTX (A|PRO)\w*)\b"
 )
-#: Docker's own. PyTorch's data loaders hand each batch over through it.
+#: Docker's size of /dev/shm, through which PyTorch's data loaders hand over each batch.
 DOCKER_SHM_BYTES = 64 * 2**20
 #: NCCL's segments are 9,637,888 bytes for each pair and channel; a gigabyte holds those of 8 GPUs. Source: nccl#290.
 NCCL_SHM_BYTES = 2**30

@@ -33,7 +33,7 @@ _APT = (
     "sudo apt-get install -y nvidia-container-toolkit",
 )
 
-#: Begins of the list files of its earlier packages.
+#: Beginnings of the names of list files that the toolkit's earlier packages left.
 _OLD = ("nvidia-docker", "libnvidia-container", "nvidia-container-runtime")
 
 
