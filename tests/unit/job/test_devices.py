@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from time import process_time
 
 import pytest
 
@@ -297,3 +298,10 @@ def test_a_setting_of_code_counts_where_nothing_unknown_replaces_it(
     source = f"from yacs.config import CfgNode\nC = CfgNode()\n{code}\n"
     facts = script_facts(target_of(tmp_path, source, *args), tmp_path)
     assert [each.path for each in facts.reads] == [missing] * bool(missing)
+
+
+def test_reads_behind_many_checks_take_no_time_for_each_pair(tmp_path: Path) -> None:
+    lines = [f"os.path.exists('e/{each}')" for each in range(3000)] + [f"open('d/{each}')" for each in range(500)]
+    target, before = target_of(tmp_path, "\n".join(lines)), process_time()
+    assert len(script_facts(target, tmp_path).reads) == 500
+    assert process_time() - before < 5

@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain, pairwise
 from math import inf
 from pathlib import Path, PurePosixPath
@@ -158,7 +159,7 @@ class Files:
             self._noted.append(ParsedCall(unit, node, always, tests))
         if not called and len(self._reading) < _MOST_WRITES and any(self._paths(unit, node)):
             self._reading.append(ParsedCall(unit, node, always, tests))
-        elif last in calls.ASKS:
+        elif last in calls.ASKS and len(self._asking) < _MOST_WRITES:
             self._asking.append(ParsedCall(unit, node, always, tests))
         elif not _GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
@@ -348,7 +349,7 @@ class Files:
         known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
         if demanded:
             return found.text in {each.text for each in known} or _Paths(kept).has(text)
-        paths = _Paths([*kept, *(each for each in known if ANY not in each.text)])
+        paths = _paths(tuple(dict.fromkeys([*kept, *(each for each in known if ANY not in each.text)])))
         return found.text in {each.text for each in known} or text in paths
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
@@ -512,6 +513,9 @@ class _Paths:
         parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
         ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
         return ours or not parents or text.startswith(self._begun)
+
+
+_paths = lru_cache(8)(_Paths)  # most reads of a script come after the same calls
 
 
 def _settings(text: str) -> Iterator[tuple[str, str, int]]:
