@@ -112,10 +112,10 @@ def _cuda_base(
         if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=needs.nvcc is not None):
             return base, resolved
     if not any(needs.python.contains(f"{python}.99") for _, python in pythons):
-        have = ", ".join(dict(pythons).values())
+        have = f"nvidia/cuda's images{', with nvcc,' * (flavour == 'devel')} have {', '.join(dict(pythons).values())}"
         raise ConfigError(
-            f"{reason}, and the project requires Python {needs.python}: nvidia/cuda's images, with nvcc, have {have}",
-            run='change the Python, or in seatrial.toml: [image] base = "…", your own image with nvcc',
+            f"{reason}, and the project requires Python {needs.python}: {have}",
+            run='change the Python, or in seatrial.toml: [image] base = "…", your own image',
         )
     assert failed is not None
     raise failed
