@@ -271,8 +271,9 @@ def test_a_read_is_called_unchecked_where_a_setting_without_a_value_is_its_path(
     [
         "def check(path):\n    return os.path.exists(path)\ncheck('a.csv')\nopen('a.csv')",
         "p.add_argument('--load', type=str, default=False)\na = p.parse_args()\nif a.load:\n    open('a.csv')",
+        "def made():\n    path = 'a.csv'\n    unknown(path)\n    return path\nopen(made())",
     ],
-    ids=["checked before", "an option that is off"],
+    ids=["checked before", "an option that is off", "perhaps made by what returns it"],
 )
 def test_a_file_that_a_run_can_do_without_is_not_missing(tmp_path: Path, code: str) -> None:
     target = target_of(tmp_path, code)

@@ -152,7 +152,7 @@ class Constants:
         last = name.rpartition(".")[2] or (node.func.attr if isinstance(node.func, ast.Attribute) else "")
         if last in SETS["working-directory"]:
             return Text(".", True)
-        if (returned := self._returned(node, unit)) is not None:
+        if (returned := self._returned(node, unit)) is not None and not self._acts(returned[0]):
             callee, value = returned
             before, self.callers[callee] = self.callers.get(callee, []), [ParsedCall(unit, node, True, ())]
             text = self.text(value, callee, depth + 1)
@@ -185,6 +185,11 @@ class Constants:
             if len(given) == 1 and given[0] is body[-1] and given[0].value is not None:
                 return callee, given[0].value
         return None
+
+    def _acts(self, unit: Unit) -> bool:
+        """Return whether a function has calls whose results it does not use: one may make the path that it returns."""
+        body = module.flow.body(unit[1]) if (module := self._module_at(unit[0])) else ()
+        return any(isinstance(each, ast.Expr) and isinstance(each.value, ast.Call) for each in statements(body))
 
     def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
