@@ -165,7 +165,7 @@ class Watch:
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
 
         def show(line: str) -> None:
-            if not re.fullmatch(r"\S+[-_]\d+ exited with code \d+\s*", line):  # Compose's words, not the service's
+            if not re.fullmatch(rf"\S*{re.escape(name)}[-_]\d+ exited with code \d+\s*", line):  # Compose's own words
                 write("stdout", line.encode() + b"\n")
 
         _in_thread(command.stream, argv, show, env=self._host.env, cwd=cwd, apart=True)
