@@ -23,7 +23,6 @@ _DEEPEST = 40
 #: Most expressions read for one path: names that are made of themselves multiply.
 _MOST_LOOKS = 500
 
-
 #: Names of objects with options or settings.
 _OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|C|options|settings|FLAGS)(\.\w+)?")
 
