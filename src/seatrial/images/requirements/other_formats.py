@@ -39,7 +39,7 @@ ENVIRONMENT_FILES = tuple(
 
 _PYTHON = regex(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".
-_CONDA = regex(r"(?:[\w./-]+::)?([A-Za-z0-9][\w.-]*)\s*([=<>!~].*|\d.*)?")
+_CONDA = regex(r"(?:[\w./-]+::)?([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*([=<>!~].*|\d.*)?")
 
 #: A line of ``conda list --explicit``.
 _EXPLICIT = regex(r"^(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
