@@ -104,6 +104,7 @@ def test_a_file_that_numpy_does_not_find_has_the_advice_of_the_warning(tmp_path:
     plan = script_plan(tmp_path, "a.py", "--data", "d").model_copy(update={"warnings": (warning,)})
     [finding] = found(plan, "", exception="FileNotFoundError: d/x.csv not found.")
     assert (finding.id, finding.fix) == ("file-missing", "seatrial run a.py -- --data e")
+    assert found(plan, "", exception="FileNotFoundError: https://h/x.csv not found.") == []
 
 
 @pytest.mark.parametrize(

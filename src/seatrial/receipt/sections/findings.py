@@ -38,7 +38,7 @@ _LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: 
 
 #: As Python says it, and as NumPy does.
 _NOT_FOUND = re.compile(
-    r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: '([^'\x00]+)'|(\S*[./][^\s\x00]*) not found\.$)"
+    r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: '([^'\x00]+)'|([^\s:]*[./][^\s:\x00]*) not found\.$)"
 )
 #: The function of Python's subprocess that starts a program.
 _STARTS_A_PROGRAM = "_execute_child"
