@@ -598,9 +598,9 @@ def test_what_conda_lists_is_installed_where_the_index_has_the_module(
     plan: Any, index: Index, version: str, line: str | None
 ) -> None:
     index.holds("tern", "tern-1.0-py3-none-any.whl", {"tern.py": "class Bird: ..."})
-    text = f"dependencies:\n- tern{version}\n- fens-dolfin\n- petsc=*=complex*\n- cudatoolkit=11.3\n- odd.\n- six\n- pymunk\n"
+    text = f"dependencies:\n- tern{version}\n- fens-dolfin\n- petsc=*=complex*\n- cudatoolkit=11.3\n- six\n- pymunk\n"
     index.holds("pymunk", "pymunk-6.2-py3-none-any.whl", {"pymunk/__init__.py": ""})
-    (plan.project / "environment.yml").write_text(text)
+    (plan.project / "environment.yml").write_text(f"{text}- odd.\n")
     (plan.project / "env.py").write_text("def made():\n    import pymunk.vec2d\n")
     script = ScriptFacts(imports=("tern", "dolfin"), where=dict.fromkeys(("tern", "dolfin"), "train.py:2"))
     made = plan("", script)
