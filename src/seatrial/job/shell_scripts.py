@@ -48,8 +48,9 @@ _HARMLESS = re.compile(
     "|chmod|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
 _FINDS = ("which", "command", "type", "hash")
+#: bash counts up or down, and keeps zeros in front, which are not read.
+_RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
-_RANGE = re.compile(r"\{(\d{1,3})\.\.(\d{1,3})\}")
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
 _LEFT_OUT = re.compile(rf"(module|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
@@ -151,7 +152,8 @@ class _Shell(Words):
             self.functions[words[0]] = parts[0]
         elif kind == "for" and words[1:2] == ["in"]:
             ends = _RANGE.fullmatch(" ".join(words[2:]))
-            counted = range(int(ends[1]), int(ends[2]) + 1) if ends else ()
+            first, last = map(int, ends.groups()) if ends else (0, 0)
+            counted = range(first, last + 1) or range(first, last - 1, -1)
             for value in map(str, counted) if ends else self.every_field(words[2:]):
                 self.values[words[0]] = value
                 if UNKNOWN in value:  # none, or several
