@@ -260,8 +260,9 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
             f"cannot import {module_name}: {type_and_line(error)}", fix=f"python -c 'import {module_name}'"
         ) from error
     if not callable(made := getattr(module, name, None)):
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module_name]
-        close = [*difflib.get_close_matches(name, own, n=1), *own, "NAME"][0]
+        own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module_name}
+        networks = (key for key, value in own.items() if isinstance(value, type) and issubclass(value, nn.Module))
+        close = [*difflib.get_close_matches(name, own, n=1), *networks, "NAME"][0]
         raise InputError(f"{module_name} has no function {name}", fix=f"--model {module_name}:{close}")
     try:
         result = made()

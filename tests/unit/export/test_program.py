@@ -19,7 +19,7 @@ from seatrial.export import formats  # noqa: E402
 from seatrial.export.__main__ import main  # noqa: E402
 from seatrial.export.formats import FORMATS, DisagreesError  # noqa: E402
 from seatrial.models.model import Original  # noqa: E402
-from seatrial.models.open import open_model  # noqa: E402
+from seatrial.models.open import make_network, open_model  # noqa: E402
 from seatrial.recipes import mnist  # noqa: E402
 from seatrial.train.errors import InputError, ModelFileError, TrainError  # noqa: E402
 from seatrial.train.saving.examples import (  # noqa: E402
@@ -210,6 +210,13 @@ def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | No
         main([*words, *(["--model-factory", net(factory)] if factory else [])])
     assert shown.value.fix and shown.value.exit_code == 2
     assert not (place / "out").exists()
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("absent", "Scale"), ("mak", "make")])
+def test_a_factory_that_is_not_there_gives_way_to_one_like_it_or_a_network(place: Path, typed: str, meant: str) -> None:
+    with pytest.raises(InputError, match="has no function") as shown:
+        make_network(net(typed))
+    assert shown.value.fix == f"--model {net(meant)}"
 
 
 def test_shapes_by_hand(place: Path) -> None:
