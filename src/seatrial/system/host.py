@@ -212,9 +212,8 @@ def logins() -> dict[str, dict[str, Any]]:
 
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     """Return (value, file) of a secret that a login has left, by the name of its variable; None without one."""
-    row: dict[str, Any] = next(
-        (row for row in logins().values() if name in row.get("given", ()) and "files" in row), {}
-    )
+    rows = (row for row in logins().values() if name in row.get("given", ()) and "files" in row)
+    row: dict[str, Any] = next(rows, {})
     set_ones = {key: value for key, value in {"HOME": "/nonexistent", **env}.items() if value}
     usable = (each for each in row.get("files", ()) if re.split(r"[$/]", each)[1] in set_ones)
     file = Path(Template(next(usable, "")).safe_substitute(set_ones))

@@ -82,9 +82,8 @@ def builds_of(
     dated: set[str] = set()
     sources: dict[str, SourceTexts | None] = {}
     if resolver and request and locked:
-        bare = {
-            name: str(parsed(line) or name).partition(";")[0] for name, line in queries.items() if not _is_source(line)
-        }
+        own = {name: line for name, line in queries.items() if not _is_source(line)}
+        bare = {name: str(parsed(line) or name).partition(";")[0] for name, line in own.items()}
         bare |= {name: line for name, line in fixed.items() if name in bare}
         unpinned = [name for name, line in bare.items() if name in lines and "==" not in line]
         dated = {name for name in unpinned if request.as_of or "==" in released.get(name, "")}

@@ -236,10 +236,8 @@ class Constants:
         """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
         names = self._members(node, unit)
         found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
-        of_code = _OF_SETTINGS.fullmatch(
-            dotted(getattr(node, "value", node))
-        )  # other objects have such attributes, too
-        return next((each for each in found if each and (of_code or ".py:" not in each[1])), None)
+        is_one = _OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
+        return next((each for each in found if each and (is_one or ".py:" not in each[1])), None)
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""

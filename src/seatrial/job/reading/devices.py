@@ -152,9 +152,8 @@ class Devices(Evaluation):
                     handlers.append((unit, node))
                 elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
                     self.setters.setdefault(key, []).append(unit)
-                    self.outside |= (
-                        {key} if isinstance(node, ast.Attribute) and last_name(node.value) != "self" else set()
-                    )
+                    if isinstance(node, ast.Attribute) and last_name(node.value) != "self":
+                        self.outside.add(key)
                 elif isinstance(node, ast.Call) and dotted(node.func) == "setattr":
                     self.is_open = True
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
@@ -258,9 +257,8 @@ class Devices(Evaluation):
                     classes, argument = _BOOSTERS.get(package, ("$", ""))
                     if re.match(classes, last):
                         words = f"{module.shown}:{node.lineno} calls {name}(…) without {argument}"
-                        found.append(
-                            Reason(2, words, f"add {argument}", certain=None not in keywords(node) and last != "train")
-                        )
+                        certain = None not in keywords(node) and last != "train"
+                        found.append(Reason(2, words, f"add {argument}", certain=certain))
         yield from found[:1]
 
     def _fallbacks(self, handlers: list[tuple[Unit, ast.ExceptHandler]]) -> Iterator[Reason]:
@@ -299,9 +297,8 @@ class Devices(Evaluation):
         if not flag.startswith("-") or self.is_fixed:
             return None
         takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
-        tried: list[list[str]] = (
-            [[flag]] if takes_none else [[flag, value] for value in values or ("cuda", "0", "gpu", "true")]
-        )
+        known = values or ("cuda", "0", "gpu", "true")
+        tried = [[flag]] if takes_none else [[flag, value] for value in known]
         if self.typed(option):
             rest = [word for word in given if not is_flag(word.partition("=")[0], option)]
             tried = [[]] if takes_none else tried
@@ -350,9 +347,8 @@ class Devices(Evaluation):
         path, number = self.origin or (unit[0], getattr(node, "lineno", 1))
         module = self.module_at(path)
         lines = module.source.decode("utf-8", "replace").splitlines() if module else []
-        return f"{module.shown if module else path.name}:{number}", "".join(lines[number - 1 : number]).strip()[
-            :_LONGEST
-        ]
+        line = "".join(lines[number - 1 : number]).strip()
+        return f"{module.shown if module else path.name}:{number}", line[:_LONGEST]
 
     def _devices(self, node: ast.expr, unit: Unit, kind: str) -> frozenset[str] | None:
         values = self.values(node, unit)
@@ -466,9 +462,7 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
         yield first or ast.Constant("cuda"), "cuda"
     elif isinstance(node.func, ast.Attribute) and last == "to" and first is not None:
         yield first, "move"
-    elif (
-        called in ("torch.device", "torch.set_default_device", "set_default_device", "torch.cuda.set_device") and first
-    ):
+    elif first and re.fullmatch(r"torch\.device|torch\.cuda\.set_device|(torch\.)?set_default_device", called):
         yield first, "device"
     elif last[:1].isupper() or last in ("pipeline", "train", "fit"):
         yield from ((given[name], kind) for name, kind in _OF_TRAINERS.items() if name in given)

@@ -63,8 +63,6 @@ OUTPUT = regex(
 _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
-#: Ends of calls that merge settings into an object, or set any.
-_MERGES = ("", ".merge", ".merge_from_other_cfg", ".update")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
@@ -192,12 +190,9 @@ class Files:
     def read_settings(self, composed: Mapping[str, str]) -> None:
         """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones."""
         self._composed = composed
-        opened = [
-            self.constants.text(path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node)
-        ]
-        names = dict.fromkeys(
-            [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
-        )
+        paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
+        opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
+        names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
             self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
@@ -211,11 +206,9 @@ class Files:
             if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
         ]
         self._settings += ((key, value, key) for key, value in typed.items())
-        of_code = [*self._set_in_code()]
-        values = [_by_ends(each) for each in (of_code, self._settings)]  # a file's come after the code's
-        found = (values[0] | values[1]).items()
-        self.constants.settings = {key: next(iter(each.items())) for key, each in found if len(each) == 1}
-        self.constants.settings = {key: each for key, each in self.constants.settings.items() if each[0] != ANY}
+        known = _by_ends(self._set_in_code()) | _by_ends(self._settings)  # a file's come after the code's
+        single = {key: each for key, each in known.items() if len(each) == 1 and ANY not in each}
+        self.constants.settings = {key: next(iter(each.items())) for key, each in single.items()}
 
     def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
         """Yield (key, value, place) of settings in code; none if something unknown is merged into them."""
@@ -224,8 +217,8 @@ class Files:
         names = [dotted(each.args[0] if dotted(each.func) == "setattr" and each.args else each.func) for each in made]
         merged = [each for each in self._reading if last_name(each.node.func) == "merge_from_file"]
         texts = (self.constants.text(path, each.unit) for each in merged for path in self._paths(each.unit, each.node))
-        known = all(text and is_file(self._folder / text.text) for text in texts)
-        known = known and {f"{owner}{end}" for owner in owners for end in _MERGES}.isdisjoint(names)
+        changes = {f"{owner}{end}" for owner in owners for end in ("", ".merge", ".merge_from_other_cfg", ".update")}
+        known = changes.isdisjoint(names) and all(text and is_file(self._folder / text.text) for text in texts)
         for key, value, unit in self.constants.set_keys if known else ():
             text, module = self.constants.text(value, unit), self._module_at(unit[0])
             shown = f"{module.shown if module else ''}:{value.lineno}"

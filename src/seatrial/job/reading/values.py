@@ -269,11 +269,8 @@ class Evaluation:
             there = (path, "") if owner in module.bound else unit
             scopes = (self.scope(there), self.scope((path, "")))
             tables = [value for scope in scopes for _, value, _ in scope.names.get(inner or "", ())]
-            if (
-                len(tables) == 1
-                and isinstance(tables[0], ast.Dict)
-                and f"{owner}.update(".encode() not in module.source
-            ):
+            is_updated = f"{owner}.update(".encode() in module.source
+            if len(tables) == 1 and isinstance(tables[0], ast.Dict) and not is_updated:
                 pairs = zip(tables[0].keys, tables[0].values, strict=True)
                 return next((self.values(value, there) for name, value in pairs if literal(name) == key), None)
         return self._named(node, key, unit)
@@ -291,10 +288,8 @@ class Evaluation:
         stored = [each for each in self._stored.get(key, ()) if each[0] != unit or each[1] < line]
         if stored:
             units = dict.fromkeys(each[0] for each in stored)  # which of them comes last is not known
-            known = {
-                each: _last([(value, sure) for where, _, value, sure in stored if where == each]) for each in units
-            }
-            found = [self.values(value, where) for where, values in known.items() for value in values]
+            by_unit = ((unit, [each[2:] for each in stored if each[0] == unit]) for unit in units)
+            found = [self.values(value, where) for where, entries in by_unit for value in _last(entries)]
             if any(each[3] for each in stored) or not (is_option or setting):
                 return _union(found)
             return _union([*found, self.of_option(key) if is_option else of_file])

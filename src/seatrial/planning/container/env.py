@@ -157,9 +157,8 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
     env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
     env.update(library_path(injection, from_user, image.env))
-    warnings = tuple(
-        f"{name} is a secret: its value from --env is not used" for name in job.secrets if name in from_user
-    )
+    secret = (name for name in job.secrets if name in from_user)
+    warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
     visible, has_gpus, ours = {"CUDA_VISIBLE_DEVICES"}, injection.strategy != "none", {**injection.env}
     hijacked = sorted(from_user.keys() & (ours.keys() | visible if has_gpus else ours.keys() - visible))
     if has_gpus and from_user.get(*visible) in ("", "-1"):
