@@ -31,7 +31,7 @@ _NOISE, _NOISE_S = 0.01, 0.5
 
 Verdict = Literal["better", "worse"]
 _VERDICTS: dict[bool, Verdict] = {True: "better", False: "worse"}
-#: Names of a comparison's rows that are no arguments.
+#: Names of a comparison's rows of other facts than arguments.
 _FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "outcome", "python", "target", "work"}
 #: Arguments with such a word in their name change how much work a run has.
 _OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")

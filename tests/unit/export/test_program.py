@@ -212,11 +212,13 @@ def test_files_that_cannot_be_exported(place: Path, name: str, factory: str | No
     assert not (place / "out").exists()
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("absent", "Scale"), ("mak", "make")])
-def test_a_factory_that_is_not_there_gives_way_to_one_like_it_or_a_network(place: Path, typed: str, meant: str) -> None:
+@pytest.mark.parametrize(("typed", "advised"), [("absent", "Scale"), ("mak", "make")])
+def test_a_factory_that_is_not_there_gives_way_to_one_like_it_or_a_network(
+    place: Path, typed: str, advised: str
+) -> None:
     with pytest.raises(InputError, match="has no function") as shown:
         make_network(net(typed))
-    assert shown.value.fix == f"--model {net(meant)}"
+    assert shown.value.fix == f"--model {net(advised)}"
 
 
 def test_shapes_by_hand(place: Path) -> None:
