@@ -374,7 +374,8 @@ class ProjectReader:
 
     def _name_targets(self, file: Path, text: str) -> None:
         """Queue the classes that a configuration names, by the keys of Hydra, jsonargparse and latent-diffusion."""
-        for match in _TARGET.finditer(text):
+        lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.lstrip()[:1] != "#")
+        for number, match in ((number, match) for number, line in lines for match in _TARGET.finditer(line)):
             parts = match[2].split(".", MOST_PARTS)[:MOST_PARTS]
             found = self.roots.located(parts, self.roots.absolute) or []
             own = [each for each in found if each is not None]
@@ -384,8 +385,7 @@ class ProjectReader:
                 self.own.add(parts[0])
                 self.found_under.setdefault(own[-1][1])
             elif not own and not match[1]:
-                where = f"{self.modules.shown(file)}:{text.count(chr(10), 0, match.start()) + 1}"
-                self.reading.needed.setdefault(match[2], where)
+                self.reading.needed.setdefault(match[2], f"{self.modules.shown(file)}:{number}")
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
