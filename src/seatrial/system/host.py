@@ -189,9 +189,8 @@ class Host:
         return [*found, Path(f"/var/tmp/seatrial-{os.getuid()}")]
 
     def _cache_candidates(self) -> list[Path]:
-        found = self._folders(
-            "XDG_CACHE_HOME", self.env.get("HOME") or (self.account.pw_dir if self.account else ""), ".cache"
-        )
+        home = self.env.get("HOME") or (self.account.pw_dir if self.account else "")
+        found = self._folders("XDG_CACHE_HOME", home, ".cache")
         return [*found, Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
 
     def _runtime_candidates(self) -> list[Path]:

@@ -72,9 +72,8 @@ def builds_of(
         names += [name for name in map(canonicalize_name, locked.from_source) if name not in resolved.pages]
     else:
         names += [name for name in lines if name not in (*names, *resolved.pages)]
-    released: dict[str, str] = (
-        {canonicalize_name(Requirement(each).name): each for each in locked.lacking} if locked else {}
-    )
+    lacking = locked.lacking if locked else ()
+    released: dict[str, str] = {canonicalize_name(Requirement(each).name): each for each in lacking}
     # A newer release may be at odds with what requires it.
     fixed = {name: f"{name}=={at}" for name, at in pinned(request.constraints, request.python)} if request else {}
     queries = {name: lines.get(name) or released.get(name, name) for name in names}
@@ -157,6 +156,5 @@ def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: 
         yield Choice(what="from source", value=", ".join(built), reason=reason)
     for page in dict.fromkeys(resolved.pages.values()):
         names = ", ".join(name for name, address in resolved.pages.items() if address == page)
-        yield Choice(
-            what="wheels", value=names, reason=f"from {page}, because the index has none for {resolved.stack.name}"
-        )
+        reason = f"from {page}, because the index has none for {resolved.stack.name}"
+        yield Choice(what="wheels", value=names, reason=reason)

@@ -171,10 +171,8 @@ def host_path(node: ast.AST) -> str | None:
     text = literal(node)
     if text is None or len(text) > _LONGEST_PATH or not text.isprintable():
         return None
-    absolute = (
-        text.startswith("/") and text.count("/") > 1 and text.strip("/") != "" and not text.startswith(("/../", "/./"))
-    )
-    return text if text.startswith("../") or absolute else None
+    absolute = text.startswith("/") and text.count("/") > 1 and not text.startswith(("/../", "/./"))
+    return text if text.startswith("../") or (absolute and text.strip("/")) else None
 
 
 #: Data folders of machines and of notebook hosts; drives of Windows.
