@@ -216,7 +216,7 @@ def test_what_a_typed_configuration_names_is_needed(tmp_path: Path, key: str) ->
     [
         (
             (),
-            {"conf/main.yaml": "defaults:\n- datas: null\n- data: mnist # 10\n"},
+            {"conf/main.yaml": "defaults:\n- database: null\n- data: mnist # 10\n"},
             {"conf/data/mnist.yaml": "conf/main.yaml:3"},
         ),
         (("data=own",), {"conf/main.yaml": "defaults:\n- data: mnist\n", "conf/data/own.yaml": ""}, {}),
