@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial import events, frames
+from seatrial.errors import fallback
 from seatrial.events import EvidenceLog, Lines
 from seatrial.system.records import Folder
 
@@ -143,11 +144,9 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+@fallback(None, on=ValueError)
 def _seconds(text: bytes) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(text)
 
 
 def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem, ShellComplete
 
+from seatrial.errors import fallback
 from seatrial.job.flags import read_table
 
 #: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
@@ -105,12 +106,10 @@ def _gpu_words() -> Iterator[tuple[str, str]]:
     yield from ((uuid, model) for model, uuid in gpus if uuid)
 
 
+@fallback(("", ""), on=OSError)
 def _information(path: Path) -> tuple[str, str]:
     """Read (model, UUID) of a GPU from the driver's file; ("", "") if it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "", ""
+    text = path.read_text(encoding="utf-8", errors="replace")
     keys = dict(re.findall(r"^(Model|GPU UUID):\s*(\S.*)$", text, re.MULTILINE))
     return keys.get("Model", "").strip(), keys.get("GPU UUID", "").strip()
 

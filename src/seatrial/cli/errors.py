@@ -30,6 +30,7 @@ from seatrial.errors import (
     StackError,
     TargetError,
     UsageError,
+    fallback,
 )
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import OPTIONS
@@ -101,11 +102,9 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
     return None
 
 
+@fallback(False, on=FileNotFoundError)
 def _has_working_directory() -> bool:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
+    Path.cwd()
     return True
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from seatrial.errors import UntrustedPathError
+from seatrial.errors import UntrustedPathError, fallback
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.outcome import LogEnd
@@ -226,13 +226,11 @@ def _lines(path: Path) -> Iterator[bytes]:
         return
 
 
+@fallback(b"", on=(FileNotFoundError, UntrustedPathError))
 def _end(path: Path, most_bytes: int = TAIL_BYTES) -> bytes:
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, file.seek(0, 2) - most_bytes))
-            return file.read(most_bytes)
-    except (FileNotFoundError, UntrustedPathError):
-        return b""
+    with open_regular(path) as file:
+        file.seek(max(0, file.seek(0, 2) - most_bytes))
+        return file.read(most_bytes)
 
 
 def _tail(path: Path, most_bytes: int = TAIL_BYTES) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, os_errors
+from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, fallback, os_errors
 from seatrial.images.recipes import RECIPES
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
@@ -210,15 +210,13 @@ def _whole_zip(path: Path) -> bool:
         return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
 
 
+@fallback(False, on=(zipfile.BadZipFile, ValueError, NotImplementedError))  # names of other bytes, a later version
 def _is_pickle(path: Path) -> bool:
     """Return True for what torch.save wrote."""
     if not zipfile.is_zipfile(path):
         return True
-    try:
-        with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
-            return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # names of other bytes, a later version
-        return False
+    with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
+        return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist())
 
 
 # -- which model a reference names

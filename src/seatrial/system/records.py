@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from seatrial.errors import DiskError, UntrustedPathError, os_errors
+from seatrial.errors import DiskError, UntrustedPathError, fallback, os_errors
 from seatrial.probe import processes
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
@@ -93,12 +93,10 @@ class Folder:
                 run=run or f"ls -l {as_typed(self.path / name)}",
             ) from error
 
+    @fallback(None, on=NO_RECORD)
     def read(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES) -> T | None:
         """Return a record as ``get`` does; None if there is none, or none that can be believed."""
-        try:
-            return self.get(name, kind, max_bytes=max_bytes)
-        except NO_RECORD:
-            return None
+        return self.get(name, kind, max_bytes=max_bytes)
 
     def measure(self, name: str, *, max_bytes: int = MAX_MEASURED_BYTES) -> tuple[int, str | None]:
         """Return size and SHA-256 of a file; of a larger one the size alone. Raises as ``load``."""

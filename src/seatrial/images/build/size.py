@@ -12,7 +12,7 @@ from typing import Any
 
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers.images import ImageStore
-from seatrial.errors import DiskError, SeatrialError
+from seatrial.errors import DiskError, SeatrialError, fallback
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.stack.facts import framework_image
@@ -73,13 +73,11 @@ def python_mount(plan: Plan) -> str | None:
     return next((target for target in targets if PurePosixPath(target) in python.parents), None)
 
 
+@fallback(None, on=SeatrialError)  # an engine that is slow or gone is reported where it is needed
 def _count(store: ImageStore, reference: str, python: str) -> int | None:
-    try:
-        ended = store.run_once(
-            reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
-        )
-    except SeatrialError:  # an engine that is slow or gone is reported where it is needed
-        return None
+    ended = store.run_once(
+        reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
+    )
     answer = ended.stdout.strip()
     if ended.exit_code != 0 or not answer.isdecimal() or len(answer) > len(str(_MOST_BYTES)):
         return None

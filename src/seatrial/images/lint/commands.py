@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from seatrial.errors import fallback
 from seatrial.images.lint.instructions import JOINT, Instruction
 
 _TOKEN = re.compile(
@@ -52,12 +53,10 @@ class Command:
         return " ".join(self.words)
 
 
+@fallback(None, on=(ValueError, RecursionError))
 def words_of_list(value: str) -> list[str] | None:
     """Return the words of the exec form, ``["a", "b"]``; None if it is the shell form."""
-    try:
-        words = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
+    words = json.loads(value)
     return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
 

@@ -11,6 +11,7 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
 from packaging.version import Version
 
+from seatrial.errors import fallback
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.text import regex
 
@@ -72,9 +73,7 @@ def _match(line: str) -> re.Match[str] | None:
     return _WHEEL.match(line) if ".whl" in line and len(line) <= _MOST_CHARACTERS else None
 
 
+@fallback(None, on=InvalidWheelFilename)  # a name of the user's own; pip decides
 def _parsed(match: re.Match[str]) -> tuple[NormalizedName, Version, frozenset[Tag]] | None:
-    try:
-        name, version, _, tags = parse_wheel_filename(unquote(match["file"]))
-    except InvalidWheelFilename:  # a name of the user's own; pip decides
-        return None
+    name, version, _, tags = parse_wheel_filename(unquote(match["file"]))
     return name, version, tags
