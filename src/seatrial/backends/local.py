@@ -63,8 +63,7 @@ def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, prog
 
 def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path) -> Path:
     """Return the path of ``ensure_venv``'s interpreter. Makes nothing."""
-    version = command.check([str(python), "-VV"], timeout_s=30).stdout
-    content = "\n".join([str(python), version, *requirements])
+    content = "\n".join([str(python), command.check([str(python), "-VV"], timeout_s=30).stdout, *requirements])
     return directory / hashlib.sha256(content.encode()).hexdigest()[:16] / "bin" / "python"
 
 

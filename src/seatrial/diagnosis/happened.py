@@ -200,8 +200,7 @@ _MOVE = Advice(
 @fallback((), on=(SeatrialError, OSError))
 def reasons(target: Target, project: Path) -> tuple[Reason, ...]:
     """Return why a script may have stayed on the CPU, strongest first; () without a readable script."""
-    found = script_facts(target, project).devices
-    return tuple(each for each in found if each.device != "visible:0")
+    return tuple(each for each in script_facts(target, project).devices if each.device != "visible:0")
 
 
 def reason_by_torch(facts: Mapping[str, object]) -> Reason | None:

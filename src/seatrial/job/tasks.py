@@ -161,8 +161,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
     if isinstance(task, dict):
         if unread := [key for key in task if key not in _KEYS]:
             raise UnreadCommand(f"the task {name} has the key {unread[0]}, which seatrial does not read")
-        needs = task.get("depends-on", task.get("depends_on", []))
-        for each in as_list(needs):
+        for each in as_list(task.get("depends-on", task.get("depends_on", []))):
             other = str(each.get("task") if isinstance(each, dict) else each)
             if other in done:
                 continue

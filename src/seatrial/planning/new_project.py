@@ -62,8 +62,7 @@ def project_file(project: Path, script: str | None = None) -> str:
 
 def write_project_file(project: Path, script: str | None = None) -> Path:
     """Write seatrial.toml and return its path. Raises UsageError where there is one already."""
-    path = project / FILE
-    if path.exists():
+    if (project / FILE).exists():
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
     return nofollow.write_inside(Path(os.path.realpath(project)), FILE, data=project_file(project, script).encode())
 

@@ -133,8 +133,7 @@ def find(root: str = "/", env: Optional[Mapping[str, str]] = None) -> DriverFile
     if version is None and not wsl:
         missing.append("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded")
     control, gpus, mig_caps = _nodes(host, wsl, missing)
-    folders = _folders(host, env, wsl, missing)
-    libraries = _libraries(host, folders, version, missing)
+    libraries = _libraries(host, _folders(host, env, wsl, missing), version, missing)
     binaries = {}
     for folder in [*([WSL_FOLDER] if wsl else []), *BINARY_FOLDERS]:
         if host.exists(folder + "/nvidia-smi"):

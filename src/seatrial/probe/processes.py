@@ -181,8 +181,7 @@ class Tree:
         before, self._newest = self._newest, self._newest_pid()
         if self._newest != before or not self._newest:
             self._known = {int(name) for name in os.listdir(self._proc) if name.isdigit()}
-        pids = sorted(self._known - self._strangers)
-        answers = {pid: read(pid, self._proc) for pid in pids}
+        answers = {pid: read(pid, self._proc) for pid in sorted(self._known - self._strangers)}
         alive = {pid: process for pid, process in answers.items() if process is not None}
         self._known -= answers.keys() - alive.keys()
         tree = under(self._pid, alive)

@@ -70,8 +70,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 def clean(value: str) -> str:
     """Remove control characters and lone surrogates; return one line of at most MAX_TEXT characters."""
-    printable = _CONTROL.sub("", value[: 4 * MAX_TEXT]).encode("utf-8", "replace").decode()
-    line = " ".join(printable.split())
+    line = " ".join(_CONTROL.sub("", value[: 4 * MAX_TEXT]).encode("utf-8", "replace").decode().split())
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 

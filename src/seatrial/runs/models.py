@@ -138,8 +138,7 @@ def of_file(path: Path, verb: Verb) -> TrainedModel:
 
 
 def _check_suffix(path: Path, verb: Verb) -> None:
-    suffix = path.suffix.lower()
-    if suffix in _PICKLES:
+    if path.suffix.lower() in _PICKLES:
         raise UsageError(
             f"{from_here(path)} is a pickle: loading one can run any code of its author, so it is refused",
             cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",

@@ -312,8 +312,7 @@ def _names(run: Run) -> list[str]:
 @fallback(_NOTHING, on=(OSError, UntrustedPathError))
 def _entry(folder: Folder, name: str, sealed: tuple[int, Any] = _NOTHING) -> tuple[int, Any]:
     """Return size and digest; of what cannot be read none, and of what has grown no digest."""
-    most = {"max_bytes": sealed[0]} if sealed[1] else {}
-    return folder.measure(name, **most)
+    return folder.measure(name, **({"max_bytes": sealed[0]} if sealed[1] else {}))
 
 
 def _entries(data: Any) -> Entries:

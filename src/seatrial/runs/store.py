@@ -54,8 +54,7 @@ class RunStore:
     def __init__(self, project: Path, host: Host | None = None) -> None:
         self.project = Path(os.path.realpath(project))
         self._host = host
-        state = (host or Host()).state_folder
-        self.record = state / "projects" / project_key(self.project)
+        self.record = (host or Host()).state_folder / "projects" / project_key(self.project)
         self.root = self.record / "runs"
         self.places = self.project.joinpath(*PLACE_FOLDER)
 

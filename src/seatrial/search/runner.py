@@ -133,8 +133,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
             with _STARTING:
                 if search.over.is_set():
                     break
-                job = search.job_of(trial)
-                prepared = launch.prepare(job, search.host, building=lambda: _building(search))
+                prepared = launch.prepare(search.job_of(trial), search.host, building=lambda: _building(search))
                 search.study.begin(trial.number, prepared.run.id)
                 if not start_run(search, prepared):
                     break

@@ -320,8 +320,7 @@ def how_many(job: Job, host: Host) -> int:
     gpus = read_host(host).gpus
     wanted = job.gpus
     if wanted.kind == "none" or not gpus:
-        cores = len(os.sched_getaffinity(0))
-        return max(1, min(_MOST_AT_ONCE, int(cores // job.cpus))) if job.cpus else 1
+        return max(1, min(_MOST_AT_ONCE, int(len(os.sched_getaffinity(0)) // job.cpus))) if job.cpus else 1
     parents = {gpu.index for gpu in gpus if gpu.mig}
     units = len([gpu for gpu in gpus if gpu.mig or gpu.index not in parents])
     if wanted.kind == "devices":

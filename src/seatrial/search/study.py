@@ -286,8 +286,7 @@ class Study:
         if not self.path.is_file():
             raise FileNotFoundError(2, "No such file or directory", str(self.path))
         study = optuna.load_study(study_name=self.path.parent.name, storage=self._storage)
-        kept = study.user_attrs.get("definition") or {}
-        study.pruner = _pruner(kept.get("prune", "none"))
+        study.pruner = _pruner((study.user_attrs.get("definition") or {}).get("prune", "none"))
         return study
 
     @contextmanager

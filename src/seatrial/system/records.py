@@ -66,8 +66,7 @@ class Folder:
         """Return a record's bytes. Raises FileNotFoundError; UntrustedPathError: no file, another user's, too large."""
         path = self.path / name
         with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            if self._own and status.st_uid != os.getuid():
+            if self._own and os.fstat(file.fileno()).st_uid != os.getuid():
                 raise UntrustedPathError(f"{path} belongs to another user", run=f"ls -l {as_typed(path)}")
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:

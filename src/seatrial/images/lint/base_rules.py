@@ -202,8 +202,7 @@ def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
 def _is_for_gpus(file: Dockerfile) -> bool:
     """Return True if its base, or the variable that NVIDIA's toolkit reads, names GPUs."""
     visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
-    named = visible and visible.value not in ("", "void", "none")
-    return bool(_FOR_GPUS.search(file.final.image) or named)
+    return bool(_FOR_GPUS.search(file.final.image) or (visible and visible.value not in ("", "void", "none")))
 
 
 _APT = ("apt-get", "apt", "aptitude")

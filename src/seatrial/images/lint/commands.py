@@ -70,8 +70,7 @@ def options_and_rest(raw: str) -> tuple[list[str], str]:
 def commands_of(each: Instruction) -> list[Command]:
     """Return the commands of a RUN, CMD or ENTRYPOINT; a here-document counts only if a shell reads it."""
     _, rest = options_and_rest(each.raw)
-    before = each.raw[: len(each.raw) - len(rest)]
-    line = each.line + before.count(JOINT)
+    line = each.line + each.raw[: len(each.raw) - len(rest)].count(JOINT)
     words = words_of_list(rest.replace(JOINT, "").strip())
     if words is not None:
         found = list(_unwrapped(Command(tuple(words), line, each.stage), 0))

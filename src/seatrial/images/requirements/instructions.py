@@ -142,8 +142,7 @@ def read_pixi(file: Path) -> Requirements | None:
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
     required = python_specifier(python, f"{file.name}: python")
-    found = Requirements(tuple(own.values()), python=required, conda=tuple(others))
-    return found if own else None
+    return Requirements(tuple(own.values()), python=required, conda=tuple(others)) if own else None
 
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:

@@ -466,8 +466,7 @@ class UvResolver:
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
-                lock = read_lock(folder / _LOCK, digests)
-                return lock or Unreachable("uv wrote a lock that cannot be read")
+                return read_lock(folder / _LOCK, digests) or Unreachable("uv wrote a lock that cannot be read")
         return refusal(ended.stderr, request)
 
     def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:

@@ -134,8 +134,7 @@ def _cause(text: str) -> str:
 def shown_index(request: ResolveRequest, text: str = "") -> str:
     """Return the index that uv's error names, or the first one."""
     named = (each.shown for each in request.sources if (urlsplit(each.url).hostname or "-") in text)
-    first = request.sources[0].shown if request.sources else "the folder of wheels"
-    return next(named, first)
+    return next(named, request.sources[0].shown if request.sources else "the folder of wheels")
 
 
 @fallback(None, on=(OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError))

@@ -289,8 +289,7 @@ class Devices(Evaluation):
             found = self._devices(sink.node, sink.unit, sink.kind) or frozenset()
             return not found.isdisjoint(("cuda", "cuda:0", f"{_VISIBLE}=0"))
 
-        tried = (self._try_option(name, is_first, *values) for name in sink.options)
-        return next(filter(None, tried), None)
+        return next(filter(None, (self._try_option(name, is_first, *values) for name in sink.options)), None)
 
     def _try_option(self, name: str, is_chosen: Callable[[], bool], *values: str) -> str | None:
         """Return the words that give an option a value with which ``is_chosen`` is true; None if no value does."""

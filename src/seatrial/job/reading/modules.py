@@ -90,8 +90,7 @@ def _has(file: Path, names: Collection[str], project: Path) -> bool:
 
 def generates(project: Path) -> bool:
     """Return whether the project's packaging or build files may compile or write modules that are not there."""
-    files = [project / name for name in PACKAGING if is_file(project / name)]
-    texts = read_sources(files, project, _MAX_BYTES)
+    texts = read_sources([project / name for name in PACKAGING if is_file(project / name)], project, _MAX_BYTES)
     return any(map(_GENERATES.search, texts)) or any(is_file(project / name) for name in _BUILDS)
 
 

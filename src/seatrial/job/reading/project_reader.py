@@ -499,8 +499,7 @@ class ProjectReader:
             self._note_call(module, unit, node, seen, certain)
 
     def _parses_fields(self, module: Module) -> bool:
-        first = self.modules.at(self.start)
-        return any(_PARSES_FIELDS.search(each.source) for each in (module, first) if each)
+        return any(_PARSES_FIELDS.search(each.source) for each in (module, self.modules.at(self.start)) if each)
 
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
         called = dotted(node.func)

@@ -103,8 +103,7 @@ def _has_no_code(plan: Plan) -> bool:
 
     if plan.job.target.kind != "script":
         return False
-    source = read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)
-    return not ast.parse(source).body
+    return not ast.parse(read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)).body
 
 
 def _farewell(output: Output) -> str | None:
