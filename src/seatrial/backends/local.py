@@ -178,10 +178,8 @@ class Local:
             if not family:
                 return
             for process in family:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             time.sleep(POLL_S)
         stuck = ",".join(str(process.pid) for process in family)
         raise EngineError(
@@ -229,10 +227,8 @@ def _is_running(handle: Handle) -> bool:
         return False
     if process.state != "Z":
         return True
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)  # our own child, when this process has started it
-    except ChildProcessError:
-        pass
     return False
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,11 +201,9 @@ class Turn:
 
     def take(self) -> bool:
         """Take the turn to collect if no other process has it; return whether this object has it now."""
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.mine = True
-        except BlockingIOError:
-            pass
         return self.mine
 
     def give_back(self) -> None:

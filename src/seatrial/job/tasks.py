@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,8 @@ def _tables(here: Path) -> Iterator[Any]:
     """Yield the tables of the files that may have tasks."""
     for file in ("pixi.toml", "pyproject.toml", "package.json"):
         text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
-        try:
+        with suppress(ValueError, ConfigError, RecursionError):
             yield json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
-        except (ValueError, ConfigError, RecursionError):
-            continue
 
 
 def activated(here: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,11 +80,9 @@ def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
 
 def _facts_here(tag: str, host: Host) -> ImageFacts | None:
     for name in table.ENGINES:
-        try:
+        with suppress(SeatrialError):
             if (facts := table.engine(name, host).images.image(tag)) is not None:
                 return facts
-        except SeatrialError:
-            continue
     return None
 
 

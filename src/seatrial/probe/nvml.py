@@ -6,6 +6,7 @@ A machine without a driver is a fact, not an error: ``inventory()`` has it in ``
 import ctypes
 import importlib
 import re
+from contextlib import suppress
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from seatrial.probe.processes import file_bytes
@@ -237,10 +238,8 @@ def read_health(pynvml: Any) -> List[GpuHealth]:
     """Return every GPU that NVML can open. ``pynvml`` is initialised; ``inventory`` names lost ones."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
+        with suppress(pynvml.NVMLError):
             found.append(_health(pynvml, index))
-        except pynvml.NVMLError:
-            continue
     return found
 
 

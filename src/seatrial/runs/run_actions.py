@@ -215,9 +215,7 @@ def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str,
     freed = {}
     for name in table.on_this_host():
         backend = table.backend(name, host)
-        try:
+        with contextlib.suppress(SeatrialError):
             if backend.images is not None and backend.facts().available:
                 freed[name] = backend.images.free_unused(repository=repository, idle_s=idle_s, dry_run=dry_run)
-        except SeatrialError:
-            continue
     return freed

@@ -301,15 +301,14 @@ def _key(record: Path) -> str:
 
 def _folders(root: Path) -> list[str]:
     """List the names of runs' folders; none if the root is a link or missing."""
-    try:
+    with contextlib.suppress(OSError):
         if root.is_symlink() or root.parent.is_symlink():
             return []
         with os.scandir(root) as entries:
             return [
                 entry.name for entry in entries if _ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
-    except OSError:
-        return []
+    return []
 
 
 def store_of(project: Path | None, host: Host | None = None) -> RunStore:

@@ -114,10 +114,9 @@ class Folder:
 
     def names(self, pattern: str) -> list[str]:
         """Return the sorted names of files here that match; none where the folder is missing."""
-        try:
+        with contextlib.suppress(OSError):
             return sorted(each.name for each in self.path.iterdir() if fnmatch.fnmatchcase(each.name, pattern))
-        except OSError:
-            return []
+        return []
 
     def has(self, name: str) -> bool:
         """Return whether there is something of this name, be it a broken link."""

@@ -49,7 +49,7 @@ def restore(events: str) -> Dict[str, Any]:
     restored, removed = 0, 0
     new: List[str] = []
     for line in reversed(read(events + ".journal")):
-        try:
+        with suppress(OSError, KeyError, TypeError):  # what cannot be put back lies in the trial's folder
             if "new" in line:
                 path = line["new"]
                 stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
@@ -68,8 +68,6 @@ def restore(events: str) -> Dict[str, Any]:
             elif os.path.getsize(line["path"]) > line["bytes"]:
                 os.truncate(line["path"], line["bytes"])
                 restored += 1
-        except (OSError, KeyError, TypeError):  # what cannot be put back lies in the trial's folder
-            continue
     shutil.rmtree(events + ".files", ignore_errors=True)
     return {"restored": restored, "removed": removed, "new": new[:20]}
 

@@ -151,10 +151,9 @@ def _disk_use(client: EngineClient, part: str) -> list[dict[str, str]]:
         return []
     form = f"{{{{json .{part}}}}}"
     printed = client.ask("system", "df", "--verbose", "--format", form, timeout_s=_DISK_TIMEOUT_S).stdout
-    try:
+    with contextlib.suppress(json.JSONDecodeError):
         return json.loads(printed or "[]") or []
-    except json.JSONDecodeError:
-        return []
+    return []
 
 
 def _bytes(text: str) -> float:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -44,17 +45,13 @@ _PROGRAM = resources.files("seatrial.images.build").joinpath("count_bytes.py.txt
 def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, host: Host) -> int | None:
     """Return the bytes of the image's files, which its ``python`` counts once; None if they cannot be counted."""
     known = host.state_folder / FOLDER / f"{facts.id.rpartition(':')[2]}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # not counted yet, or no file of ours
         return int(json.loads(known.read_bytes())["bytes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not counted yet, or no file of ours
     size = _count(store, facts.id, python) if python is not None else None
     if size is not None:
-        try:
+        with suppress(DiskError):  # it is counted again next time
             make_folder(known.parent)
             write_atomically(known, json.dumps({"bytes": size}).encode())
-        except DiskError:
-            pass  # it is counted again next time
     return size
 
 

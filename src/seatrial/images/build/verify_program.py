@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -38,10 +39,8 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001  any error is the answer
             found["errors"][name] = f"{type(error).__name__}: {str(error)[:300]}"
     for package in ("torch", "tensorflow", "tensorflow-cpu", "jax"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found["versions"][package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            pass
     if "torch" in sys.modules:
         _torch(found, gpu)
     elif "tensorflow" in sys.modules:

@@ -208,11 +208,9 @@ def _of_page(text: str) -> Iterator[tuple[str, int]]:
 def _lines(words: list[str], tool: str) -> Iterator[str]:
     for word in words:
         line = as_pip_has_it(word) if tool == "conda" else word
-        try:
+        with suppress(ConfigError):  # the project itself, a file, a word of the sentence around it
             if line and "$" not in line:
                 yield checked_requirement(line, "")
-        except ConfigError:  # the project itself, a file, a word of the sentence around it
-            continue
 
 
 def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:
