@@ -124,8 +124,7 @@ def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number, beginning = 1, b""
     while piece := stream.readline(MAX_LINE_BYTES):
         beginning = beginning or piece[:2]
-        for line in one_byte_letters(piece, beginning).splitlines():
-            yield number, line
+        yield from ((number, line) for line in one_byte_letters(piece, beginning).splitlines())
         number += piece.endswith(b"\n")
 
 

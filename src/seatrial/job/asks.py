@@ -68,8 +68,7 @@ def _asks(table: Mapping[str, Any], root: Path, without_container: Callable[[str
     kept = {name for row in logins().values() if "files" in row for name in row["given"]}
     for name in table.get("secrets", ()):
         yield Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in kept)}")
-    for device in table.get("devices", ()):
-        yield Ask(words=f"gives the target the device {plain(device)}")
+    yield from (Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", ()))
     yield from _networks(table)
     if command := table.get("watch", {}).get("command"):
         yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")

@@ -87,9 +87,8 @@ def _data(project: Path) -> Sequence[str]:
 
 def find_script(project: Path) -> str:
     """Find the script that trains. Raises UsageError where that is not plain."""
-    for name in _USUAL:
-        if (project / name).is_file():
-            return name
+    if usual := next((name for name in _USUAL if (project / name).is_file()), None):
+        return usual
     scripts = sorted(path.name for path in project.glob("*.py") if path.name != "setup.py")
     scripts = scripts or _inner_scripts(project)
     if len(scripts) == 1:

@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from contextlib import suppress
 from typing import Dict, List, Mapping, NamedTuple, Optional, Set
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -156,11 +157,9 @@ def context_minors(pid: int, proc: str = "/proc") -> List[int]:
 
 def file_bytes(path: str) -> bytes:
     """Read a file; b"" where it is gone, or another user's."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    return b""
 
 
 class Tree:

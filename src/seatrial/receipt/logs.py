@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -218,12 +219,8 @@ def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open_regular(path) as file:
-            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-                yield without_steering(line)
-    except (FileNotFoundError, UntrustedPathError):
-        return
+    with suppress(FileNotFoundError, UntrustedPathError), open_regular(path) as file:
+        yield from map(without_steering, iter(lambda: file.readline(MAX_LINE_BYTES), b""))
 
 
 @fallback(b"", on=(FileNotFoundError, UntrustedPathError))

@@ -210,11 +210,7 @@ def _holder(descriptor: int) -> str:
     """Return the process that has locked a file, and its user. Source: proc_locks(5)."""
     status = os.fstat(descriptor)
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    try:
-        locks = Path("/proc/locks").read_text()
-    except OSError:  # a kernel or container that hides it
-        locks = ""
-    for line in locks.splitlines():
+    for line in processes.file_bytes("/proc/locks").decode().splitlines():  # a kernel or container may hide it
         _, kind, _, _, pid, locked, *_ = line.replace("-> ", "").split()
         if (kind, locked) == ("FLOCK", file) and "->" not in line:
             return f"{processes.name(int(pid)) or 'a process'} (PID {pid}){_of_user(Path('/proc', pid))}"

@@ -289,9 +289,7 @@ class Projects:
 
     def runs(self) -> Iterator[tuple[str, Run]]:
         """Yield (project's key, run) of every run, in no order."""
-        for key, store in self.all().items():
-            for run in store.all():
-                yield key, run
+        yield from ((key, run) for key, store in self.all().items() for run in store.all())
 
 
 def _key(record: Path) -> str:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError, fallback
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import NAME
 from seatrial.job.model import Job
@@ -165,12 +165,10 @@ class Search:
         elif (problem := problem_of(trials)) is not None:
             self.end(problem)
 
+    @fallback("", on=(OSError, UntrustedPathError))
     def _last_line(self, trial: Trial) -> str:
         run = RunStore(self.job.project, self.host).run(trial.run_id or "")
-        try:
-            data = run.records.load("stdout.log", max_bytes=MAX_OUTPUT_BYTES)
-        except (OSError, UntrustedPathError):
-            return ""
+        data = run.records.load("stdout.log", max_bytes=MAX_OUTPUT_BYTES)
         lines = data.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:200] if lines else ""
 

@@ -206,6 +206,7 @@ def logins() -> dict[str, dict[str, Any]]:
     return own_table(Path(__file__).with_name("logins.toml"))
 
 
+@fallback(None, on=(OSError, ValueError))  # another's, no text
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     """Return (value, file) of a secret that a login has left, by the name of its variable; None without one."""
     row: dict[str, Any] = next(
@@ -216,12 +217,9 @@ def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     file = Path(Template(next(usable, "")).safe_substitute(set_ones))
     variable, usual = row.get("server", ("", ""))
     server = re.escape(urlsplit(env.get(variable, "")).hostname or usual)
-    try:
-        if not file.is_file():  # a pipe would be waited for
-            return None
-        found = re.search(row["value"].replace("{server}", server), file.read_text())
-    except (OSError, ValueError):  # another's, no text
+    if not file.is_file():  # a pipe would be waited for
         return None
+    found = re.search(row["value"].replace("{server}", server), file.read_text())
     return (found[1], file) if found else None
 
 

@@ -244,12 +244,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _has_reported(events: str) -> bool:
     """Return whether rank 0 has reported a whole trial; its line is the last or the last but a few."""
-    try:
-        with open(events, "rb") as file:
-            file.seek(max(0, os.path.getsize(events) - (256 << 10)))
-            return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
-    except OSError:
-        return False
+    with suppress(OSError), open(events, "rb") as file:
+        file.seek(max(0, os.path.getsize(events) - (256 << 10)))
+        return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
+    return False
 
 
 def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -270,12 +268,10 @@ def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
 
 
 def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _MOST_OUTPUT_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _MOST_OUTPUT_BYTES))
+        return file.read().decode("utf-8", "replace")
+    return ""
 
 
 def _number(values: Optional[Dict[str, Any]], key: str) -> Optional[float]:

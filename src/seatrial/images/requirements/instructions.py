@@ -184,10 +184,9 @@ def named_releases(folder: Path, project: Path) -> dict[str, tuple[str, str]]:
 def installed_alone(project: Path, source: str) -> str | None:
     """Return the page that installs a list with ``--no-deps``; None without one."""
     name = re.compile(rf"(?<![\w/.-]){re.escape(source)}\b")
-    for page, text in _read(project, (*_DOCKERFILES, *_PAGES)):
-        if any("--no-deps" in each and name.search(each) for each in _INSTALL.findall(text)):
-            return page
-    return None
+    pages = _read(project, (*_DOCKERFILES, *_PAGES))
+    commands = ((page, each) for page, text in pages for each in _INSTALL.findall(text))
+    return next((page for page, each in commands if "--no-deps" in each and name.search(each)), None)
 
 
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
