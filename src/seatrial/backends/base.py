@@ -145,8 +145,7 @@ class State:
 
 def reported_end(folder: Path) -> State:
     """Read the end of a run from its agents' last events: ``gone`` if one was killed, or the machine went down."""
-    ends = events.find(str(folder / "events.jsonl"), events.AgentFinished)
-    codes = [event.get("exit_code") for event in ends]
+    codes = [event.get("exit_code") for event in events.find(str(folder / "events.jsonl"), events.AgentFinished)]
     return State("exited", exit_code=next(filter(None, codes), codes[-1])) if codes else State("gone")
 
 

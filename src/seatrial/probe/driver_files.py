@@ -63,8 +63,7 @@ def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
     libraries: Dict[str, str] = {}
     try:
-        count = HEADER.unpack_from(data, start)[1]
-        for i in range(count):
+        for i in range(HEADER.unpack_from(data, start)[1]):
             flags, key, value, _, _ = ENTRY.unpack_from(data, start + HEADER.size + i * ENTRY.size)
             if flags == wanted:
                 libraries.setdefault(_string(data, start + key), _string(data, start + value))

@@ -47,8 +47,7 @@ def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
     if part.minor is None or part.gpu_instance is None or part.compute_instance is None:
         return []
     base = root + CAPABILITIES % (part.minor, part.gpu_instance)
-    paths = (base + "/access", base + "/ci%d/access" % part.compute_instance)
-    minors = [_minor(path) for path in paths]
+    minors = [_minor(path) for path in (base + "/access", base + "/ci%d/access" % part.compute_instance)]
     return ["/dev/nvidia-caps/nvidia-cap%d" % minor for minor in minors if minor is not None]
 
 

@@ -43,16 +43,13 @@ class GpuProcess(NamedTuple):
 
 def contents(path: str, most_bytes: int, flags: int = 0) -> Optional[bytes]:
     """Read a small file in a fourth of what ``open`` takes; None where it is gone, or may not or cannot be read."""
-    try:
+    with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, most_bytes)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+        try:
+            return os.read(descriptor, most_bytes)
+        finally:
+            os.close(descriptor)
+    return None
 
 
 def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:

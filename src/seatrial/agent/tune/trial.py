@@ -113,8 +113,7 @@ class TuneTrial(NamedTuple):
 
     @property
     def peak_bytes(self) -> Optional[int]:
-        peaks = [int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")]
-        return max(peaks, default=None)
+        return max((int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")), default=None)
 
     @property
     def losses(self) -> List[Optional[float]]:

@@ -139,8 +139,7 @@ def _train_tensorflow(tf: Any, device: str) -> str:
     random = generators.Generator.from_seed(0)
     with tf.device(device):
         images_NHWC, labels = random.normal((16, 28, 28, 1)), tf.one_hot(tf.range(16) % 10, 10)
-        shapes = ((3, 3, 1, 8), (8 * 26 * 26, 10))
-        weights = [tf.Variable(random.normal(shape) * 0.01) for shape in shapes]
+        weights = [tf.Variable(random.normal(shape) * 0.01) for shape in ((3, 3, 1, 8), (8 * 26 * 26, 10))]
 
         def step() -> None:
             with tf.GradientTape() as tape:

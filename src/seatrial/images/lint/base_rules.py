@@ -141,8 +141,7 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
     """Find a final image without USER, whose files in mounted folders belong to root."""
     users = [each for each in file.of("USER") if each.stage in file.chain]
     if not users or users[-1].value.split(":")[0] in ("root", "0"):
-        line = users[-1].line if users else file.instructions[-1].line
-        yield remark(line, "root")
+        yield remark(users[-1].line if users else file.instructions[-1].line, "root")
 
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")

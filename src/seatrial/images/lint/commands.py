@@ -97,8 +97,7 @@ def _split(text: str, line: int, stage: int, depth: int) -> Iterator[Command]:
                 inside = max(0, inside + (1 if word in _OPENING else -1))
             words.append(word)
         elif token["operator"] or token["newline"]:
-            command = Command(tuple(words), started, stage, inside > 0 or behind_or)
-            yield from _unwrapped(command, depth)
+            yield from _unwrapped(Command(tuple(words), started, stage, inside > 0 or behind_or), depth)
             words = []
             behind_or = token["operator"] == "||" or (behind_or and token["operator"] not in (";", None))
         line += token[0].count("\n") + token[0].count(JOINT)

@@ -153,8 +153,7 @@ class Modules:
 
     def __init__(self, wheel: io.RawIOBase) -> None:
         self.archive = zipfile.ZipFile(wheel)
-        entries = self.archive.infolist()[:_MOST_MEMBERS]
-        self.files = {_INSTALLED.sub("", each.filename): each for each in entries}
+        self.files = {_INSTALLED.sub("", each.filename): each for each in self.archive.infolist()[:_MOST_MEMBERS]}
         self.texts = dict[str, str | None]()
 
     @cached_property

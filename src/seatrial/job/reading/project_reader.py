@@ -376,8 +376,7 @@ class ProjectReader:
         """Queue the classes that a configuration names, by the keys of Hydra, jsonargparse and latent-diffusion."""
         for match in _TARGET.finditer(text):
             parts = match[2].split(".", MOST_PARTS)[:MOST_PARTS]
-            found = self.roots.located(parts, self.roots.absolute) or []
-            own = [each for each in found if each is not None]
+            own = [each for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
             self.certain += [(each[0], "") for each in own]
             if own and (module := self.modules.at(own[-1][0])):
                 self.certain += functions_of(module, parts[-1])

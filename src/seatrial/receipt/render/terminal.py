@@ -193,8 +193,7 @@ def _aligned(table: Table, width: int) -> list[str]:
 
 def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
     """Wrap ``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
-    hanging = " " * len(first)
-    wrapper = textwrap.TextWrapper(width, first, hanging, break_on_hyphens=False, break_long_words=False)
+    wrapper = textwrap.TextWrapper(width, first, " " * len(first), break_on_hyphens=False, break_long_words=False)
     lines = wrapper.wrap(words)  # a path stays whole
     for number, line in enumerate(lines or [first]):
         text = Text(line, style=style)
