@@ -305,9 +305,9 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
         script = next((Path(word) for word in argv[1:] if word.endswith(".py")), None)
-        if script and (meant := similar_option(script, option)):
-            words = [meant + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
-            return f"{unknown}; did you mean {script.name}'s {meant}?", None, _behind_dashes(words)
+        if script and (similar := similar_option(script, option)):
+            words = [similar + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
+            return f"{unknown}; did you mean {script.name}'s {similar}?", None, _behind_dashes(words)
         return unknown, "The target's own arguments go after --", _behind_dashes(argv)
     return unknown, None, f"{place} --help"
 

@@ -160,7 +160,7 @@ def file_bytes(path: str) -> bytes:
 
 
 class Tree:
-    """The processes under ``pid``, itself ``with_root``; beside 200 others a full reading takes 2.4 ms of CPU."""
+    """The processes under ``pid``, itself ``with_root``; among 200 others a full reading takes 2.4 ms of CPU."""
 
     def __init__(self, pid: int, with_root: bool, proc_folder: str = "/proc") -> None:
         self._pid, self._with_root, self._proc = pid, with_root, proc_folder

@@ -135,8 +135,8 @@ def read_pixi(file: Path) -> Requirements | None:
     conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
     versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
     others = list[str]()
-    asked = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
-    lines = [*filter(None, asked)]
+    for_pip = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
+    lines = [*filter(None, for_pip)]
     listed = poetry_requirements({"dependencies": pip}, file, "pypi-dependencies")
     bounds = _BOUND.findall(str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)

@@ -32,7 +32,7 @@ _CPYTHON = regex(r"cp3(\d+)")
 def released(line: str, known: Callable[[str], object]) -> str:
     """Return a checked line with the release in place of a framework's wheel, or of one for another system or machine.
 
-    Others stay at their address. ``known``: whether the index has the package that is meant, and no namesake.
+    Others stay at their address. ``known``: whether the index has the package itself, and no namesake.
     """
     match = _match(line)
     if match is None or not match["address"].startswith("http") or (wheel := _parsed(match)) is None:

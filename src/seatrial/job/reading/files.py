@@ -55,7 +55,7 @@ _OUTPUT_KEYS = regex(
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
-#: Items of Hydra's defaults lists that are no file of the project: its own groups, none, one to choose or to compute.
+#: Items of Hydra's defaults lists without a file in the project: its own groups, none, one to choose or to compute.
 _NO_OPTION = re.compile(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")
 
 

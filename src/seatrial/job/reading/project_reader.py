@@ -359,9 +359,9 @@ class ProjectReader:
             base = Path(os.path.normpath(path.parent / (folder or ".")))
             files, lost = composed(base, name, self.words_typed, self.project)
             if not files:
-                asked = bool(folder and (named or name != "config"))
+                required = bool(folder and (named or name != "config"))
                 where = f"{self.modules.shown(path)}:{call.lineno}"
-                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * asked
+                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * required
                 files, _ = composed(base, named or "config", self.words_typed, self.project)
             line = " ".join((*self.words_typed, folder or ""))
             registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", line)

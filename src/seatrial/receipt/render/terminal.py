@@ -43,8 +43,8 @@ def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()
 
     Warnings that were ``shown`` above the output are repeated only behind a long one, of a run that did not fail.
     """
-    is_near = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < 10
-    kept = tuple(each for each in receipt.warnings if not is_near or each not in shown)
+    is_recent = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < 10
+    kept = tuple(each for each in receipt.warnings if not is_recent or each not in shown)
     _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 
 
