@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from seatrial.errors import fallback
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 #: Longest text copied from a run into its receipt; a line of a log can be megabytes.
@@ -30,13 +28,9 @@ _CONTROL = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b-\x1f\x7f-\x9f{_TURNS}]")
 _CONTROL_IN_LINE = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f{_TURNS}]")
 
 
-@fallback(None, on=OverflowError)  # JSON integers have no bounds
 def number(value: Any) -> float | None:
     """Return a number of usable size, or None; JSON's true, false, NaN and 1e999 are not numbers."""
-    if type(value) not in (int, float):
-        return None
-    result = float(value)
-    return result if abs(result) <= MAX_NUMBER else None
+    return float(value) if type(value) in (int, float) and abs(value) <= MAX_NUMBER else None
 
 
 def whole(value: Any) -> int | None:
