@@ -29,9 +29,15 @@ Criteria unmet under --strict are not an error either: exit 4.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+D = TypeVar("D")
+T = TypeVar("T")
 
 #: Longer sentences are cut in the middle: a file's content may be in them.
 MAX_TEXT = 2000
@@ -219,3 +225,21 @@ def os_errors(kind: type[SeatrialError], message: str, run: str | None = None) -
         yield
     except OSError as error:
         raise kind(f"{message}: {error.strerror or error}", run=run) from error
+
+
+def fallback(
+    value: D, on: type[BaseException] | tuple[type[BaseException], ...]
+) -> Callable[[Callable[P, T]], Callable[P, T | D]]:
+    """Make a decorator whose function returns this value where it would raise one of these."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T | D]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T | D:
+            try:
+                return function(*args, **kwargs)
+            except on:
+                return value
+
+        return call
+
+    return decorate

@@ -301,8 +301,7 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcom
         trial.wait()
         failed = _write_kernels(trial.kernels(), journal)
         trial.write_remarks(journal)
-    finding = explain(plan, env, seen, inventory, failed) if failed else None
-    return CheckOutcome(finding, extra, plan.gpus)
+    return CheckOutcome(explain(plan, env, seen, inventory, failed) if failed else None, extra, plan.gpus)
 
 
 def _before_the_target(plan: AgentPlan, inventory: nvml.Inventory) -> bool:

@@ -181,23 +181,19 @@ def redact_in_place(path: str, secrets: Iterable[bytes]) -> None:
         return
     longest = max(map(len, known))
     pattern = re.compile(b"|".join(re.escape(secret) for secret in sorted(known, key=len, reverse=True)))
-    try:
+    with suppress(OSError):  # there is none, or the file system is broken, which the journal has reported
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # there is none
-        return
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return
-        for offset in range(0, _LOOKED_THROUGH_BYTES, _CHUNK_BYTES):
-            data = os.pread(descriptor, _CHUNK_BYTES + longest - 1, offset)  # one that begins here may end behind it
-            for match in pattern.finditer(data):
-                os.pwrite(descriptor, b"*" * (match.end() - match.start()), offset + match.start())
-            if len(data) < _CHUNK_BYTES:
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return
-    except OSError:  # the file system is broken: the journal has reported it
-        return
-    finally:
-        os.close(descriptor)
+            for offset in range(0, _LOOKED_THROUGH_BYTES, _CHUNK_BYTES):
+                data = os.pread(descriptor, _CHUNK_BYTES + longest - 1, offset)  # one begun here may end behind it
+                for match in pattern.finditer(data):
+                    os.pwrite(descriptor, b"*" * (match.end() - match.start()), offset + match.start())
+                if len(data) < _CHUNK_BYTES:
+                    return
+        finally:
+            os.close(descriptor)
 
 
 class Redactor:

@@ -66,15 +66,13 @@ def files(
             continue
         for entry in entries:
             looked_at += 1
-            try:
+            with suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
                     if not passes_over(entry.path):
                         left.append(entry.path)
                 elif wanted(entry.name) and entry.is_file(follow_symlinks=False):
                     status = entry.stat(follow_symlinks=False)
                     yield entry.path, status.st_size, status.st_mtime, status.st_ctime
-            except OSError:
-                continue
 
 
 def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -> Optional[FilesOutside]:

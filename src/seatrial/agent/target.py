@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping
 
 from seatrial.agent.plan import events_file
@@ -223,11 +224,9 @@ def send_signal(pids: List[int], number: int) -> List[int]:
     """Send it; those that got it."""
     reached = []
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # gone, or another user's (setuid)
             os.kill(pid, number)
             reached.append(pid)
-        except (ProcessLookupError, PermissionError):  # gone, or another user's (setuid)
-            continue
     return reached
 
 

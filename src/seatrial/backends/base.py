@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pydantic import ConfigDict, Field
 
 from seatrial import events
-from seatrial.errors import EngineUnavailableError
+from seatrial.errors import EngineUnavailableError, fallback
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.job.value import Value
+from seatrial.probe.processes import file_bytes
 from seatrial.system.records import Folder
 
 if TYPE_CHECKING:
@@ -106,21 +107,16 @@ def this_machine() -> EngineAddress:
     machine-id(5) asks programs to keep the ID itself to the machine.
     """
     name = platform.node() or "localhost"
-    try:
-        machine = Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        machine = ""
+    machine = file_bytes("/etc/machine-id").decode().strip()
     return EngineAddress(endpoint=name, id=hashlib.sha256(f"seatrial {machine or name}".encode()).hexdigest()[:16])
 
 
+@fallback(None, on=ValueError)
 def time_ns(stamp: str) -> int | None:
     """Return an engine's time stamp, RFC 3339 with up to nine decimals, as Unix time in ns; None if it is none."""
     match = re.fullmatch(r"(.{19})(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", stamp)
-    try:
-        # Python 3.10 reads neither nine decimals nor Z.
-        seconds = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00")) if match else None
-    except ValueError:
-        return None
+    # Python 3.10 reads neither nine decimals nor Z.
+    seconds = datetime.fromisoformat(match[1] + (match[3] or "Z").replace("Z", "+00:00")) if match else None
     return int(seconds.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0")) if match and seconds else None
 
 
@@ -149,8 +145,7 @@ class State:
 
 def reported_end(folder: Path) -> State:
     """Read the end of a run from its agents' last events: ``gone`` if one was killed, or the machine went down."""
-    ends = events.find(str(folder / "events.jsonl"), events.AgentFinished)
-    codes = [event.get("exit_code") for event in ends]
+    codes = [event.get("exit_code") for event in events.find(str(folder / "events.jsonl"), events.AgentFinished)]
     return State("exited", exit_code=next(filter(None, codes), codes[-1])) if codes else State("gone")
 
 

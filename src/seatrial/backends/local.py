@@ -63,8 +63,7 @@ def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, prog
 
 def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path) -> Path:
     """Return the path of ``ensure_venv``'s interpreter. Makes nothing."""
-    version = command.check([str(python), "-VV"], timeout_s=30).stdout
-    content = "\n".join([str(python), version, *requirements])
+    content = "\n".join([str(python), command.check([str(python), "-VV"], timeout_s=30).stdout, *requirements])
     return directory / hashlib.sha256(content.encode()).hexdigest()[:16] / "bin" / "python"
 
 
@@ -179,10 +178,8 @@ class Local:
             if not family:
                 return
             for process in family:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             time.sleep(POLL_S)
         stuck = ",".join(str(process.pid) for process in family)
         raise EngineError(
@@ -230,10 +227,8 @@ def _is_running(handle: Handle) -> bool:
         return False
     if process.state != "Z":
         return True
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(process.pid, os.WNOHANG)  # our own child, when this process has started it
-    except ChildProcessError:
-        pass
     return False
 
 

@@ -10,10 +10,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from seatrial import events, frames
+from seatrial.errors import fallback
 from seatrial.events import EvidenceLog, Lines
 from seatrial.system.records import Folder
 
@@ -143,11 +145,9 @@ def _write(descriptor: int, data: bytes) -> None:
         data = data[os.write(descriptor, data) :]
 
 
+@fallback(None, on=ValueError)
 def _seconds(text: bytes) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(text)
 
 
 def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:
@@ -201,11 +201,9 @@ class Turn:
 
     def take(self) -> bool:
         """Take the turn to collect if no other process has it; return whether this object has it now."""
-        try:
+        with suppress(BlockingIOError):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.mine = True
-        except BlockingIOError:
-            pass
         return self.mine
 
     def give_back(self) -> None:

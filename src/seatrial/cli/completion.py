@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from seatrial.job.flags import read_table
+from seatrial.probe.processes import file_bytes
 
 #: Recipes that ``run`` takes; the table with their packages imports the planner. A test compares.
 RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
@@ -107,11 +108,7 @@ def _gpu_words() -> Iterator[tuple[str, str]]:
 
 def _information(path: Path) -> tuple[str, str]:
     """Read (model, UUID) of a GPU from the driver's file; ("", "") if it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "", ""
-    keys = dict(re.findall(r"^(Model|GPU UUID):\s*(\S.*)$", text, re.MULTILINE))
+    keys = dict(re.findall(r"(?m)^(Model|GPU UUID):\s*(\S.*)$", file_bytes(str(path)).decode("utf-8", "replace")))
     return keys.get("Model", "").strip(), keys.get("GPU UUID", "").strip()
 
 

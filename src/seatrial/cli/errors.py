@@ -30,6 +30,7 @@ from seatrial.errors import (
     StackError,
     TargetError,
     UsageError,
+    fallback,
 )
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import OPTIONS
@@ -101,11 +102,9 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
     return None
 
 
+@fallback(False, on=FileNotFoundError)
 def _has_working_directory() -> bool:
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return False
+    Path.cwd()
     return True
 
 
@@ -311,9 +310,9 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         docker = "docker build" if argv[0] == "build" else "docker run"
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
     if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
-        if script and (meant := similar_option(script, option)):
-            words = [meant + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
-            return f"{unknown}; did you mean {script.name}'s {meant}?", None, _behind_dashes(words)
+        if script and (similar := similar_option(script, option)):
+            words = [similar + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
+            return f"{unknown}; did you mean {script.name}'s {similar}?", None, _behind_dashes(words)
         return unknown, "The target's own arguments go after --", _behind_dashes(argv)
     return unknown, None, f"{place} --help"
 

@@ -228,8 +228,7 @@ def takes_job(function: Callable[..., int]) -> Callable[..., int]:
 
     @functools.wraps(function)
     def with_flags(**typed: Any) -> int:
-        given = {flag.key: typed.pop(name) for name, flag in usable.items()}
-        return function(flags=in_tables(given), **typed)
+        return function(flags=in_tables({flag.key: typed.pop(name) for name, flag in usable.items()}), **typed)
 
     of_a_job = [_option(flag) for flag in reversed(usable.values())]
     with_flags.__click_params__ = [*getattr(function, "__click_params__", ()), *of_a_job]  # type: ignore[attr-defined]

@@ -76,8 +76,7 @@ class Screen:
             if self._live is not None:
                 self._live.clear()
             self.end_line("stderr")
-            words = f"seatrial {one_line(line)}"
-            text = Text(terminal.at_words(words, self._err, whole=_COMMAND))
+            text = Text(terminal.at_words(f"seatrial {one_line(line)}", self._err, whole=_COMMAND))
             text.stylize("bold cyan", 0, len("seatrial"))
             self._err.print(text)
 

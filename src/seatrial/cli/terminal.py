@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.system.text import command_and_comment, one_line, visible
 
 if TYPE_CHECKING:
@@ -191,11 +191,9 @@ def abandon() -> None:
     os.close(nowhere)
 
 
+@fallback(False, on=OSError)
 def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
+    os.fstat(number)
     return True
 
 
@@ -323,12 +321,10 @@ def _in_foreground() -> bool:
     return in_foreground(2)
 
 
+@fallback(False, on=OSError)
 def are_one_file(*numbers: int) -> bool:
     """Return True for one file behind these descriptors: ``2>&1``, or one pipe for both."""
-    try:
-        return len({(os.fstat(number).st_dev, os.fstat(number).st_ino) for number in numbers}) == 1
-    except OSError:
-        return False
+    return len({(os.fstat(number).st_dev, os.fstat(number).st_ino) for number in numbers}) == 1
 
 
 def _is_pipe(number: int) -> bool:

@@ -120,9 +120,7 @@ def _step(node: yaml.Node | None, step: str) -> tuple[int, yaml.Node] | None:
         if step.isdigit() and int(step) < len(node.value):
             entry = node.value[int(step)]
             return entry.start_mark.line + 1, entry
-        for entry in node.value:
-            if step in _texts(entry):
-                return entry.start_mark.line + 1, entry
+        return next(((entry.start_mark.line + 1, entry) for entry in node.value if step in _texts(entry)), None)
     return None
 
 

@@ -44,8 +44,7 @@ def find_files(project: Path, host: Host) -> tuple[Path, ...]:
     first = next((project / name for name in COMPOSE_FILES if (project / name).is_file()), None)
     if first is None:
         return ()
-    overrides = [project / name for name in OVERRIDES if (project / name).is_file()]
-    return (first, *overrides[:1])
+    return (first, *[project / name for name in OVERRIDES if (project / name).is_file()][:1])
 
 
 def up_command(files: Sequence[Path], host: Host, names: Sequence[str] = ()) -> str:

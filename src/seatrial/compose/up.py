@@ -157,8 +157,7 @@ def _planned(
             others[name] = found
     added = {name: container for name, (container, _) in others.items()}
     builds = {name: _network(context) for name, service in file.services.items() if service.build is not None}
-    text = override(file.services, plans, file.short_waits, added, builds=builds)
-    return Planned(file, plans, others, text)
+    return Planned(file, plans, others, override(file.services, plans, file.short_waits, added, builds=builds))
 
 
 def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -> Group:

@@ -20,7 +20,14 @@ from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, identity, is_alive
 from seatrial.compose.read import with_profiles
 from seatrial.compose.up import LOG, OVERRIDE, RENDERED, hand_over
-from seatrial.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TARGET_FAILED, EngineUnavailableError, SeatrialError
+from seatrial.errors import (
+    EXIT_DONE,
+    EXIT_INTERRUPTED,
+    EXIT_TARGET_FAILED,
+    EngineUnavailableError,
+    SeatrialError,
+    fallback,
+)
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import EngineAddress
@@ -314,12 +321,10 @@ def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> N
     threading.Thread(target=quietly, daemon=True).start()
 
 
+@fallback(None, on=(OSError, SeatrialError))
 def last_compose_line(folder: Path) -> str | None:
     """Return the last line on a failure that ``docker compose up`` printed; None without one."""
-    try:
-        lines = Folder(folder).load(LOG).decode(errors="replace").splitlines()
-    except (OSError, SeatrialError):
-        return None
+    lines = Folder(folder).load(LOG).decode(errors="replace").splitlines()
     printed = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "time="))]
     return printed[-1] if printed else None
 

@@ -11,7 +11,7 @@ from seatrial.common.signals import FEWEST_STEPS, Anatomy
 from seatrial.diagnosis import AT, CAUSES, Advice, Cause, Diagnosis
 from seatrial.diagnosis.advice import for_idle_gpus
 from seatrial.diagnosis.signals import Signals
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.job.model import Target
 from seatrial.job.reading.devices import Reason
 from seatrial.job.script import script_facts
@@ -197,13 +197,10 @@ _MOVE = Advice(
 )
 
 
+@fallback((), on=(SeatrialError, OSError))
 def reasons(target: Target, project: Path) -> tuple[Reason, ...]:
     """Return why a script may have stayed on the CPU, strongest first; () without a readable script."""
-    try:
-        found = script_facts(target, project).devices
-    except (SeatrialError, OSError):
-        return ()
-    return tuple(each for each in found if each.device != "visible:0")
+    return tuple(each for each in script_facts(target, project).devices if each.device != "visible:0")
 
 
 def reason_by_torch(facts: Mapping[str, object]) -> Reason | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from seatrial.diagnosis import MEANING
-from seatrial.errors import DiskError, UsageError, os_errors
+from seatrial.errors import DiskError, UsageError, fallback, os_errors
 from seatrial.findings.catalogue import LAYERS, OF_A_BUILD, Known, by_id, entries, plain, without_consequences
 from seatrial.findings.finding import SEVERITIES, Finding
 from seatrial.findings.match import Matches, match_text, one_byte_letters
@@ -124,17 +124,14 @@ def _bounded_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number, beginning = 1, b""
     while piece := stream.readline(MAX_LINE_BYTES):
         beginning = beginning or piece[:2]
-        for line in one_byte_letters(piece, beginning).splitlines():
-            yield number, line
+        yield from ((number, line) for line in one_byte_letters(piece, beginning).splitlines())
         number += piece.endswith(b"\n")
 
 
+@fallback((), on=KeyError)
 def sources(id: str) -> tuple[str, ...]:
     """Return an entry's sources; () for an ID of another release, which a receipt may have."""
-    try:
-        return by_id(id).sources
-    except KeyError:
-        return ()
+    return by_id(id).sources
 
 
 def named_file(words: list[str]) -> Path | None:

@@ -21,7 +21,7 @@ from seatrial.doctor.checks.engine import daemon_json_path, merged
 from seatrial.doctor.checks.toolkit import CDI_BY_DEFAULT, engine_version
 from seatrial.doctor.examine import Result
 from seatrial.doctor.machine import Machine
-from seatrial.errors import DiskError, GpuContractError, UsageError, os_errors
+from seatrial.errors import DiskError, GpuContractError, UsageError, fallback, os_errors
 from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 
@@ -97,11 +97,9 @@ def current(path: Path) -> str | None:
     return None
 
 
+@fallback(0o644, on=OSError)
 def _mode(path: Path) -> int:
-    try:
-        return path.stat().st_mode & 0o777
-    except OSError:
-        return 0o644
+    return path.stat().st_mode & 0o777
 
 
 class ChangeJournal:

@@ -233,8 +233,7 @@ def _wrapped(text: str, head: str, width: int, style: str = "", head_style: str 
     """Yield the text behind its head, further lines below the text."""
     pieces = textwrap.wrap(text, max(20, width - len(head)), break_long_words=False, break_on_hyphens=False) or [""]
     yield Text().append(head, style=head_style or style).append(pieces[0], style=style)
-    for piece in pieces[1:]:
-        yield Text(" " * len(head) + piece, style=style)
+    yield from (Text(" " * len(head) + piece, style=style) for piece in pieces[1:])
 
 
 def _print(console: Console, line: Text) -> None:

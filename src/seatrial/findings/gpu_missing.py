@@ -87,8 +87,7 @@ def _device_nodes(expected: List[Facts], visible: List[Facts], context: Facts) -
     if not gpu_nodes and hidden is not None and hidden.strip().lower() in ("", "void", "none"):
         return _finding("nvidia-visible-devices", ["NVIDIA_VISIBLE_DEVICES=%r" % hidden] + evidence)
     if not gpu_nodes and "nvidiactl" not in nodes:
-        fix = _INJECTION_FIXES.get(str(context.get("injection")))
-        return _finding("device-nodes-missing", evidence, fix=fix)
+        return _finding("device-nodes-missing", evidence, fix=_INJECTION_FIXES.get(str(context.get("injection"))))
     minors = ["nvidia%d" % gpu["minor"] for gpu in expected if gpu.get("minor") is not None]
     missing = [name for name in minors if name not in nodes]
     if missing or not gpu_nodes:

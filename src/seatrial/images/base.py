@@ -132,8 +132,7 @@ def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc:
         packages = (*packages, f"cuda-nvcc-{wheel.cuda.replace('.', '-')}")
         reason += f"; XLA compiles optimizers with {packages[-1]}"
     choice = Choice(what="base image", value=tag, reason=reason)
-    builder = image.tag("devel", ubuntu) if in_builder else None
-    return Base(tag, builder, packages, choice)
+    return Base(tag, image.tag("devel", ubuntu) if in_builder else None, packages, choice)
 
 
 def _release(stack: Stack, ubuntu: str) -> CudaImage | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions, Job
 from seatrial.system.host import Host
@@ -123,11 +123,9 @@ def _of_lines(options: tuple[str, ...]) -> dict[str, list[str]]:
     return found
 
 
+@fallback(False, on=ValueError)
 def _is_address(url: str) -> bool:
-    try:
-        return urlsplit(url).scheme in ("http", "https", "file")
-    except ValueError:
-        return False
+    return urlsplit(url).scheme in ("http", "https", "file")
 
 
 def has_own_sources(options: ImageOptions) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.job.tables import Notify, program_of
 from seatrial.job.value import Value
 from seatrial.system.host import logins
@@ -68,8 +68,7 @@ def _asks(table: Mapping[str, Any], root: Path, without_container: Callable[[str
     kept = {name for row in logins().values() if "files" in row for name in row["given"]}
     for name in table.get("secrets", ()):
         yield Ask(words=f"gives the target your variable {name}{', or your login in its place' * (name in kept)}")
-    for device in table.get("devices", ()):
-        yield Ask(words=f"gives the target the device {plain(device)}")
+    yield from (Ask(words=f"gives the target the device {plain(device)}") for device in table.get("devices", ()))
     yield from _networks(table)
     if command := table.get("watch", {}).get("command"):
         yield Ask(words=f"runs a command for each watchdog finding: {plain(command)}")
@@ -182,19 +181,15 @@ def _is_engine_socket(path: Path) -> bool:
     return path.name in _ENGINE_SOCKETS and _is_socket(path)
 
 
+@fallback(False, on=OSError)
 def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:
-        return False
+    return stat.S_ISSOCK(path.stat().st_mode)
 
 
+@fallback(None, on=(ConfigError, UnicodeDecodeError))
 def _passed_on(path: Path) -> tuple[str, ...] | None:
     """Return names without a value in an env file: the target gets this user's values. None if it cannot be read."""
-    try:
-        lines = read_bytes(path, inside=None, limit_bytes=_MAX_ENV_FILE_BYTES).decode("utf-8-sig").splitlines()
-    except (ConfigError, UnicodeDecodeError):
-        return None
+    lines = read_bytes(path, inside=None, limit_bytes=_MAX_ENV_FILE_BYTES).decode("utf-8-sig").splitlines()
     words = (line.strip() for line in lines)
     return tuple(word for word in words if word and not word.startswith("#") and "=" not in word)
 

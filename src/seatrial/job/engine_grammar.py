@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seatrial.errors import TargetError
+from seatrial.errors import TargetError, fallback
 from seatrial.system.text import regex, shown
 
 #: Source: github.com/distribution/reference, regexp.go. A registry has a dot, a colon or is ``localhost``.
@@ -88,11 +88,9 @@ def read_port(value: Any) -> Any:
     return value
 
 
+@fallback(False, on=ValueError)
 def _is_address(text: str | None) -> bool:
-    try:
-        return text is None or bool(ipaddress.ip_address(text.strip("[]")))
-    except ValueError:
-        return False
+    return text is None or bool(ipaddress.ip_address(text.strip("[]")))
 
 
 def is_host(word: str) -> bool:

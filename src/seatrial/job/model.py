@@ -263,8 +263,7 @@ class Job(Requests):
     def without_notify(self) -> Job:
         """Return the job as a part of a sweep or of ``up``: the end of a part is not announced."""
         reported = set(notify_asks(self.notify))
-        asks = tuple(ask for ask in self.asks if ask not in reported)
-        return self.changed(notify=Notify(), asks=asks)
+        return self.changed(notify=Notify(), asks=tuple(ask for ask in self.asks if ask not in reported))
 
     @property
     def folder_inside(self) -> str:

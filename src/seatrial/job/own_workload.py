@@ -99,8 +99,7 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     if typed := typed + [key for name, table in tables.items() for key in table if key not in _TABLES[name]]:
         names = ", ".join("--" + key.replace("_", "-") for key in typed)
         raise ConfigError(f"{names}: with --file, the file decides", run=f"${{EDITOR:-vi}} {as_typed(path)}")
-    text = read_text(path, inside=None, limit_bytes=MAX_BYTES)
-    parts = re.split(r"(?m)^---(?:[ \t].*)?$", text)
+    parts = re.split(r"(?m)^---(?:[ \t].*)?$", read_text(path, inside=None, limit_bytes=MAX_BYTES))
     objects = [one for one in (parse_yaml(part, str(path)) for part in parts) if one is not None]
     kinds = [f"{one.get('apiVersion')} {one.get('kind')}" if isinstance(one, dict) else "no object" for one in objects]
     if len(objects) == 1 and isinstance(objects[0], dict) and {"services", "include"} & objects[0].keys():

@@ -133,8 +133,7 @@ class ScriptFacts(Readings):
 def source_facts(job: Job) -> ScriptFacts:
     """Return the facts of a job's source. Raises TargetError."""
     ready = job.image.ready is not None
-    path = _own_path(job)
-    return script_facts(job.source, job.project, any_python=ready, path=path, folder=job.folder)
+    return script_facts(job.source, job.project, any_python=ready, path=_own_path(job), folder=job.folder)
 
 
 def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:

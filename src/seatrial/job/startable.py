@@ -125,8 +125,7 @@ def is_foreign(folder: Path) -> bool:
 
 def module_name(script: str, project: Path) -> str:
     """Return ``pkg.train`` of ``src/pkg/train.py`` or ``pkg/train.py``: its name if Python starts in the project."""
-    path = PurePosixPath(script)
-    parts = path.with_suffix("").parts
+    parts = PurePosixPath(script).with_suffix("").parts
     return ".".join(parts[1:] if parts[0] == "src" and not is_file(project / "src/__init__.py") else parts)
 
 

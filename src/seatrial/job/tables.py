@@ -67,8 +67,7 @@ class Serving(KeyTable):
     @property
     def url(self) -> str:
         """Return the URL by which this machine reaches it."""
-        everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-        host = everywhere.get(self.address, self.address)
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.address, self.address)
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 

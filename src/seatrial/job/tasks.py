@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -131,10 +132,8 @@ def _tables(here: Path) -> Iterator[Any]:
     """Yield the tables of the files that may have tasks."""
     for file in ("pixi.toml", "pyproject.toml", "package.json"):
         text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
-        try:
+        with suppress(ValueError, ConfigError, RecursionError):
             yield json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
-        except (ValueError, ConfigError, RecursionError):
-            continue
 
 
 def activated(here: Path) -> list[str]:
@@ -161,8 +160,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
     if isinstance(task, dict):
         if unread := [key for key in task if key not in _KEYS]:
             raise UnreadCommand(f"the task {name} has the key {unread[0]}, which seatrial does not read")
-        needs = task.get("depends-on", task.get("depends_on", []))
-        for each in as_list(needs):
+        for each in as_list(task.get("depends-on", task.get("depends_on", []))):
             other = str(each.get("task") if isinstance(each, dict) else each)
             if other in done:
                 continue

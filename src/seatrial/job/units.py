@@ -32,8 +32,7 @@ def parse_bytes(text: str) -> int:
     """Parse a size with its unit: ``"4GB"`` → 4000000000, ``"512m"`` → 536870912. Raises UsageError, also below 1."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _BYTES:
-        bare = re.fullmatch(_NUMBER, text.strip())
-        what = "a size needs a unit" if bare else "expected a size"
+        what = "a size needs a unit" if re.fullmatch(_NUMBER, text.strip()) else "expected a size"
         raise UsageError(f"{what}, such as {_SIZE_EXAMPLES}; got {text!r}")
     size = round(float(match[1]) * _BYTES[match[2]])
     if size < 1:

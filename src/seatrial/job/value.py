@@ -31,5 +31,4 @@ class Value(BaseModel):
 
     def changed(self: V, **fields: Any) -> V:
         """Return a copy with these fields in place of its own, checked as if it had been written so."""
-        kept = {name: getattr(self, name) for name in self.model_fields_set}
-        return type(self)(**{**kept, **fields})
+        return type(self)(**{**{name: getattr(self, name) for name in self.model_fields_set}, **fields})

@@ -49,8 +49,7 @@ class Original:
 
     def rows(self, count: int) -> tuple[Tensor, ...]:
         """Return so many rows of the inputs, from the first on and repeated. A single text loses its padding."""
-        have = len(self.examples)
-        taken = torch.arange(count) % have
+        taken = torch.arange(count) % len(self.examples)
         rows = {name: each[taken] for name, each in self.inputs.items()}
         if count == 1 and "attention_mask" in rows:
             length = max(2, int(rows["attention_mask"].sum()))
@@ -60,8 +59,7 @@ class Original:
     @property
     def fixed_batch(self) -> int | None:
         """Return the only batch that it takes, or None."""
-        free = all(0 in dimensions for dimensions in self.dynamic.values())
-        return None if free else len(self.examples)
+        return None if all(0 in dimensions for dimensions in self.dynamic.values()) else len(self.examples)
 
     @property
     def dtype(self) -> torch.dtype:

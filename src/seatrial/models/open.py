@@ -233,7 +233,7 @@ def _first_layer(network: nn.Module) -> nn.Linear | nn.Conv2d | None:
 
 
 def _fitting(network: nn.Module, rows: Sequence[Sequence[int]]) -> str:
-    """Return the shape of one row that the first layer takes, near the given one, or words for it."""
+    """Return the shape of one row that the first layer takes, close to the given one, or words for it."""
     first, row = _first_layer(network), rows[0] if len(rows) == 1 else ()
     fits: list[int] = []
     if isinstance(first, nn.Linear) and len(row) == 1:

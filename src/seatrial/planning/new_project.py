@@ -62,8 +62,7 @@ def project_file(project: Path, script: str | None = None) -> str:
 
 def write_project_file(project: Path, script: str | None = None) -> Path:
     """Write seatrial.toml and return its path. Raises UsageError where there is one already."""
-    path = project / FILE
-    if path.exists():
+    if (project / FILE).exists():
         raise UsageError(f"{FILE} already exists", run=f"${{EDITOR:-vi}} {FILE}")
     return nofollow.write_inside(Path(os.path.realpath(project)), FILE, data=project_file(project, script).encode())
 
@@ -88,9 +87,8 @@ def _data(project: Path) -> Sequence[str]:
 
 def find_script(project: Path) -> str:
     """Find the script that trains. Raises UsageError where that is not plain."""
-    for name in _USUAL:
-        if (project / name).is_file():
-            return name
+    if usual := next((name for name in _USUAL if (project / name).is_file()), None):
+        return usual
     scripts = sorted(path.name for path in project.glob("*.py") if path.name != "setup.py")
     scripts = scripts or _inner_scripts(project)
     if len(scripts) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,11 +80,9 @@ def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
 
 def _facts_here(tag: str, host: Host) -> ImageFacts | None:
     for name in table.ENGINES:
-        try:
+        with suppress(SeatrialError):
             if (facts := table.engine(name, host).images.image(tag)) is not None:
                 return facts
-        except SeatrialError:
-            continue
     return None
 
 
@@ -346,8 +345,7 @@ def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Ta
 
 def gpu_memory_warnings(job: Job, facts: ClusterFacts) -> tuple[str, ...]:
     """Warn of a ``--gpu-memory`` above the memory of every GPU that the pods may get, if all nodes report it."""
-    nodes = _eligible(facts, job.kubernetes.node_selector)
-    sizes = [node.labels.get(_MEMORY_MIB, "") for node in nodes]
+    sizes = [node.labels.get(_MEMORY_MIB, "") for node in _eligible(facts, job.kubernetes.node_selector)]
     if job.gpu_memory_bytes is None or not sizes or not all(size.isdigit() for size in sizes):
         return ()
     largest = max(int(size) for size in sizes) * 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from seatrial.backends.containers.run_options import read_env_file
 from seatrial.backends.local import venv_interpreter
-from seatrial.errors import CommandError, UsageError
+from seatrial.errors import CommandError, UsageError, fallback
 from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.plan import factory_facts, plan_packages
 from seatrial.images.recipes import recipe, recipe_requirements, serving_requirements
@@ -142,12 +142,10 @@ def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
         return ["Python 3.8 or newer"]
 
 
+@fallback(False, on=CommandError)  # a Python without pip: the venv brings its own
 def _names_a_source(python: Path) -> bool:
     """Return True if pip's own configuration names a source of packages; no index of ours is added then."""
-    try:
-        configured = command.check([str(python), "-I", "-m", "pip", "config", "list"], timeout_s=30).stdout
-    except CommandError:  # a Python without pip: the venv brings its own
-        return False
+    configured = command.check([str(python), "-I", "-m", "pip", "config", "list"], timeout_s=30).stdout
     return any(name in configured for name in ("index-url", "find-links", "no-index"))
 
 

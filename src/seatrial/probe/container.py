@@ -50,8 +50,7 @@ class Cgroup:
 
     def memory_bytes(self) -> Optional[int]:
         """Return the memory in use without the page cache that could be dropped at once (kubelet's working set)."""
-        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        used = _number(self._memory, name)
+        used = _number(self._memory, "memory.current" if self.version == 2 else "memory.usage_in_bytes")
         if used is None:
             return None
         inactive = "inactive_file" if self.version == 2 else "total_inactive_file"

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import uuid
+from contextlib import suppress
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 LIBRARY = "libcuda.so.1"
@@ -208,8 +209,6 @@ def _engines_mounts(filled: Sequence[str]) -> Iterator[str]:
 
 def _is_library(path: str) -> bool:
     """Return whether it is an ELF file of 64 bits: a driver for programs of 32 may be next to it."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(5) == b"\x7fELF\x02"
-    except OSError:
-        return False
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(5) == b"\x7fELF\x02"
+    return False

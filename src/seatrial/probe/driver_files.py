@@ -63,8 +63,7 @@ def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
     libraries: Dict[str, str] = {}
     try:
-        count = HEADER.unpack_from(data, start)[1]
-        for i in range(count):
+        for i in range(HEADER.unpack_from(data, start)[1]):
             flags, key, value, _, _ = ENTRY.unpack_from(data, start + HEADER.size + i * ENTRY.size)
             if flags == wanted:
                 libraries.setdefault(_string(data, start + key), _string(data, start + value))
@@ -133,8 +132,7 @@ def find(root: str = "/", env: Optional[Mapping[str, str]] = None) -> DriverFile
     if version is None and not wsl:
         missing.append("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded")
     control, gpus, mig_caps = _nodes(host, wsl, missing)
-    folders = _folders(host, env, wsl, missing)
-    libraries = _libraries(host, folders, version, missing)
+    libraries = _libraries(host, _folders(host, env, wsl, missing), version, missing)
     binaries = {}
     for folder in [*([WSL_FOLDER] if wsl else []), *BINARY_FOLDERS]:
         if host.exists(folder + "/nvidia-smi"):

@@ -1,6 +1,7 @@
 """Read samples of each GPU: NVML, the counters of GPM, and Xid errors."""
 
 import time
+from contextlib import suppress
 from typing import Any, Dict, List, Optional
 
 from seatrial.probe import nvml
@@ -115,11 +116,9 @@ class XidWatch:
         self._set = nvml.optional(pynvml, "nvmlEventSetCreate")
         self.active = False
         for uuid in uuids if self._set is not None else []:
-            try:
+            with suppress(pynvml.NVMLError):  # a MIG slice, or a driver without events
                 pynvml.nvmlDeviceRegisterEvents(pynvml.nvmlDeviceGetHandleByUUID(uuid), _EVENT_XID, self._set)
                 self.active = True
-            except pynvml.NVMLError:  # a MIG slice, or a driver without events
-                continue
 
     def new(self) -> Dict[str, List[int]]:
         """Return UUID → Xids since the last call; never waits. Some are the application's own fault (13, 31, 43)."""

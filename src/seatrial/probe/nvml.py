@@ -6,6 +6,7 @@ A machine without a driver is a fact, not an error: ``inventory()`` has it in ``
 import ctypes
 import importlib
 import re
+from contextlib import suppress
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from seatrial.probe.processes import file_bytes
@@ -46,8 +47,7 @@ def capability_nodes(part: "GpuFact", root: str = "") -> List[str]:
     if part.minor is None or part.gpu_instance is None or part.compute_instance is None:
         return []
     base = root + CAPABILITIES % (part.minor, part.gpu_instance)
-    paths = (base + "/access", base + "/ci%d/access" % part.compute_instance)
-    minors = [_minor(path) for path in paths]
+    minors = [_minor(path) for path in (base + "/access", base + "/ci%d/access" % part.compute_instance)]
     return ["/dev/nvidia-caps/nvidia-cap%d" % minor for minor in minors if minor is not None]
 
 
@@ -237,10 +237,8 @@ def read_health(pynvml: Any) -> List[GpuHealth]:
     """Return every GPU that NVML can open. ``pynvml`` is initialised; ``inventory`` names lost ones."""
     found = []
     for index in range(pynvml.nvmlDeviceGetCount()):
-        try:
+        with suppress(pynvml.NVMLError):
             found.append(_health(pynvml, index))
-        except pynvml.NVMLError:
-            continue
     return found
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
-from seatrial.errors import UntrustedPathError
+from seatrial.errors import UntrustedPathError, fallback
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import STEERS, match_lines, without_steering
 from seatrial.receipt.outcome import LogEnd
@@ -218,21 +219,15 @@ def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with open_regular(path) as file:
-            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-                yield without_steering(line)
-    except (FileNotFoundError, UntrustedPathError):
-        return
+    with suppress(FileNotFoundError, UntrustedPathError), open_regular(path) as file:
+        yield from map(without_steering, iter(lambda: file.readline(MAX_LINE_BYTES), b""))
 
 
+@fallback(b"", on=(FileNotFoundError, UntrustedPathError))
 def _end(path: Path, most_bytes: int = TAIL_BYTES) -> bytes:
-    try:
-        with open_regular(path) as file:
-            file.seek(max(0, file.seek(0, 2) - most_bytes))
-            return file.read(most_bytes)
-    except (FileNotFoundError, UntrustedPathError):
-        return b""
+    with open_regular(path) as file:
+        file.seek(max(0, file.seek(0, 2) - most_bytes))
+        return file.read(most_bytes)
 
 
 def _tail(path: Path, most_bytes: int = TAIL_BYTES) -> str:

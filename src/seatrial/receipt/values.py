@@ -30,13 +30,7 @@ _CONTROL_IN_LINE = re.compile(rf"{_ESCAPES}|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f
 
 def number(value: Any) -> float | None:
     """Return a number of usable size, or None; JSON's true, false, NaN and 1e999 are not numbers."""
-    if type(value) not in (int, float):
-        return None
-    try:
-        result = float(value)
-    except OverflowError:  # JSON integers have no bounds
-        return None
-    return result if abs(result) <= MAX_NUMBER else None
+    return float(value) if type(value) in (int, float) and abs(value) <= MAX_NUMBER else None
 
 
 def whole(value: Any) -> int | None:
@@ -70,8 +64,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 def clean(value: str) -> str:
     """Remove control characters and lone surrogates; return one line of at most MAX_TEXT characters."""
-    printable = _CONTROL.sub("", value[: 4 * MAX_TEXT]).encode("utf-8", "replace").decode()
-    line = " ".join(printable.split())
+    line = " ".join(_CONTROL.sub("", value[: 4 * MAX_TEXT]).encode("utf-8", "replace").decode().split())
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
 
 

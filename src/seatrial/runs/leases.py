@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Handle, State
-from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, UntrustedPathError
+from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, UntrustedPathError, fallback
 from seatrial.events import HostLaunched
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.job.value import Value
@@ -198,37 +198,29 @@ class Leases:
         found = (own.read(name, Lease, max_bytes=_MOST_BYTES) for name in own.names(f"*--{run_id}.json"))
         return [lease for lease in found if lease is not None and lease.run_id == run_id]
 
+    @fallback(True, on=EngineUnavailableError)  # such an engine may still run it: no GPU is given away on a guess
     def _holds(self, lease: Lease) -> bool:
         if lease.handle is None and lease.launcher.is_alive():
             return True
-        try:
-            handle = lease.handle or self._find(lease)
-            return handle is not None and self._is_live(handle)
-        except EngineUnavailableError:
-            return True  # an engine that does not answer may still run it: a GPU is not given away on a guess
+        handle = lease.handle or self._find(lease)
+        return handle is not None and self._is_live(handle)
 
 
 def _holder(descriptor: int) -> str:
     """Return the process that has locked a file, and its user. Source: proc_locks(5)."""
     status = os.fstat(descriptor)
     file = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    try:
-        locks = Path("/proc/locks").read_text()
-    except OSError:  # a kernel or container that hides it
-        locks = ""
-    for line in locks.splitlines():
+    for line in processes.file_bytes("/proc/locks").decode().splitlines():  # a kernel or container may hide it
         _, kind, _, _, pid, locked, *_ = line.replace("-> ", "").split()
         if (kind, locked) == ("FLOCK", file) and "->" not in line:
             return f"{processes.name(int(pid)) or 'a process'} (PID {pid}){_of_user(Path('/proc', pid))}"
     return "another process"
 
 
+@fallback(" of another user", on=(KeyError, OSError))  # a user without a name; of another container, or gone
 def _of_user(path: Path) -> str:
     """Return the owner of a file or process, to follow its name."""
-    try:
-        return f" of {path.owner()}"
-    except (KeyError, OSError):  # a user without a name; of another container, or gone
-        return " of another user"
+    return f" of {path.owner()}"
 
 
 # --------------------------------------------------------------------------------------- a run and its engine
@@ -326,12 +318,10 @@ def leases(host: Host) -> Leases:
     return Leases(default_folder(host), is_live, find)
 
 
+@fallback(False, on=OSError)
 def _is_own_engine(engine: EngineAddress) -> bool:
     """Return whether it is a Podman store, or a socket of this user's or root's: anybody can write a lease."""
     scheme, _, path = engine.endpoint.partition("://")
     if not path:
         return scheme.startswith("/")
-    try:
-        return scheme == "unix" and Path(path).stat().st_uid in (0, os.getuid())
-    except OSError:
-        return False
+    return scheme == "unix" and Path(path).stat().st_uid in (0, os.getuid())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, os_errors
+from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, fallback, os_errors
 from seatrial.images.recipes import RECIPES
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
@@ -138,8 +138,7 @@ def of_file(path: Path, verb: Verb) -> TrainedModel:
 
 
 def _check_suffix(path: Path, verb: Verb) -> None:
-    suffix = path.suffix.lower()
-    if suffix in _PICKLES:
+    if path.suffix.lower() in _PICKLES:
         raise UsageError(
             f"{from_here(path)} is a pickle: loading one can run any code of its author, so it is refused",
             cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
@@ -210,15 +209,13 @@ def _whole_zip(path: Path) -> bool:
         return zipfile.is_zipfile(file) or (file.seek(0) == 0 and file.read(1) == b"\x80")
 
 
+@fallback(False, on=(zipfile.BadZipFile, ValueError, NotImplementedError))  # names of other bytes, a later version
 def _is_pickle(path: Path) -> bool:
     """Return True for what torch.save wrote."""
     if not zipfile.is_zipfile(path):
         return True
-    try:
-        with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
-            return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # names of other bytes, a later version
-        return False
+    with ArchiveFile(path) as file, zipfile.ZipFile(file) as archive:
+        return any(name.rpartition("/")[2] == "data.pkl" for name in archive.namelist())
 
 
 # -- which model a reference names

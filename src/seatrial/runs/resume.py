@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 
-from seatrial.errors import SeatrialError, UntrustedPathError
+from seatrial.errors import SeatrialError, UntrustedPathError, fallback
 from seatrial.images.recipes import recipe
 from seatrial.job.in_container import CONTAINER_RESUME
 from seatrial.job.plan import Mount
@@ -20,12 +20,10 @@ def run_to_resume(store: RunStore, reference: str) -> Run:
     return next(trained, None) or store.find(reference)
 
 
+@fallback(False, on=SeatrialError)
 def _trains(run: Run) -> bool:
-    try:
-        target = run.plan().job.target
-        return target.kind != "recipe" or recipe(target.value).trains
-    except SeatrialError:
-        return False
+    target = run.plan().job.target
+    return target.kind != "recipe" or recipe(target.value).trains
 
 
 def resumed(run: Run) -> Mount:
@@ -41,13 +39,11 @@ def resumed(run: Run) -> Mount:
         return Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True)
 
 
+@fallback(False, on=(FileNotFoundError, UntrustedPathError))
 def has_checkpoint(run: Run) -> bool:
     """Return whether that run saved any checkpoint."""
-    try:
-        with _checkpoints(run) as descriptor:
-            return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor, not a path
-    except (FileNotFoundError, UntrustedPathError):
-        return False
+    with _checkpoints(run) as descriptor:
+        return bool(os.listdir(descriptor))  # noqa: PTH208  a descriptor, not a path
 
 
 def _checkpoints(run: Run, *, make: bool = False) -> AbstractContextManager[int]:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from seatrial import events
-from seatrial.errors import SeatrialError, UntrustedPathError, os_errors
+from seatrial.errors import SeatrialError, UntrustedPathError, fallback, os_errors
 from seatrial.events import Event, EvidenceLog
 from seatrial.frames import PIPE
 from seatrial.system import nofollow
@@ -210,12 +210,10 @@ class Run:
     def save_handle(self, handle: Handle) -> None:
         self.records.write("handle.json", handle)
 
+    @fallback(None, on=FileNotFoundError)
     def summary(self) -> Summary | None:
         """Read a few keys for listings; None while it has not been finalised. Raises UntrustedPathError."""
-        try:
-            return self.records.get(SUMMARY, Summary, run=f"seatrial runs rm {self.id}")
-        except FileNotFoundError:
-            return None
+        return self.records.get(SUMMARY, Summary, run=f"seatrial runs rm {self.id}")
 
     @property
     def ended(self) -> bool:
@@ -238,12 +236,10 @@ class Run:
                 write_atomically(self.place / name, data, None, folder=descriptor)
 
 
+@fallback(None, on=(FileNotFoundError, UntrustedPathError))
 def run_name(run: Run) -> str | None:
     """Read the name it was given; None if it has none."""
-    try:
-        text = run.records.load("name", max_bytes=4096).decode("utf-8", "replace")
-    except (FileNotFoundError, UntrustedPathError):
-        return None
+    text = run.records.load("name", max_bytes=4096).decode("utf-8", "replace")
     return "".join(character for character in text if character.isprintable()).strip() or None
 
 
@@ -270,13 +266,11 @@ def write_seal(run: Run, summary: bytes) -> None:
     run.records.write(SEAL, _encoded(entries))
 
 
+@fallback(None, on=FileNotFoundError)
 def seal_of(run: Run) -> tuple[Entries, str] | None:
     """Return (sealed files, the seal's digest); None for an older run. Raises UntrustedPathError: it was changed."""
-    try:
-        entries = run.records.get(SEAL, _entries, max_bytes=_MOST_SEAL_BYTES)
-        data = run.records.load(SEAL, max_bytes=_MOST_SEAL_BYTES)
-    except FileNotFoundError:
-        return None
+    entries = run.records.get(SEAL, _entries, max_bytes=_MOST_SEAL_BYTES)
+    data = run.records.load(SEAL, max_bytes=_MOST_SEAL_BYTES)
     if data != _encoded(entries):
         raise UntrustedPathError(f"{run.folder / SEAL} was changed after it was written")
     return entries, hashlib.sha256(data).hexdigest()
@@ -315,13 +309,10 @@ def _names(run: Run) -> list[str]:
     return [name for name in names if name != SEAL and not name.endswith(".lock")]
 
 
+@fallback(_NOTHING, on=(OSError, UntrustedPathError))
 def _entry(folder: Folder, name: str, sealed: tuple[int, Any] = _NOTHING) -> tuple[int, Any]:
     """Return size and digest; of what cannot be read none, and of what has grown no digest."""
-    most = {"max_bytes": sealed[0]} if sealed[1] else {}
-    try:
-        return folder.measure(name, **most)
-    except (OSError, UntrustedPathError):
-        return _NOTHING
+    return folder.measure(name, **({"max_bytes": sealed[0]} if sealed[1] else {}))
 
 
 def _entries(data: Any) -> Entries:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Freed, Handle
-from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, UsageError, fallback
 from seatrial.events import Chain, follow_chain
 from seatrial.images.plan import slug
 from seatrial.runs.leases import backend_of, handle_of, leases, state_of
@@ -195,12 +195,10 @@ def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verification:
     return Verification(True, tuple(sentences))
 
 
+@fallback(None, on=(FileNotFoundError, UntrustedPathError))
 def _digest(run: Run, name: str, most_bytes: int) -> str | None:
     """Return the digest of a file of the record; None if there is none that can be believed, or it is larger."""
-    try:
-        return run.records.measure(name, max_bytes=most_bytes)[1]
-    except (FileNotFoundError, UntrustedPathError):
-        return None
+    return run.records.measure(name, max_bytes=most_bytes)[1]
 
 
 def _broken(*sentences: str) -> Verification:
@@ -217,9 +215,7 @@ def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str,
     freed = {}
     for name in table.on_this_host():
         backend = table.backend(name, host)
-        try:
+        with contextlib.suppress(SeatrialError):
             if backend.images is not None and backend.facts().available:
                 freed[name] = backend.images.free_unused(repository=repository, idle_s=idle_s, dry_run=dry_run)
-        except SeatrialError:
-            continue
     return freed

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from seatrial import events
-from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError
+from seatrial.errors import EngineUnavailableError, SeatrialError, UntrustedPathError, fallback
 from seatrial.receipt.values import number
 from seatrial.runs.run import Run, Summary, run_name
 from seatrial.system.host import Host
@@ -85,12 +85,10 @@ class RunLine:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+@fallback(None, on=(ValueError, OverflowError))
 def started_at(run_id: str) -> float | None:
     """Return when the ID was made, as Unix time; None if it is not an ID. IDs begin with the local time."""
-    try:
-        return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
-    except (ValueError, OverflowError):
-        return None
+    return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
 
 
 def line_of(run: Run, host: Host) -> RunLine:

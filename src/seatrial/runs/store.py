@@ -54,8 +54,7 @@ class RunStore:
     def __init__(self, project: Path, host: Host | None = None) -> None:
         self.project = Path(os.path.realpath(project))
         self._host = host
-        state = (host or Host()).state_folder
-        self.record = state / "projects" / project_key(self.project)
+        self.record = (host or Host()).state_folder / "projects" / project_key(self.project)
         self.root = self.record / "runs"
         self.places = self.project.joinpath(*PLACE_FOLDER)
 
@@ -290,9 +289,7 @@ class Projects:
 
     def runs(self) -> Iterator[tuple[str, Run]]:
         """Yield (project's key, run) of every run, in no order."""
-        for key, store in self.all().items():
-            for run in store.all():
-                yield key, run
+        yield from ((key, run) for key, store in self.all().items() for run in store.all())
 
 
 def _key(record: Path) -> str:
@@ -302,15 +299,14 @@ def _key(record: Path) -> str:
 
 def _folders(root: Path) -> list[str]:
     """List the names of runs' folders; none if the root is a link or missing."""
-    try:
+    with contextlib.suppress(OSError):
         if root.is_symlink() or root.parent.is_symlink():
             return []
         with os.scandir(root) as entries:
             return [
                 entry.name for entry in entries if _ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
             ]
-    except OSError:
-        return []
+    return []
 
 
 def store_of(project: Path | None, host: Host | None = None) -> RunStore:

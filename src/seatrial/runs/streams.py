@@ -88,19 +88,16 @@ class OutputReader:
             begin = self._index.offset
 
     def _take(self, stream: Stream, count: int | None) -> Iterator[tuple[Stream, bytes]]:
-        try:
-            with open_regular(self._folder / f"{stream}.log") as file:
-                self._offsets[stream] = file.seek(min(self._offsets[stream], os.fstat(file.fileno()).st_size))
-                while count is None or count > 0:
-                    data = file.read(_CHUNK_BYTES if count is None else min(count, _CHUNK_BYTES))
-                    if not data:
-                        return
-                    self._offsets[stream] += len(data)
-                    if count is not None:
-                        count -= len(data)
-                    yield stream, data
-        except FileNotFoundError:
-            return
+        with contextlib.suppress(FileNotFoundError), open_regular(self._folder / f"{stream}.log") as file:
+            self._offsets[stream] = file.seek(min(self._offsets[stream], os.fstat(file.fileno()).st_size))
+            while count is None or count > 0:
+                data = file.read(_CHUNK_BYTES if count is None else min(count, _CHUNK_BYTES))
+                if not data:
+                    return
+                self._offsets[stream] += len(data)
+                if count is not None:
+                    count -= len(data)
+                yield stream, data
 
 
 class OfRank:

@@ -299,8 +299,7 @@ def job_on_node(order: Mapping[str, Any], host: Host) -> Job:
         models = project / ".seatrial" / "models" / f"{order['number']}"
         update["models"] = DataMount(source=models, read_only=False)
         if job.data is not None and job.data.source.is_relative_to(job.project):
-            inside = project / job.data.source.relative_to(job.project)
-            update["data"] = job.data.changed(source=inside)
+            update["data"] = job.data.changed(source=project / job.data.source.relative_to(job.project))
     return job.changed(**update)
 
 

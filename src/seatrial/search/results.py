@@ -170,8 +170,7 @@ def _clean(trial: Trial, names: Names) -> Trial:
     if (end := trial.ending) is not None:
         metrics = {names.text(key): value for key, value in end.metrics.items()}
         end = replace(end, outcome=names.text(end.outcome), metrics=metrics)
-    settings = {key: names.text(value) for key, value in trial.settings.items()}
-    return replace(trial, settings=settings, ending=end)
+    return replace(trial, settings={key: names.text(value) for key, value in trial.settings.items()}, ending=end)
 
 
 def page(search: Search, trials: Sequence[Trial], names: Names) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
-from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError
+from seatrial.errors import DiskError, GpusHeldError, ImageError, SeatrialError, fallback
 from seatrial.images.build.progress import BuildReporter
 from seatrial.job.plan import Gpu
 from seatrial.job.units import format_bytes
@@ -133,8 +133,7 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
             with _STARTING:
                 if search.over.is_set():
                     break
-                job = search.job_of(trial)
-                prepared = launch.prepare(job, search.host, building=lambda: _building(search))
+                prepared = launch.prepare(search.job_of(trial), search.host, building=lambda: _building(search))
                 search.study.begin(trial.number, prepared.run.id)
                 if not start_run(search, prepared):
                     break
@@ -153,13 +152,11 @@ def start_trial(search: Search, trial: Trial) -> Run | None:
     return None
 
 
+@fallback(False, on=KeyboardInterrupt)
 def start_run(search: Search, prepared: Prepared) -> bool:
     """Start a prepared run, image included; return False if the search ended first. Raises SeatrialError."""
-    try:
-        with _building(search) as progress:
-            launch.start(prepared, search.host, launch.without_cached(progress))
-    except KeyboardInterrupt:
-        return False
+    with _building(search) as progress:
+        launch.start(prepared, search.host, launch.without_cached(progress))
     return True
 
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
+from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError, fallback
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import NAME
 from seatrial.job.model import Job
@@ -165,12 +165,10 @@ class Search:
         elif (problem := problem_of(trials)) is not None:
             self.end(problem)
 
+    @fallback("", on=(OSError, UntrustedPathError))
     def _last_line(self, trial: Trial) -> str:
         run = RunStore(self.job.project, self.host).run(trial.run_id or "")
-        try:
-            data = run.records.load("stdout.log", max_bytes=MAX_OUTPUT_BYTES)
-        except (OSError, UntrustedPathError):
-            return ""
+        data = run.records.load("stdout.log", max_bytes=MAX_OUTPUT_BYTES)
         lines = data.decode("utf-8", "replace").strip().splitlines()
         return lines[-1][:200] if lines else ""
 
@@ -320,8 +318,7 @@ def how_many(job: Job, host: Host) -> int:
     gpus = read_host(host).gpus
     wanted = job.gpus
     if wanted.kind == "none" or not gpus:
-        cores = len(os.sched_getaffinity(0))
-        return max(1, min(_MOST_AT_ONCE, int(cores // job.cpus))) if job.cpus else 1
+        return max(1, min(_MOST_AT_ONCE, int(len(os.sched_getaffinity(0)) // job.cpus))) if job.cpus else 1
     parents = {gpu.index for gpu in gpus if gpu.mig}
     units = len([gpu for gpu in gpus if gpu.mig or gpu.index not in parents])
     if wanted.kind == "devices":

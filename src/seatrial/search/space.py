@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from seatrial.errors import UsageError
+from seatrial.errors import UsageError, fallback
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -55,12 +55,10 @@ class OneOf:
     some = points
 
     @cached_property
+    @fallback(None, on=ValueError)
     def _order(self) -> list[str] | None:
         """Sort a list of numbers, between which a better one may lie; return None for words and for two numbers."""
-        try:
-            ordered = sorted(self.values, key=float)
-        except ValueError:
-            return None
+        ordered = sorted(self.values, key=float)
         return ordered if len(ordered) > 2 and "nan" not in self.values else None
 
     def distribution(self) -> BaseDistribution:

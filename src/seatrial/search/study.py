@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 from seatrial.errors import DiskError, UsageError
+from seatrial.probe.processes import file_bytes
 from seatrial.search.request import Definition, require_optuna
 from seatrial.search.space import Settings, sample, sampler_of
 from seatrial.search.trial import Ending, Trial, trial_of
@@ -286,8 +287,7 @@ class Study:
         if not self.path.is_file():
             raise FileNotFoundError(2, "No such file or directory", str(self.path))
         study = optuna.load_study(study_name=self.path.parent.name, storage=self._storage)
-        kept = study.user_attrs.get("definition") or {}
-        study.pruner = _pruner(kept.get("prune", "none"))
+        study.pruner = _pruner((study.user_attrs.get("definition") or {}).get("prune", "none"))
         return study
 
     @contextmanager
@@ -377,8 +377,4 @@ def _has_gone(owner: str) -> bool:
 @cache
 def _this_host() -> str:
     """Return this machine's name and ID: two machines may have the same name, or clones the same ID."""
-    try:
-        machine_id = Path("/etc/machine-id").read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        machine_id = ""
-    return f"{socket.gethostname()}/{machine_id}"
+    return f"{socket.gethostname()}/{file_bytes('/etc/machine-id').decode('ascii', 'replace').strip()}"

@@ -173,8 +173,7 @@ class Limited(HttpToolsProtocol):
 
     def _watch(self) -> None:
         if self._deadline is None:  # another byte does not extend it
-            patience_s = self.body_s if self._in_body else self.head_s
-            self._deadline = self.loop.call_later(patience_s, self._give_up)
+            self._deadline = self.loop.call_later(self.body_s if self._in_body else self.head_s, self._give_up)
 
     def _forget(self) -> None:
         if self._deadline is not None:

@@ -72,8 +72,7 @@ class Front:
 
     async def run(self) -> int:
         """Serve until drained (0) or lost (1)."""
-        loop = asyncio.get_running_loop()
-        await loop.create_unix_connection(lambda: self._link, sock=self._sock)
+        await asyncio.get_running_loop().create_unix_connection(lambda: self._link, sock=self._sock)
         self._poll_signals()
         await self._server.serve(sockets=[self._listener])
         if self._end is not None:

@@ -45,8 +45,7 @@ class Batcher:
 
     def abandon(self, front: int, numbers: Iterable[int]) -> None:
         """Mark rows whose clients have left. Rows that have been computed already are not here."""
-        gone = {(front, number) for number in numbers}
-        self._abandoned |= gone & {key for key, _, _ in self._waiting}
+        self._abandoned |= {(front, number) for number in numbers} & {key for key, _, _ in self._waiting}
 
     def abandon_front(self, front: int) -> int:
         """Remove every row of a front that is gone; return how many."""

@@ -149,8 +149,7 @@ def released(framework: Framework, version: str) -> str:
 def _with_patches(row: dict[str, Any], framework: Framework) -> Iterator[str]:
     """Yield the row's release and its ``patches``, which have the same build: 2.4.0, 2.4.1."""
     yield row[framework]
-    for patch in row.get("patches", ()):
-        yield f"{row[framework].rpartition('.')[0]}.{patch}"
+    yield from (f"{row[framework].rpartition('.')[0]}.{patch}" for patch in row.get("patches", ()))
 
 
 def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:

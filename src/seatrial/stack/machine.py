@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -86,11 +87,9 @@ def parse_target(text: str) -> TargetMachine:
 
 
 def _checked_driver(value: str) -> str:
-    try:
+    with suppress(ValueError):  # InvalidVersion is one
         if Version(value).major >= 300:  # a CUDA version, most often
             return value
-    except ValueError:  # InvalidVersion is one
-        pass
     raise UsageError(f"--target: {value!r} is not a valid driver version", cause="e.g. 535.129.03", run="nvidia-smi")
 
 

@@ -7,7 +7,7 @@ import ipaddress
 import re
 import socket
 
-from seatrial.errors import UsageError
+from seatrial.errors import UsageError, fallback
 
 
 def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
@@ -21,21 +21,17 @@ def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
     return host or "127.0.0.1", int(number)
 
 
+@fallback(False, on=UnicodeError)
 def _can_be_host(text: str) -> bool:
-    try:
-        return text.isprintable() and " " not in text and len(text.encode("idna")) < 256
-    except UnicodeError:
-        return False
+    return text.isprintable() and " " not in text and len(text.encode("idna")) < 256
 
 
+@fallback(False, on=ValueError)
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address."""
     if host == "localhost":
         return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return ipaddress.ip_address(host).is_loopback
 
 
 def names_this_machine(host_header: str) -> bool:

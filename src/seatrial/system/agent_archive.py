@@ -66,8 +66,7 @@ def build_for_pods(directory: Path, stand_ins: Collection[str]) -> Path:
 @functools.cache
 def _pod_archive(stand_ins: tuple[str, ...]) -> bytes:
     text = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "pb": 0, "nice_len": 273}]
-    lean = zip_bytes(_lean(_contents(), stand_ins), zipfile.ZIP_STORED)
-    stream = lzma.compress(lean, filters=text)
+    stream = lzma.compress(zip_bytes(_lean(_contents(), stand_ins), zipfile.ZIP_STORED), filters=text)
     return zip_bytes({"__main__.py": _UNPACK.encode(), _WITHIN: stream}, zipfile.ZIP_STORED)
 
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
-from seatrial.errors import CommandTimeoutError, EngineUnavailableError, UntrustedPathError
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError, UntrustedPathError, fallback
 from seatrial.system import command
 from seatrial.system.nofollow import NO_RESULTS, files_below
 from seatrial.system.records import Folder
@@ -76,26 +76,22 @@ def _isolated(project: Path, *words: str) -> str | None:
         return _git(project, *words, env={**os.environ, **own})
 
 
+@fallback(False, on=(StopIteration, OSError, ValueError, UntrustedPathError))
 def _is_readable(project: Path) -> bool:
     """Return False where git would wait: the checkout's folder has something else than files and folders in it."""
-    try:
-        found = next(path for folder in (project, *project.parents) if os.path.lexists(path := folder / ".git"))
-        if not found.is_dir():
-            found = found.parent / _load(found).decode().removeprefix("gitdir: ").strip()
-        common = found / "commondir"
-        shared = found / _load(common).decode().strip() if common.exists() else found
-        walks = (os.walk(top) for top in dict.fromkeys((found, shared)))
-        files = (os.path.join(at, name) for walk in walks for at, _, names in walk for name in names)  # noqa: PTH118
-        return all(os.path.isfile(path) or not os.path.exists(path) for path in islice(files, _MOST_FILES))  # noqa: PTH110, PTH113
-    except (StopIteration, OSError, ValueError, UntrustedPathError):
-        return False
+    found = next(path for folder in (project, *project.parents) if os.path.lexists(path := folder / ".git"))
+    if not found.is_dir():
+        found = found.parent / _load(found).decode().removeprefix("gitdir: ").strip()
+    common = found / "commondir"
+    shared = found / _load(common).decode().strip() if common.exists() else found
+    walks = (os.walk(top) for top in dict.fromkeys((found, shared)))
+    files = (os.path.join(at, name) for walk in walks for at, _, names in walk for name in names)  # noqa: PTH118
+    return all(os.path.isfile(path) or not os.path.exists(path) for path in islice(files, _MOST_FILES))  # noqa: PTH110, PTH113
 
 
+@fallback(None, on=(EngineUnavailableError, CommandTimeoutError))
 def _git(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> str | None:
-    try:
-        ended = command.run([*_QUIET, "-C", str(folder), *words], timeout_s=_TIMEOUT_S, env=env)
-    except (EngineUnavailableError, CommandTimeoutError):
-        return None
+    ended = command.run([*_QUIET, "-C", str(folder), *words], timeout_s=_TIMEOUT_S, env=env)
     return ended.stdout.strip() if ended.exit_code == 0 else None
 
 

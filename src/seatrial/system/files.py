@@ -9,7 +9,7 @@ import os
 import secrets
 from pathlib import Path
 
-from seatrial.errors import DiskError
+from seatrial.errors import DiskError, fallback
 from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
@@ -27,12 +27,10 @@ class ArchiveFile(io.FileIO):
         return data
 
 
+@fallback(None, on=(OSError, ValueError))  # a name too long, a null byte: no file has it
 def status_of(path: Path) -> os.stat_result | None:
     """Return the status of what has this name, be it a link; None if nothing has it."""
-    try:
-        return path.lstat()
-    except (OSError, ValueError):  # a name too long, a null byte: no file has it
-        return None
+    return path.lstat()
 
 
 def write_atomically(path: Path, data: bytes, mode: int | None = 0o644, *, folder: int | None = None) -> None:

@@ -22,7 +22,7 @@ from string import Template
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from seatrial.errors import DiskError, UsageError
+from seatrial.errors import DiskError, UsageError, fallback
 from seatrial.probe.container import Cgroup, MachineSampler
 
 #: Moves the state folder, e.g. where HOME is on a file system without locks.
@@ -65,12 +65,10 @@ class Host:
         return os.getgid()
 
     @cached_property
+    @fallback(None, on=KeyError)
     def account(self) -> pwd.struct_passwd | None:
         """Return the user's entry among the accounts; None without one, as in many containers."""
-        try:
-            return pwd.getpwuid(self.uid)
-        except KeyError:
-            return None
+        return pwd.getpwuid(self.uid)
 
     @cached_property
     def user_name(self) -> str:
@@ -82,12 +80,10 @@ class Host:
         return Cgroup().memory_limit_bytes() or MachineSampler().read()["memory_total_bytes"]
 
     @cached_property
+    @fallback(None, on=(OSError, ValueError))
     def most_pids(self) -> int | None:
         """Return how many processes and threads the kernel allows: the smaller of its two limits; None if unknown."""
-        try:
-            return min(int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max"))
-        except (OSError, ValueError):
-            return None
+        return min(int(Path("/proc/sys/kernel", name).read_text()) for name in ("pid_max", "threads-max"))
 
     def client_call(self, engine: str) -> list[str]:
         """Return an engine's program and options: SEATRIAL_DOCKER, SEATRIAL_PODMAN or its name. Raises UsageError."""
@@ -209,6 +205,7 @@ def logins() -> dict[str, dict[str, Any]]:
     return own_table(Path(__file__).with_name("logins.toml"))
 
 
+@fallback(None, on=(OSError, ValueError))  # another's, no text, no URL
 def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     """Return (value, file) of a secret that a login has left, by the name of its variable; None without one."""
     rows = (row for row in logins().values() if name in row.get("given", ()) and "files" in row)
@@ -217,27 +214,22 @@ def login(name: str, env: Mapping[str, str]) -> tuple[str, Path] | None:
     usable = (each for each in row.get("files", ()) if re.split(r"[$/]", each)[1] in set_ones)
     file = Path(Template(next(usable, "")).safe_substitute(set_ones))
     variable, usual = row.get("server", ("", ""))
-    try:
-        if not file.is_file():  # a pipe would be waited for
-            return None
-        server = re.escape(urlsplit(env.get(variable, "")).hostname or usual)
-        found = re.search(row["value"].replace("{server}", server), file.read_text())
-    except (OSError, ValueError):  # another's, no text, no URL
+    server = re.escape(urlsplit(env.get(variable, "")).hostname or usual)
+    if not file.is_file():  # a pipe would be waited for
         return None
+    found = re.search(row["value"].replace("{server}", server), file.read_text())
     return (found[1], file) if found else None
 
 
+@fallback(False, on=OSError)
 def _is_usable(folder: Path) -> bool:
     """Return True if it exists or can be made, and is this user's: another could put an agent of his own there.
 
     Links are judged by who made them: anybody may make one in /var/tmp.
     """
-    try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.mkdir(exist_ok=True)
-        owners = {folder.lstat().st_uid, folder.parent.lstat().st_uid}
-    except OSError:
-        return False
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
+    owners = {folder.lstat().st_uid, folder.parent.lstat().st_uid}
     return owners <= {os.getuid(), 0} and os.access(folder, os.W_OK)
 
 
@@ -267,12 +259,10 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
     return Caller(_input_kind(), asks, screens, columns, lines, host.env.get("TERM"), host.env.get("COLORTERM"))
 
 
+@fallback((_COLUMNS, _LINES), on=OSError)
 def window_size(descriptor: int) -> tuple[int, int]:
     """Return (columns, lines) of a terminal; those of a usual one where they are unknown."""
-    try:
-        size = os.get_terminal_size(descriptor)
-    except OSError:
-        return _COLUMNS, _LINES
+    size = os.get_terminal_size(descriptor)
     return size.columns or _COLUMNS, size.lines or _LINES
 
 
@@ -288,9 +278,7 @@ def _input_kind() -> InputKind:
     return "terminal" if in_foreground(0) else "nothing"
 
 
+@fallback(False, on=OSError)  # another session's terminal
 def in_foreground(descriptor: int) -> bool:
     """Return True if this is a terminal whose keys are for this process: reading as a background job would stop it."""
-    try:
-        return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # another session's terminal
-        return False
+    return os.isatty(descriptor) and os.tcgetpgrp(descriptor) == os.getpgrp()

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import ConfigError, UntrustedPathError, UsageError
+from seatrial.errors import ConfigError, UntrustedPathError, UsageError, fallback
 from seatrial.system.files import status_of
 from seatrial.system.nofollow import open_source, write_inside
 from seatrial.system.text import as_typed
@@ -81,19 +81,15 @@ def is_project(folder: Path, here: Path) -> bool:
     return any(_is_own(folder / name, here) for name in _OWN) or _has_table(folder / "pyproject.toml", here)
 
 
+@fallback(False, on=(OSError, ValueError))
 def _is_own(path: Path, folder: Path) -> bool:
-    try:
-        return path.lstat().st_uid in (os.getuid(), folder.stat().st_uid)
-    except (OSError, ValueError):
-        return False
+    return path.lstat().st_uid in (os.getuid(), folder.stat().st_uid)
 
 
+@fallback(False, on=ConfigError)
 def _has_table(path: Path, folder: Path) -> bool:
     """Return True for a pyproject.toml that configures seatrial."""
-    try:
-        return _is_own(path, folder) and b"[tool.seatrial" in read_bytes(path, inside=path.parent)
-    except ConfigError:
-        return False
+    return _is_own(path, folder) and b"[tool.seatrial" in read_bytes(path, inside=path.parent)
 
 
 def matching(folder: Path, pattern: str, most: int) -> list[Path]:

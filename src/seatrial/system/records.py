@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from seatrial.errors import DiskError, UntrustedPathError, os_errors
+from seatrial.errors import DiskError, UntrustedPathError, fallback, os_errors
 from seatrial.probe import processes
 from seatrial.system.files import write_atomically
 from seatrial.system.host import Host
@@ -66,8 +66,7 @@ class Folder:
         """Return a record's bytes. Raises FileNotFoundError; UntrustedPathError: no file, another user's, too large."""
         path = self.path / name
         with open_regular(path) as file:
-            status = os.fstat(file.fileno())
-            if self._own and status.st_uid != os.getuid():
+            if self._own and os.fstat(file.fileno()).st_uid != os.getuid():
                 raise UntrustedPathError(f"{path} belongs to another user", run=f"ls -l {as_typed(path)}")
             data = file.read(max_bytes + 1)
         if len(data) > max_bytes:
@@ -93,12 +92,10 @@ class Folder:
                 run=run or f"ls -l {as_typed(self.path / name)}",
             ) from error
 
+    @fallback(None, on=NO_RECORD)
     def read(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES) -> T | None:
         """Return a record as ``get`` does; None if there is none, or none that can be believed."""
-        try:
-            return self.get(name, kind, max_bytes=max_bytes)
-        except NO_RECORD:
-            return None
+        return self.get(name, kind, max_bytes=max_bytes)
 
     def measure(self, name: str, *, max_bytes: int = MAX_MEASURED_BYTES) -> tuple[int, str | None]:
         """Return size and SHA-256 of a file; of a larger one the size alone. Raises as ``load``."""
@@ -117,10 +114,9 @@ class Folder:
 
     def names(self, pattern: str) -> list[str]:
         """Return the sorted names of files here that match; none where the folder is missing."""
-        try:
+        with contextlib.suppress(OSError):
             return sorted(each.name for each in self.path.iterdir() if fnmatch.fnmatchcase(each.name, pattern))
-        except OSError:
-            return []
+        return []
 
     def has(self, name: str) -> bool:
         """Return whether there is something of this name, be it a broken link."""

@@ -30,8 +30,7 @@ _SHUTDOWN_S = 1
 
 def listen(verb: str, host: str, port: int) -> socket.socket:
     """Return a bound socket. Raises UsageError with another address to try."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))

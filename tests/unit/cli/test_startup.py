@@ -173,8 +173,8 @@ def test_a_plan_compiles_the_expressions_that_it_uses(project: tuple[Path, dict[
 
 
 def test_a_plan_asks_no_package_for_plug_ins_of_pydantic(project: tuple[Path, dict[str, str]]) -> None:
-    code, asked = modules(shlex.split("plan train.py --on local"), *project, PLUG_INS)
-    assert code == 0 and asked == {"None"}
+    code, loaded = modules(shlex.split("plan train.py --on local"), *project, PLUG_INS)
+    assert code == 0 and loaded == {"None"}
 
 
 @pytest.mark.docker

@@ -24,7 +24,7 @@ OTHERS = frozenset((
     "runs/jobs.py: _weights", "runs/models.py: _is_pickle",
     "runs/models.py: _whole_safetensors",
     "runs/models.py: _whole_zip", "search/ray_cluster.py: check_nodes", "search/ray_cluster.py: _node_check",
-    "search/ray_cluster.py: check", "search/search.py: _joined",
+    "search/ray_cluster.py: check", "search/runner.py: _belongs", "search/search.py: _joined",
     "search/trial.py: _sources", "search/study.py: _changing", "search/study.py: _this_host",
     "search/study.py: acquire",
 ))  # fmt: skip
@@ -38,10 +38,10 @@ def reads(path: Path) -> list[str]:
         for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
             if isinstance(node, ast.Call):
                 name = ast.unparse(node.func).rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
-                bare = isinstance(node.func, ast.Name) and node.func.id in ("open", "ArchiveFile")
-                if (bare or name in ("read_text", "read_bytes") or (name == "open" and node.args)) and not _is_other(
-                    node
-                ):
+                bare = isinstance(node.func, ast.Name) and node.func.id in ("open", "ArchiveFile", "file_bytes")
+                if (
+                    bare or name in ("read_text", "read_bytes", "file_bytes") or (name == "open" and node.args)
+                ) and not _is_other(node):
                     found.append(f"{path.relative_to(SOURCE)}: {function.name}")
     return found
 

@@ -40,8 +40,7 @@ def of(plan: AgentPlan, argv: List[str]) -> Spec:
     """Return the tune that a plan requests of a script with this whole command line."""
     ranks = plan.processes if plan.launcher == "torchrun" else 1
     gpus = max(len(plan.gpus), plan.gpu_count or 0) if plan.gpu_mode == "required" else 0
-    folder = os.path.join(plan.run_dir, "tune")
-    return Spec(argv=argv, folder=folder, gpus=gpus, ranks=ranks, **(plan.tune or {}))
+    return Spec(argv=argv, folder=os.path.join(plan.run_dir, "tune"), gpus=gpus, ranks=ranks, **(plan.tune or {}))
 
 
 def command(spec: Spec) -> List[str]:

@@ -49,7 +49,7 @@ def restore(events: str) -> Dict[str, Any]:
     restored, removed = 0, 0
     new: List[str] = []
     for line in reversed(read(events + ".journal")):
-        try:
+        with suppress(OSError, KeyError, TypeError):  # what cannot be put back lies in the trial's folder
             if "new" in line:
                 path = line["new"]
                 stands_in = "empty" in line and os.path.isfile(path) and not os.path.getsize(path)
@@ -68,8 +68,6 @@ def restore(events: str) -> Dict[str, Any]:
             elif os.path.getsize(line["path"]) > line["bytes"]:
                 os.truncate(line["path"], line["bytes"])
                 restored += 1
-        except (OSError, KeyError, TypeError):  # what cannot be put back lies in the trial's folder
-            continue
     shutil.rmtree(events + ".files", ignore_errors=True)
     return {"restored": restored, "removed": removed, "new": new[:20]}
 
@@ -115,8 +113,7 @@ class TuneTrial(NamedTuple):
 
     @property
     def peak_bytes(self) -> Optional[int]:
-        peaks = [int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")]
-        return max(peaks, default=None)
+        return max((int(rank["peak_bytes"]) for rank in self.ranks if _number(rank, "peak_bytes")), default=None)
 
     @property
     def losses(self) -> List[Optional[float]]:
@@ -246,12 +243,10 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _has_reported(events: str) -> bool:
     """Return whether rank 0 has reported a whole trial; its line is the last or the last but a few."""
-    try:
-        with open(events, "rb") as file:
-            file.seek(max(0, os.path.getsize(events) - (256 << 10)))
-            return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
-    except OSError:
-        return False
+    with suppress(OSError), open(events, "rb") as file:
+        file.seek(max(0, os.path.getsize(events) - (256 << 10)))
+        return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
+    return False
 
 
 def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -272,12 +267,10 @@ def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
 
 
 def _tail(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - _MOST_OUTPUT_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with suppress(OSError), open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _MOST_OUTPUT_BYTES))
+        return file.read().decode("utf-8", "replace")
+    return ""
 
 
 def _number(values: Optional[Dict[str, Any]], key: str) -> Optional[float]:

@@ -236,8 +236,7 @@ def _gpu_devices(driver: DriverFiles, gpus: Sequence[GpuFact], root: str) -> Ite
 def _libraries(driver: DriverFiles) -> Iterator[dict[str, Any]]:
     for folder in LIBRARY_FOLDERS.get(os.uname().machine, LIBRARY_FOLDERS["x86_64"]):
         for library in driver.libraries:
-            for name in library.names:
-                yield _mount(library.path, f"{folder}/{name}")
+            yield from (_mount(library.path, f"{folder}/{name}") for name in library.names)
 
 
 def _mount(source: str, target: str) -> dict[str, Any]:

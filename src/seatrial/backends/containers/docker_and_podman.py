@@ -15,7 +15,7 @@ from seatrial.backends.containers.cdi import DEFAULT_SPEC_DIRS, read_specs
 from seatrial.backends.containers.client import Dialect
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.backends.containers.log import K8sFile, OpenLog
-from seatrial.errors import GpuContractError, SeatrialError
+from seatrial.errors import GpuContractError, SeatrialError, fallback
 from seatrial.findings.finding import ADD_SUBIDS, GENERATE_CDI, INSTALL_DOCKER
 from seatrial.job.plan import ContainerPlan
 from seatrial.probe import processes
@@ -154,12 +154,10 @@ class Podman(ContainerEngine):
         return opened
 
 
+@fallback(None, on=OSError)
 def _open_file(pid: int, path: Path) -> Path | None:
     """Return the path below /proc of a file that a process has open; None if it is not open, or hidden."""
-    try:
-        return next((each for each in Path(f"/proc/{pid}/fd").iterdir() if each.readlink() == path), None)
-    except OSError:
-        return None
+    return next((each for each in Path(f"/proc/{pid}/fd").iterdir() if each.readlink() == path), None)
 
 
 def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFacts:

@@ -23,6 +23,7 @@ from seatrial.errors import (
     EngineUnavailableError,
     ImageError,
     UsageError,
+    fallback,
 )
 from seatrial.job.cluster import registry_host
 from seatrial.system import command
@@ -151,10 +152,9 @@ def _disk_use(client: EngineClient, part: str) -> list[dict[str, str]]:
         return []
     form = f"{{{{json .{part}}}}}"
     printed = client.ask("system", "df", "--verbose", "--format", form, timeout_s=_DISK_TIMEOUT_S).stdout
-    try:
+    with contextlib.suppress(json.JSONDecodeError):
         return json.loads(printed or "[]") or []
-    except json.JSONDecodeError:
-        return []
+    return []
 
 
 def _bytes(text: str) -> float:
@@ -162,13 +162,11 @@ def _bytes(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
 
+@fallback(0.0, on=ValueError)
 def _idle_s(record: dict[str, str]) -> float:
     """Return the seconds since a build has used the step."""
     text = (record.get("LastUsedAt") or record.get("CreatedAt") or "")[:19]
-    try:
-        last = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
-    except ValueError:
-        return 0.0
+    last = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
     return (datetime.now(timezone.utc) - last).total_seconds()
 
 

@@ -148,8 +148,7 @@ def _read(cluster: Cluster, path: str) -> Object:
 
 def _number(text: str) -> int:
     """Read ``"20+"`` as 20: providers add a plus to the minor version."""
-    digits = "".join(character for character in str(text) if character.isdigit())
-    return int(digits or 0)
+    return int("".join(character for character in str(text) if character.isdigit()) or 0)
 
 
 def own_container(pod: Object, entries: Sequence[Object] | None) -> Object:

@@ -12,7 +12,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from seatrial.backends.containers.images import ImageStore
-from seatrial.errors import EngineError, ImageError
+from seatrial.errors import EngineError, ImageError, fallback
 from seatrial.findings.catalogue import by_id, mid_sentence
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import ImagePlan
@@ -98,11 +98,9 @@ def _pair(found: dict[str, Any]) -> Finding | None:
     )
 
 
+@fallback((), on=InvalidVersion)
 def _minor(version: str) -> tuple[int, ...]:
-    try:
-        return Version(version).release[:2]
-    except InvalidVersion:
-        return ()
+    return Version(version).release[:2]
 
 
 #: A wheel of torch without a local version, as pip names it; ``.metadata``: its description, which pip reads first.

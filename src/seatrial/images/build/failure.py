@@ -179,10 +179,8 @@ def _informative_line(message_line: str, lines: Sequence[str], at: int) -> str:
 
 def _package(lines: Sequence[str]) -> str | None:
     """Return the package that pip was building when it failed; None if no line names one."""
-    for line in lines:
-        if found := re.search(r"Failed building wheel for ([\w.-]+)|Failed to build [`']?([\w.-]+)", line):
-            return found[1] or found[2]
-    return None
+    failed = re.compile(r"Failed building wheel for ([\w.-]+)|Failed to build [`']?([\w.-]+)")
+    return next((found[1] or found[2] for found in map(failed.search, lines) if found), None)
 
 
 def _text(line: str) -> str:

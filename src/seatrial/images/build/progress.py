@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from seatrial.errors import SeatrialError, UsageError
+from seatrial.errors import SeatrialError, UsageError, fallback
 from seatrial.images.build.failure import step_in_words
 from seatrial.job.units import format_bytes, format_seconds, parse_bytes
 
@@ -121,11 +121,9 @@ def _package(file: str) -> str:
     return f"{parts[0]} {parts[1]}" if file.endswith(".whl") and parts[2:] else file
 
 
+@fallback(0.0, on=UsageError)  # 0 B, or no number
 def _bytes(size: str | None) -> float:
-    try:
-        return float(parse_bytes(size.replace(" ", ""))) if size else 0.0
-    except UsageError:  # 0 B, or no number
-        return 0.0
+    return float(parse_bytes(size.replace(" ", ""))) if size else 0.0
 
 
 #: Interval of a log's lines: an ordinary step is one line, and nobody believes that the build has stopped.

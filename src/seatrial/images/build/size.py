@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.backends.base import ImageFacts
 from seatrial.backends.containers.images import ImageStore
-from seatrial.errors import DiskError, SeatrialError
+from seatrial.errors import DiskError, SeatrialError, fallback
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import Choice, ImagePlan, Plan
 from seatrial.stack.facts import framework_image
@@ -44,17 +45,13 @@ _PROGRAM = resources.files("seatrial.images.build").joinpath("count_bytes.py.txt
 def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, host: Host) -> int | None:
     """Return the bytes of the image's files, which its ``python`` counts once; None if they cannot be counted."""
     known = host.state_folder / FOLDER / f"{facts.id.rpartition(':')[2]}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # not counted yet, or no file of ours
         return int(json.loads(known.read_bytes())["bytes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not counted yet, or no file of ours
     size = _count(store, facts.id, python) if python is not None else None
     if size is not None:
-        try:
+        with suppress(DiskError):  # it is counted again next time
             make_folder(known.parent)
             write_atomically(known, json.dumps({"bytes": size}).encode())
-        except DiskError:
-            pass  # it is counted again next time
     return size
 
 
@@ -73,13 +70,11 @@ def python_mount(plan: Plan) -> str | None:
     return next((target for target in targets if PurePosixPath(target) in python.parents), None)
 
 
+@fallback(None, on=SeatrialError)  # an engine that is slow or gone is reported where it is needed
 def _count(store: ImageStore, reference: str, python: str) -> int | None:
-    try:
-        ended = store.run_once(
-            reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
-        )
-    except SeatrialError:  # an engine that is slow or gone is reported where it is needed
-        return None
+    ended = store.run_once(
+        reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
+    )
     answer = ended.stdout.strip()
     if ended.exit_code != 0 or not answer.isdecimal() or len(answer) > len(str(_MOST_BYTES)):
         return None

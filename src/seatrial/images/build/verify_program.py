@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from typing import Any
@@ -38,10 +39,8 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001  any error is the answer
             found["errors"][name] = f"{type(error).__name__}: {str(error)[:300]}"
     for package in ("torch", "tensorflow", "tensorflow-cpu", "jax"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found["versions"][package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            pass
     if "torch" in sys.modules:
         _torch(found, gpu)
     elif "tensorflow" in sys.modules:
@@ -140,8 +139,7 @@ def _train_tensorflow(tf: Any, device: str) -> str:
     random = generators.Generator.from_seed(0)
     with tf.device(device):
         images_NHWC, labels = random.normal((16, 28, 28, 1)), tf.one_hot(tf.range(16) % 10, 10)
-        shapes = ((3, 3, 1, 8), (8 * 26 * 26, 10))
-        weights = [tf.Variable(random.normal(shape) * 0.01) for shape in shapes]
+        weights = [tf.Variable(random.normal(shape) * 0.01) for shape in ((3, 3, 1, 8), (8 * 26 * 26, 10))]
 
         def step() -> None:
             with tf.GradientTape() as tape:

@@ -169,8 +169,7 @@ def _below(root: str) -> Iterator[str]:
     """Every file, link and folder, the root among them; folders that are links are not entered."""
     yield root
     for folder, folders, files in os.walk(root):
-        for name in (*sorted(folders), *sorted(files)):
-            yield os.path.join(folder, name)
+        yield from (os.path.join(folder, name) for name in (*sorted(folders), *sorted(files)))
 
 
 def _new_below(root: str) -> list[str]:

@@ -141,8 +141,7 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
     """Find a final image without USER, whose files in mounted folders belong to root."""
     users = [each for each in file.of("USER") if each.stage in file.chain]
     if not users or users[-1].value.split(":")[0] in ("root", "0"):
-        line = users[-1].line if users else file.instructions[-1].line
-        yield remark(line, "root")
+        yield remark(users[-1].line if users else file.instructions[-1].line, "root")
 
 
 _FRAMEWORKS = ("torch", "tensorflow", "jax")
@@ -202,8 +201,7 @@ def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
 def _is_for_gpus(file: Dockerfile) -> bool:
     """Return True if its base, or the variable that NVIDIA's toolkit reads, names GPUs."""
     visible = file.lasting("NVIDIA_VISIBLE_DEVICES")
-    named = visible and visible.value not in ("", "void", "none")
-    return bool(_FOR_GPUS.search(file.final.image) or named)
+    return bool(_FOR_GPUS.search(file.final.image) or (visible and visible.value not in ("", "void", "none")))
 
 
 _APT = ("apt-get", "apt", "aptitude")

@@ -73,8 +73,7 @@ def image_warnings(image: str, machine: TargetMachine | None, *, pulled: bool) -
 
     ``machine``: None without a GPU. ``pulled``: the image is not on this machine yet.
     """
-    file = read_dockerfile(f"FROM {image}")
-    remarks = base_rules.dead_tags(file) if pulled else ()
+    remarks = base_rules.dead_tags(read_dockerfile(f"FROM {image}")) if pulled else ()
     yield from (f"{each.message}; {each.fix.replace('FROM', 'use')}" for each in remarks)
     for broken in image_problems(image, machine) if machine else ():
         yield f"{image} is too old for the GPU: {broken.needs}, but {broken.has}"

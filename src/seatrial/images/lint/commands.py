@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from seatrial.errors import fallback
 from seatrial.images.lint.instructions import JOINT, Instruction
 
 _TOKEN = re.compile(
@@ -52,12 +53,10 @@ class Command:
         return " ".join(self.words)
 
 
+@fallback(None, on=(ValueError, RecursionError))
 def words_of_list(value: str) -> list[str] | None:
     """Return the words of the exec form, ``["a", "b"]``; None if it is the shell form."""
-    try:
-        words = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
+    words = json.loads(value)
     return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
 
@@ -71,8 +70,7 @@ def options_and_rest(raw: str) -> tuple[list[str], str]:
 def commands_of(each: Instruction) -> list[Command]:
     """Return the commands of a RUN, CMD or ENTRYPOINT; a here-document counts only if a shell reads it."""
     _, rest = options_and_rest(each.raw)
-    before = each.raw[: len(each.raw) - len(rest)]
-    line = each.line + before.count(JOINT)
+    line = each.line + each.raw[: len(each.raw) - len(rest)].count(JOINT)
     words = words_of_list(rest.replace(JOINT, "").strip())
     if words is not None:
         found = list(_unwrapped(Command(tuple(words), line, each.stage), 0))
@@ -99,8 +97,7 @@ def _split(text: str, line: int, stage: int, depth: int) -> Iterator[Command]:
                 inside = max(0, inside + (1 if word in _OPENING else -1))
             words.append(word)
         elif token["operator"] or token["newline"]:
-            command = Command(tuple(words), started, stage, inside > 0 or behind_or)
-            yield from _unwrapped(command, depth)
+            yield from _unwrapped(Command(tuple(words), started, stage, inside > 0 or behind_or), depth)
             words = []
             behind_or = token["operator"] == "||" or (behind_or and token["operator"] not in (";", None))
         line += token[0].count("\n") + token[0].count(JOINT)

@@ -307,6 +307,6 @@ def is_listed(found: Requirements, name: str, package: str) -> bool:
 
 
 def mentions(address: str, name: str) -> bool:
-    """Return True if an address has the name of a module: ``git+https://…/keras-contrib.git`` that of keras_contrib."""
+    """Return True if an address has the name of a module: ``git+https://…/keras-contrib.git`` has keras_contrib."""
     word = re.escape(name.lower().replace("_", "-"))
     return re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9-])", address.lower().replace("_", "-")) is not None

@@ -135,15 +135,14 @@ def read_pixi(file: Path) -> Requirements | None:
     conda, pip = ({k: v for each in parts for k, v in as_table(each, key).items()} for key in _OF_PIXI)
     versions = {name: each.get("version", "*") if isinstance(each, dict) else each for name, each in conda.items()}
     others = list[str]()
-    asked = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
-    lines = [*filter(None, asked)]
+    for_pip = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
+    lines = [*filter(None, for_pip)]
     listed = poetry_requirements({"dependencies": pip}, file, "pypi-dependencies")
     bounds = _BOUND.findall(str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
     required = python_specifier(python, f"{file.name}: python")
-    found = Requirements(tuple(own.values()), python=required, conda=tuple(others))
-    return found if own else None
+    return Requirements(tuple(own.values()), python=required, conda=tuple(others)) if own else None
 
 
 def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
@@ -185,10 +184,9 @@ def named_releases(folder: Path, project: Path) -> dict[str, tuple[str, str]]:
 def installed_alone(project: Path, source: str) -> str | None:
     """Return the page that installs a list with ``--no-deps``; None without one."""
     name = re.compile(rf"(?<![\w/.-]){re.escape(source)}\b")
-    for page, text in _read(project, (*_DOCKERFILES, *_PAGES)):
-        if any("--no-deps" in each and name.search(each) for each in _INSTALL.findall(text)):
-            return page
-    return None
+    pages = _read(project, (*_DOCKERFILES, *_PAGES))
+    commands = ((page, each) for page, text in pages for each in _INSTALL.findall(text))
+    return next((page for page, each in commands if "--no-deps" in each and name.search(each)), None)
 
 
 def _read(project: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -209,11 +207,9 @@ def _of_page(text: str) -> Iterator[tuple[str, int]]:
 def _lines(words: list[str], tool: str) -> Iterator[str]:
     for word in words:
         line = as_pip_has_it(word) if tool == "conda" else word
-        try:
+        with suppress(ConfigError):  # the project itself, a file, a word of the sentence around it
             if line and "$" not in line:
                 yield checked_requirement(line, "")
-        except ConfigError:  # the project itself, a file, a word of the sentence around it
-            continue
 
 
 def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:

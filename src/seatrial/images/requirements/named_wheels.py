@@ -11,6 +11,7 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
 from packaging.version import Version
 
+from seatrial.errors import fallback
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.text import regex
 
@@ -31,7 +32,7 @@ _CPYTHON = regex(r"cp3(\d+)")
 def released(line: str, known: Callable[[str], object]) -> str:
     """Return a checked line with the release in place of a framework's wheel, or of one for another system or machine.
 
-    Others stay at their address. ``known``: whether the index has the package that is meant, and no namesake.
+    Others stay at their address. ``known``: whether the index has the package itself, and no namesake.
     """
     match = _match(line)
     if match is None or not match["address"].startswith("http") or (wheel := _parsed(match)) is None:
@@ -72,9 +73,7 @@ def _match(line: str) -> re.Match[str] | None:
     return _WHEEL.match(line) if ".whl" in line and len(line) <= _MOST_CHARACTERS else None
 
 
+@fallback(None, on=InvalidWheelFilename)  # a name of the user's own; pip decides
 def _parsed(match: re.Match[str]) -> tuple[NormalizedName, Version, frozenset[Tag]] | None:
-    try:
-        name, version, _, tags = parse_wheel_filename(unquote(match["file"]))
-    except InvalidWheelFilename:  # a name of the user's own; pip decides
-        return None
+    name, version, _, tags = parse_wheel_filename(unquote(match["file"]))
     return name, version, tags

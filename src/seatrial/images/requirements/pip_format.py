@@ -71,7 +71,7 @@ class Requirements:
         python: the Pythons that the list's file admits.
         extras: of the project as a package: canonical name → requirements; None where installing computes them.
         name: canonical name of the project as a package, where its file has one.
-        conda: conda's packages that the index may not have, as pip is asked for them.
+        conda: conda's packages that the index may not have, as pip requests them.
     """
 
     lines: tuple[str, ...] = ()

@@ -130,7 +130,7 @@ def project_needs(
     else:
         needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
-        needs, packages, sentences = _with_meant(needs, packages, project)
+        needs, packages, sentences = _with_inferred(needs, packages, project)
     missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
     sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     warnings = (
@@ -250,13 +250,13 @@ def _with_imported(
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
-def _with_meant(
+def _with_inferred(
     needs: Needs, packages: ImportedPackages, project: Path
 ) -> tuple[Needs, ImportedPackages, dict[str, str]]:
     """Add conda's packages whose modules a file imports, and packages for modules that a list names, as guesses."""
     found, have = needs.requirements, {*map(canonical_name, needs.requirements.lines)}
     conda = {str(name): line for line in found.conda if (name := canonical_name(line)) not in have}
-    meant, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
+    inferred, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
     sources = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py"))) if conda else ()
     texts = read_sources(islice(sources, _MOST_SOURCES), project, _MOST_BYTES)
     anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed
@@ -264,17 +264,17 @@ def _with_meant(
     for module, package in {**anywhere, **packages.guessed}.items():
         own = [each for each in conda if provides(each, module, package)]
         if own:
-            meant[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
+            inferred[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
     every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
     rest = [each for each in conda if not any(provides(each, *row) for row in (*every, *anywhere.items()))]
     shown = first_of(rest) if found.frozen else ", ".join(rest)
     why = [f"not installed, as the target imports none: conda's {shown}"] * bool(rest)
     taken = {line: package for line, (module, package) in named.items() if module not in packages.known}
     why += [f"{package} for {line}, which is the name of its module" for line, package in taken.items()]
-    lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *meant.values()))
-    meant |= {module: line for line, (module, _) in named.items() if module in packages.known}
-    guessed = replace(packages, guessed={**packages.guessed, **meant})
-    return needs.with_lines(lines, why="; ".join(why)), guessed, dict.fromkeys(meant, "")
+    lines = dict.fromkeys((*(taken.get(line, line) for line in found.lines), *inferred.values()))
+    inferred |= {module: line for line, (module, _) in named.items() if module in packages.known}
+    guessed = replace(packages, guessed={**packages.guessed, **inferred})
+    return needs.with_lines(lines, why="; ".join(why)), guessed, dict.fromkeys(inferred, "")
 
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:

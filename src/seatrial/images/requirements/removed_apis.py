@@ -9,7 +9,7 @@ from typing import NamedTuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
@@ -251,8 +251,6 @@ def _pinned(line: str) -> str | None:
     return versions[0] if versions else None
 
 
+@fallback(False, on=InvalidVersion)  # ==2.*
 def _reaches(version: str, least: str) -> bool:
-    try:
-        return Version(version) >= Version(least)
-    except InvalidVersion:  # ==2.*
-        return False
+    return Version(version) >= Version(least)

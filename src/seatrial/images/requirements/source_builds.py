@@ -16,7 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, checked_requirement, parsed
 from seatrial.job.reading.modules import STANDARD_MODULES
@@ -135,12 +135,10 @@ def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, s
     )
 
 
+@fallback(None, on=ConfigError)
 def _declared(project: str) -> list[str] | None:
     """Return the requirements of ``[build-system]``; None for an older source without the table."""
-    try:
-        system = parse_toml(project, Path("pyproject.toml")).get("build-system")
-    except ConfigError:
-        return None
+    system = parse_toml(project, Path("pyproject.toml")).get("build-system")
     if not isinstance(system, dict) or not isinstance(requires := system.get("requires"), list):
         return None
     return [each for each in requires if isinstance(each, str) and _is_requirement(each)]

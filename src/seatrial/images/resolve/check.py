@@ -178,9 +178,7 @@ class _PackageChoice:
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
             request = self.request(resolved)
             answer = self._answer(request) if request is not None else None
-            if request is None or answer is None or isinstance(answer, Unreachable):
-                break
-            if isinstance(answer, Lock):
+            if request is None or answer is None or isinstance(answer, Unreachable | Lock):
                 break
             if (wrong := wrong_guess(answer, self.needs)) is not None:
                 note = f"{wrong} is not installed: an import has this name, but no release of the package fits"

@@ -369,8 +369,7 @@ def _extras(written: Requirement) -> list[str]:
 def _keeping_name(chosen: str, written: Requirement, *, gpu: bool) -> str:
     """Return the resolved release under the package's own name and with its own extras; CUDA's only for a GPU."""
     resolved = Requirement(chosen)
-    own_extras = (each for each in _extras(written) if gpu or "cuda" not in each)
-    extras = sorted({*own_extras, *resolved.extras})
+    extras = sorted({*(each for each in _extras(written) if gpu or "cuda" not in each), *resolved.extras})
     own = canonical_name(written.name) or ""
     name = own if own in PACKAGES else resolved.name
     if name == "tensorflow-cpu":

@@ -38,8 +38,7 @@ _WANTED = re.compile(
 def main() -> None:
     """Write ``{"names": …, "texts": …, "version": …}`` of the newest source that requirement and day admit."""
     line, python, index, as_of = json.load(sys.stdin)
-    wanted = Requirement(line)
-    found = dict(_sources(wanted, python, index, as_of))
+    found = dict(_sources(Requirement(line), python, index, as_of))
     names, texts = _read(_get(found[newest := max(found)]))
     kept = [each for each in names if len(each) <= _MOST_OF_PATH]
     json.dump({"names": kept, "texts": texts, "version": str(newest)}, sys.stdout)

@@ -35,7 +35,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import seatrial
-from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
+from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError, fallback
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import (
     Answer,
@@ -166,12 +166,10 @@ class UvResolver:
             return self._remembered(memory, stored_lock) or answer
         return answer
 
+    @fallback(None, on=(OSError, ValueError, KeyError, TypeError, AttributeError))
     def _remembered(self, memory: str, read: Callable[[Any], _Found], fresh_s: float = float("inf")) -> _Found | None:
-        try:
-            data = json.loads((self._folder / f"{memory}.json").read_bytes())
-            return read(data["found"]) if 0 <= time.time() - float(data["at"]) <= fresh_s else None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
+        data = json.loads((self._folder / f"{memory}.json").read_bytes())
+        return read(data["found"]) if 0 <= time.time() - float(data["at"]) <= fresh_s else None
 
     def _remember(self, memory: str, found: Any) -> None:
         file = self._folder / f"{memory}.json"
@@ -468,8 +466,7 @@ class UvResolver:
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
-                lock = read_lock(folder / _LOCK, digests)
-                return lock or Unreachable("uv wrote a lock that cannot be read")
+                return read_lock(folder / _LOCK, digests) or Unreachable("uv wrote a lock that cannot be read")
         return refusal(ended.stderr, request)
 
     def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.images.requirements.pip_format import parsed
 from seatrial.images.resolve.answers import (
     Answer,
@@ -134,17 +134,14 @@ def _cause(text: str) -> str:
 def shown_index(request: ResolveRequest, text: str = "") -> str:
     """Return the index that uv's error names, or the first one."""
     named = (each.shown for each in request.sources if (urlsplit(each.url).hostname or "-") in text)
-    first = request.sources[0].shown if request.sources else "the folder of wheels"
-    return next(named, first)
+    return next(named, request.sources[0].shown if request.sources else "the folder of wheels")
 
 
+@fallback(None, on=(OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError))
 def read_lock(file: Path, digests: Mapping[str, str | None]) -> Lock | None:
     """Read names, versions, hashes and sizes, or return None; ``digests``: found → real, or None for a stand-in."""
-    try:
-        listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
-        packages = [_package(each, digests) for each in listed]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SeatrialError):
-        return None
+    listed = parse_toml(file.read_text(encoding="utf-8"), file).get("packages", [])
+    packages = [_package(each, digests) for each in listed]
     stood_in = [each for each in packages if each.sha256 == ("",)]
     lines = [f"{each.name}=={each.version}" for each in stood_in]
     found = tuple(each for each in packages if each not in stood_in)

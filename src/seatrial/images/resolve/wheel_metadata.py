@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from seatrial.errors import fallback
 from seatrial.images.sources import digest_of_wheel
 from seatrial.system.agent_archive import zip_bytes
 from seatrial.system.files import ArchiveFile
@@ -40,16 +41,14 @@ def write_links(
     return digests
 
 
+@fallback(None, on=(OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error))
 def _metadata_wheel(path: Path) -> bytes | None:
     """Return a wheel of the same metadata that no other wheel is turned into; None if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    try:
-        with ArchiveFile(os.open(path, flags)) as file, zipfile.ZipFile(file) as archive:
-            [entry] = [each for each in archive.infolist() if _is_metadata(each)]
-            with archive.open(entry) as opened:
-                metadata = opened.read(_MOST_BYTES + 1)
-    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
-        return None
+    with ArchiveFile(os.open(path, flags)) as file, zipfile.ZipFile(file) as archive:
+        [entry] = [each for each in archive.infolist() if _is_metadata(each)]
+        with archive.open(entry) as opened:
+            metadata = opened.read(_MOST_BYTES + 1)
     if len(metadata) > _MOST_BYTES:
         return None
     return _wheel(entry.filename.partition("/")[0], metadata, path.name)

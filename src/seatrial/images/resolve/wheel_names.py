@@ -26,7 +26,7 @@ from packaging.version import Version
 
 from seatrial.images.resolve.sdist import files_of
 
-#: Most bytes of a wheel; of its end, read first; read at once behind what is asked for; of a wheel read as a whole.
+#: Most bytes of a wheel; of its end, read first; read at once behind what is requested; of a wheel read as a whole.
 _MOST_BYTES, _END, _AHEAD, _SMALL = 16 << 20, 256 << 10, 64 << 10, 3 << 20
 _MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE, _MOST_SPANS = 20_000, 1_000_000, 200, 8, 8
 
@@ -107,7 +107,7 @@ def _wheels(index: str, package: str, day: str, pythons: list[str]) -> list[tupl
 
 
 class _Ranges(io.RawIOBase):
-    """A file on a server, whose ranges are read when they are asked for. Raises OSError; ValueError if too large."""
+    """A file on a server, whose ranges are read when they are requested. Raises OSError; ValueError if too large."""
 
     def __init__(self, address: str) -> None:
         self.address, self.at, self.size, self.left = address, 0, 0, _MOST_BYTES
@@ -153,8 +153,7 @@ class Modules:
 
     def __init__(self, wheel: io.RawIOBase) -> None:
         self.archive = zipfile.ZipFile(wheel)
-        entries = self.archive.infolist()[:_MOST_MEMBERS]
-        self.files = {_INSTALLED.sub("", each.filename): each for each in entries}
+        self.files = {_INSTALLED.sub("", each.filename): each for each in self.archive.infolist()[:_MOST_MEMBERS]}
         self.texts = dict[str, str | None]()
 
     @cached_property

@@ -78,7 +78,7 @@ class Constants:
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
-        by_setting, by_option, lacks: whether the text last asked for is a file's setting, the option that gives it,
+        by_setting, by_option, lacks: whether the text last read is a file's setting, the option that gives it,
             and whether a part of it is an option or a setting without a known value.
     """
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
+from seatrial.errors import fallback
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
@@ -138,6 +139,7 @@ class Devices(Evaluation):
     #: Whether the code sets the options' values, so that the command line cannot change them.
     is_fixed = False
 
+    @fallback((), on=RecursionError)  # hundreds of elif
     def found(self, units: Iterable[Unit], imported: set[str]) -> tuple[Reason, ...]:
         """Return what keeps the script from its GPUs, strongest first. ``units``: the parts that run, in order."""
         modules = {path: module for path, _ in units if (module := self.module_at(path)) is not None}
@@ -157,10 +159,7 @@ class Devices(Evaluation):
                 elif isinstance(node, ast.Call) and dotted(node.func) == "setattr":
                     self.is_open = True
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
-        try:
-            sinks = list(self._sinks())
-        except RecursionError:  # hundreds of elif
-            return ()
+        sinks = list(self._sinks())
         found = [*self._hidden(sinks, imported), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
             *_typed(self.arguments),
@@ -287,8 +286,7 @@ class Devices(Evaluation):
             found = self._devices(sink.node, sink.unit, sink.kind) or frozenset()
             return not found.isdisjoint(("cuda", "cuda:0", f"{_VISIBLE}=0"))
 
-        tried = (self._try_option(name, is_first, *values) for name in sink.options)
-        return next(filter(None, tried), None)
+        return next(filter(None, (self._try_option(name, is_first, *values) for name in sink.options)), None)
 
     def _try_option(self, name: str, is_chosen: Callable[[], bool], *values: str) -> str | None:
         """Return the words that give an option a value with which ``is_chosen`` is true; None if no value does."""

@@ -25,7 +25,7 @@ ON_THE_HUB = regex(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
 _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
 _OF_PACKAGES = regex(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
-#: Packages whose paths are not of this project's files; a path that is no dotted name and no name on a hub.
+#: Packages whose paths are not of this project's files; a path, neither a dotted name nor a name on a hub.
 _OF_OTHERS = regex(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
 IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.

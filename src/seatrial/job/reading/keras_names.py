@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seatrial.errors import UsageError
+from seatrial.errors import UsageError, fallback
 from seatrial.job.reading.modules import FRAMEWORKS
 from seatrial.job.reading.signs import NAMED, dotted, keywords, texts_of
 
@@ -98,13 +98,11 @@ def _set_to(backend: str, script: ScriptFacts) -> str:
     return f'set os.environ["{VARIABLE}"] = "{backend}" in {script.keras_backend.partition(" ")[0]}'
 
 
+@fallback(None, on=(OSError, ValueError, AttributeError))
 def _configured(env: Mapping[str, str], project: Path, home: Path | None) -> str | None:
     """Return the backend of keras.json, in KERAS_HOME inside the project or, here, in the user's home; or None."""
     folder = project / env[HOME] if env.get(HOME) else home / ".keras" if home else None
     if folder is None:
         return None
-    try:
-        backend = json.loads((folder / "keras.json").read_text(encoding="utf-8")).get("backend")
-    except (OSError, ValueError, AttributeError):
-        return None
+    backend = json.loads((folder / "keras.json").read_text(encoding="utf-8")).get("backend")
     return backend if isinstance(backend, str) else None

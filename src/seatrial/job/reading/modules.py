@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from seatrial.errors import fallback
 from seatrial.system.project_files import read_sources
 
 #: Most folders of a project that are searched, and their depth.
@@ -47,19 +48,15 @@ def is_file(path: Path) -> bool:
     return _is_file(str(path))
 
 
+@fallback(False, on=(OSError, ValueError))  # a name too long, a null byte: no file has it
 def _is_file(path: str) -> bool:
-    try:
-        return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan looks thousands of times
-    except (OSError, ValueError):  # a name too long, a null byte: no file has it
-        return False
+    return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan looks thousands of times
 
 
+@fallback(False, on=(OSError, ValueError))
 def is_folder(path: Path) -> bool:
     """Return whether a folder has this name, wherever links lead."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return path.is_dir()
 
 
 def is_package(path: Path) -> bool:
@@ -93,8 +90,7 @@ def _has(file: Path, names: Collection[str], project: Path) -> bool:
 
 def generates(project: Path) -> bool:
     """Return whether the project's packaging or build files may compile or write modules that are not there."""
-    files = [project / name for name in PACKAGING if is_file(project / name)]
-    texts = read_sources(files, project, _MAX_BYTES)
+    texts = read_sources([project / name for name in PACKAGING if is_file(project / name)], project, _MAX_BYTES)
     return any(map(_GENERATES.search, texts)) or any(is_file(project / name) for name in _BUILDS)
 
 
@@ -141,12 +137,10 @@ def empty_submodules(project: Path) -> list[str]:
     return [path for path in _PATH.findall(text)[:_MOST_SUBMODULES] if is_empty(project / path)]
 
 
+@fallback(False, on=(OSError, ValueError))  # not there at all: left out on purpose, or the file names another place
 def is_empty(folder: Path) -> bool:
     """Return whether a folder is there and has nothing in it."""
-    try:
-        return next(folder.iterdir(), None) is None
-    except (OSError, ValueError):  # not there at all: left out on purpose, or the file names another place
-        return False
+    return next(folder.iterdir(), None) is None
 
 
 def folders_of(

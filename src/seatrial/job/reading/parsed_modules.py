@@ -342,8 +342,7 @@ def idle_error(target: str, project: Path) -> TargetError:
 
 def called_by(module: Module, unit: str, call: ast.Call, at: _At, *, unclear: bool = False) -> Iterator[Unit]:
     """Yield the project's functions that a call in ``unit`` runs: its own, and those that it is given by name."""
-    names = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
-    for each in names:
+    for each in [call.func, *call.args, *(keyword.value for keyword in call.keywords)]:
         called = dotted(each)
         if called and (each is call.func or isinstance(each, ast.Name)):
             yield from named(module, unit, called, at, unclear=unclear)

@@ -359,9 +359,9 @@ class ProjectReader:
             base = Path(os.path.normpath(path.parent / (folder or ".")))
             files, lost = composed(base, name, self.words_typed, self.project)
             if not files:
-                asked = bool(folder and (named or name != "config"))
+                required = bool(folder and (named or name != "config"))
                 where = f"{self.modules.shown(path)}:{call.lineno}"
-                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * asked
+                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * required
                 files, _ = composed(base, named or "config", self.words_typed, self.project)
             line = " ".join((*self.words_typed, folder or ""))
             registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", line)
@@ -377,8 +377,7 @@ class ProjectReader:
         lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.lstrip()[:1] != "#")
         for number, match in ((number, match) for number, line in lines for match in _TARGET.finditer(line)):
             parts = match[2].split(".", MOST_PARTS)[:MOST_PARTS]
-            found = self.roots.located(parts, self.roots.absolute) or []
-            own = [each for each in found if each is not None]
+            own = [each for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
             self.certain += [(each[0], "") for each in own]
             if own and (module := self.modules.at(own[-1][0])):
                 self.certain += functions_of(module, parts[-1])
@@ -501,8 +500,7 @@ class ProjectReader:
             self._note_call(module, unit, node, seen, certain)
 
     def _parses_fields(self, module: Module) -> bool:
-        first = self.modules.at(self.start)
-        return any(_PARSES_FIELDS.search(each.source) for each in (module, first) if each)
+        return any(_PARSES_FIELDS.search(each.source) for each in (module, self.modules.at(self.start)) if each)
 
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
         called = dotted(node.func)

@@ -269,10 +269,8 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
         yield from (("rank-option", word) for word in RANK_OPTIONS if word in _constants(node.args))
     if last == "add_argument" and "store_true" in _constants([each.value for each in node.keywords]):
         yield from (("compile-flag", word) for word in _constants(node.args) if word in _COMPILE_FLAGS)
-    if last == "setdefault":
-        values = _constants(node.args)
-        if "RANK" in values:
-            yield "sets-ranks", "RANK"
+    if last == "setdefault" and "RANK" in _constants(node.args):
+        yield "sets-ranks", "RANK"
     given = keywords(node)
     if "device_map" in given and (spreads := _spreads(given["device_map"])) is not False:
         yield ("one-process" if spreads else "perhaps-one-process"), "device_map"

@@ -278,7 +278,7 @@ class Evaluation:
     def _named(self, node: ast.Attribute | ast.Subscript, key: str, unit: Unit, line: int = 0) -> Values:
         """Return what is known under a name: as any object has it set, an option, a setting of a file.
 
-        An object that is no parser's has the file's.
+        An object without a parser has the file's.
         """
         line, setting = line or node.lineno, self.constants.setting(node, unit)
         of_file = None if setting is None else frozenset([_read(setting[0])])

@@ -106,9 +106,9 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     model, used = script.hub_model
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
-    fix = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
+    way = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
     if not (cache / folder).exists():
-        yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {fix}"
+        yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {way}"
 
 
 def _way(row: Mapping[str, Any], kept: str | None, host: Host) -> str:

@@ -226,7 +226,7 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
 
 def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPlan, dict[str, str]]:
-    """Return a service's mounts to compare, if it is no run, and what its command gets back of the image's ``env``."""
+    """Return a service's mounts to compare, unless it is a run, and what its command gets of the image's ``env``."""
     service = site.service
     assert service is not None
     loaders = {name: value for name, value in {**env, **service.environment}.items() if not name.startswith("PYTHON")}

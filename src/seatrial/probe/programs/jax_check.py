@@ -48,8 +48,7 @@ def check() -> Dict[str, Any]:
 
 def cuda() -> Optional[str]:
     """Return the CUDA installed for JAX, ``13`` of jax-cuda13-plugin or ``12`` of a jaxlib with its own; or None."""
-    metadata = importlib.import_module("importlib.metadata")
-    for found in metadata.distributions():
+    for found in importlib.import_module("importlib.metadata").distributions():
         name = "%s==%s" % (found.metadata["Name"], found.version)
         match = re.match(r"jax-cuda(\d+)-plugin==|jaxlib==.*\+cuda(\d+)", name)
         if match:

@@ -61,8 +61,7 @@ def _block(block: Block) -> Iterable[str] | None:
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield "| " + " | ".join(head) + " |"
     yield "|" + " --- |" * len(head)
-    for row in rows:
-        yield "| " + " | ".join(map(_text, row)) + " |"
+    yield from ("| " + " | ".join(map(_text, row)) + " |" for row in rows)
 
 
 def _finding(finding: FindingRecord) -> Iterator[str]:
@@ -71,8 +70,7 @@ def _finding(finding: FindingRecord) -> Iterator[str]:
         yield f"  - {CAUSE}: {_text(finding.cause)}"
     if finding.fix:
         yield f"  - {FIX}: {_text(finding.fix)}"
-    for line in finding.evidence[:3]:
-        yield f"  - seen: {_text(line)}"
+    yield from (f"  - seen: {_text(line)}" for line in finding.evidence[:3])
 
 
 def _text(words: str) -> str:

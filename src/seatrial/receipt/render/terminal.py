@@ -43,8 +43,8 @@ def render_verdict(receipt: Receipt, console: Console, shown: Sequence[str] = ()
 
     Warnings that were ``shown`` above the output are repeated only behind a long one, of a run that did not fail.
     """
-    is_near = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < 10
-    kept = tuple(each for each in receipt.warnings if not is_near or each not in shown)
+    is_recent = receipt.outcome.id == "failed" or (receipt.measurements.wall_s or 0) < 10
+    kept = tuple(each for each in receipt.warnings if not is_recent or each not in shown)
     _print(_verdict(receipt.changed(warnings=kept), console.width), console)
 
 
@@ -193,8 +193,7 @@ def _aligned(table: Table, width: int) -> list[str]:
 
 def _wrapped(words: str, first: str, width: int, style: str = "", dim: int = 0) -> Iterator[Text]:
     """Wrap ``words`` with a hanging indent below ``first``, whose first ``dim`` characters are dimmed."""
-    hanging = " " * len(first)
-    wrapper = textwrap.TextWrapper(width, first, hanging, break_on_hyphens=False, break_long_words=False)
+    wrapper = textwrap.TextWrapper(width, first, " " * len(first), break_on_hyphens=False, break_long_words=False)
     lines = wrapper.wrap(words)  # a path stays whole
     for number, line in enumerate(lines or [first]):
         text = Text(line, style=style)

@@ -36,7 +36,7 @@ _MODULE = re.compile(r"No module named '([\w.]+)'")
 _MEANT = re.compile(r" rejects (--[\w-]+): unknown option; did you mean (--[\w-]+)\?$")
 _LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: -- (--?[\w-]+) (.+)$")
 
-#: As Python says it, and as NumPy does.
+#: As Python prints it, and as NumPy does.
 _NOT_FOUND = re.compile(
     r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: '([^'\x00]+)'|([^\s:]*[./][^\s:\x00]*) not found\.$)"
 )

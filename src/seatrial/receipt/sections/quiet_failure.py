@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.events import Signal
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
@@ -96,17 +96,14 @@ def went_to_background(run: RunEvidence) -> Finding | None:
     return by_id("went-to-background").finding([ended])
 
 
+@fallback(False, on=(OSError, SeatrialError, SyntaxError, ValueError, RecursionError, MemoryError))
 def _has_no_code(plan: Plan) -> bool:
     """Return whether the target is a script of the project without a statement, as it lies there now."""
     from seatrial.system.project_files import read_bytes
 
     if plan.job.target.kind != "script":
         return False
-    try:
-        source = read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)
-        return not ast.parse(source).body
-    except (OSError, SeatrialError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+    return not ast.parse(read_bytes(plan.job.project / plan.job.target.value, inside=plan.job.project)).body
 
 
 def _farewell(output: Output) -> str | None:

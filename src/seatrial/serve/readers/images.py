@@ -81,8 +81,7 @@ class ImageReader:
             return True
         deep, rank = depth(value), len(self._shape)
         if rank == 2 and deep == 3:  # several, or one with its channel: [H, W, 1], or [1, H, W] under a singular name
-            last = value[0][0]
-            return len(last) != 1 and (plural or len(value) != 1)
+            return len(value[0][0]) != 1 and (plural or len(value) != 1)
         return deep > rank
 
     def _one(self, image: Any) -> np.ndarray:
@@ -120,15 +119,13 @@ class ImageReader:
         height, width = self._shape[:2]
         with _readable():
             image.load()
-        colours = len(self._shape) == 3
-        image = _flattened(image).convert("RGB" if colours else "L")
+        image = _flattened(image).convert("RGB" if len(self._shape) == 3 else "L")
         if self.box is None:
             if image.size != (width, height):
                 image = image.resize((width, height), Image.Resampling.LANCZOS)
             return np.asarray(image)
         figure = np.asarray(image)
-        edges = (figure[0], figure[-1], figure[:, 0], figure[:, -1])
-        if np.median(np.concatenate(edges)) > 127:
+        if np.median(np.concatenate((figure[0], figure[-1], figure[:, 0], figure[:, -1]))) > 127:
             figure = 255 - figure
         return figure if figure.shape == (height, width) else placed(figure, height, width, self.box)
 

@@ -122,8 +122,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
         return model()
     # Half a second for BERT-base, while the GPU starts.
     digest = ThreadPoolExecutor(1).submit(weights_digest, tensors)
-    lengths = examples.inputs["attention_mask"].sum(1).tolist()
-    rows = zip(examples.inputs["input_ids"], lengths, strict=True)
+    rows = zip(examples.inputs["input_ids"], examples.inputs["attention_mask"].sum(1).tolist(), strict=True)
     texts = [tokens[:length].int().numpy() for tokens, length in rows]
 
     def same_weights() -> None:

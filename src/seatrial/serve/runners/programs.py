@@ -228,8 +228,7 @@ def _runner(
 def open_onnx(path: Path, device: torch.device, *, max_batch: int, name: str) -> ServedModel:
     """Open an ONNX file. Raises TrainError: damaged, or a GPU that onnxruntime does not use."""
     saved, session = SavedWith(path), _session(path, device)
-    given = [(each.name, each.type, each.shape) for each in session.get_inputs()]
-    inputs, fixed = _specs(path, given)
+    inputs, fixed = _specs(path, [(each.name, each.type, each.shape) for each in session.get_inputs()])
     outputs = [each.name for each in session.get_outputs()]
 
     def run(columns: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:

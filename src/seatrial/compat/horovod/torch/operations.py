@@ -218,8 +218,7 @@ def broadcast_parameters(params: Union[Mapping[str, Any], Iterable[Tuple[str, An
         pairs = sorted(params.items()) if isinstance(params, Mapping) else [(name, each) for name, each in params]
     except (TypeError, ValueError):
         raise ValueError("broadcast_parameters takes a state_dict or pairs of a name and a tensor") from None
-    handles = [broadcast_async_(each, root_rank) for _, each in pairs if torch.is_tensor(each)]
-    for handle in handles:
+    for handle in [broadcast_async_(each, root_rank) for _, each in pairs if torch.is_tensor(each)]:
         synchronize(handle)
 
 
@@ -282,8 +281,7 @@ class SyncBatchNorm(torch.nn.SyncBatchNorm):
 
     def _over_ranks(self, input: Tensor, momentum: float) -> Tensor:
         others, shape = [0, *range(2, input.dim())], [1, -1] + [1] * (input.dim() - 2)
-        rows = torch.tensor([float(input.numel() // input.shape[1])])
-        count = allreduce(rows, op=Sum).item()
+        count = allreduce(torch.tensor([float(input.numel() // input.shape[1])]), op=Sum).item()
         total: Any = _Sum.apply
         mean = total(input.sum(others)) / count
         apart = input - mean.view(shape)

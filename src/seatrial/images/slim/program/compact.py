@@ -169,10 +169,8 @@ def _moved(segment: Segment, loads: list[Segment]) -> Segment:
 
 def _offset_of(address: int, loads: list[Segment]) -> int:
     """Place in the new file of an address; in a gap, where the gap is."""
-    for each in loads:
-        if each.vaddr <= address < each.vaddr + max(each.memsz, 1):
-            return int(each.offset + min(address - each.vaddr, each.filesz))
-    return 0
+    within = (each for each in loads if each.vaddr <= address < each.vaddr + max(each.memsz, 1))
+    return next((int(each.offset + min(address - each.vaddr, each.filesz)) for each in within), 0)
 
 
 def _section_headers(elf: Elf, kept: list[int], loads: list[Segment], out: BinaryIO) -> bytes:

@@ -44,8 +44,7 @@ def main() -> None:
             slim_unused(site, unused, report, keep_metadata=given.keep_metadata)
         shrink_libraries(site, targets if given.level == "arch" else set(), report, skipped=below)
     print("\n".join(report.lines()), flush=True)
-    arguments = {key: str(value) for key, value in vars(given).items()}
-    report.write(given.root / "slim.json", arguments)
+    report.write(given.root / "slim.json", {key: str(value) for key, value in vars(given).items()})
 
 
 if __name__ == "__main__":
