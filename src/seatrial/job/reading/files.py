@@ -276,14 +276,14 @@ class Files:
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
         begun = _Paths([text for _, text in (*self._made, *self._checked)])
-        known = {each.option for each in reads.values()} | self.outputs
-        for flag, value in typed.items() if not makes_any else ():
-            name, text = flag.lstrip("-").replace("-", "_"), posixpath.normpath(value)
+        seen = {each.option for each in reads.values()} | self.outputs
+        for option, value in typed.items() if not makes_any else ():
+            name, text = option.lstrip("-").replace("-", "_"), posixpath.normpath(value)
             data = _DATA_FILE.fullmatch(value) if _OF_DATA.match(name) else None
-            path = not calls.ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
-            named = data or (path and _DATA_PATH.fullmatch(name))
-            if named and not (value.startswith(("/", "~")) or flag in known or text in reads or text in begun):
-                reads[text] = Read(text[:_LONGEST_PATH], flag, flag, verb="names")
+            below = not calls.ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
+            shows = data or (below and _DATA_PATH.fullmatch(name))
+            if shows and not (value.startswith(("/", "~")) or option in seen or text in reads or text in begun):
+                reads[text] = Read(text[:_LONGEST_PATH], option, option, verb="names")
         return self._with_named(reads)
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
