@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
 
-from seatrial.errors import ConfigError, GpuContractError, SeatrialError
+from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, python_of_image, slim_base, toolkit_base
 from seatrial.images.requirements.on_framework_image import kept_packages
 from seatrial.images.requirements.pip_format import Needs, canonical_name
@@ -84,15 +84,10 @@ def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iter
                 failed.append(other)
         named = [each.message.partition(", but ")[0] for each in failed]
         other_cause = (each for each, name in zip(failed, named, strict=True) if " has wheels for Python " not in name)
-        raise next(other_cause, _without_common_python(error, list(dict.fromkeys(named)))) from None
-
-
-def _without_common_python(error: SeatrialError, wheels: Sequence[str]) -> SeatrialError:
-    """Return the error of several frameworks, of which none has a wheel for a Python of another."""
-    if len(wheels) < 2:
-        return error
-    both = f"{' and '.join(wheels)}: no Python has both"
-    return ConfigError(both, cause=error.cause, run=error.run, edits=error.edits)
+        if len(set(named)) > 1:
+            both = f"{' and '.join(dict.fromkeys(named))}: no Python has both"
+            error = ConfigError(both, cause=error.cause, run=error.run, edits=error.edits)
+        raise next(other_cause, error) from None
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
