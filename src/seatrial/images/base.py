@@ -45,6 +45,7 @@ class Base:
         image: of the final stage. builder: of the builder stage, where that needs more, or None.
         system_packages: Debian packages that the base needs before anything else.
         kept: packages of a framework image, which no layer above it may replace.
+        toolkit: nvidia/cuda image whose nvcc is copied: to the image itself if that gets compilers, or the builder.
     """
 
     image: str
@@ -52,6 +53,7 @@ class Base:
     system_packages: tuple[str, ...]
     choice: Choice
     kept: tuple[str, ...] = ()
+    toolkit: str = ""
 
 
 def python_of_image(image: str) -> str | None:
@@ -133,6 +135,21 @@ def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc:
         reason += f"; XLA compiles optimizers with {packages[-1]}"
     choice = Choice(what="base image", value=tag, reason=reason)
     return Base(tag, image.tag("devel", ubuntu) if in_builder else None, packages, choice)
+
+
+def toolkit_base(stack: Stack, reason: str, *, nvcc: bool) -> Base | None:
+    """Return the slim Python that no nvidia/cuda image has, with nvcc of one whose CUDA accepts its distribution's gcc.
+
+    Source: docs.nvidia.com/cuda/cuda-installation-guide-linux (host compilers): CUDA 11.1 takes gcc 10, 12.1 gcc 12.
+    """
+    found = next(filter(None, (_release(stack, ubuntu) for ubuntu in sorted(_UBUNTU.values(), reverse=True))), None)
+    if found is None or Version(found.cuda) < Version("11.1"):
+        return None
+    debian = "bookworm" if Version(found.cuda) >= Version("12.1") else "bullseye"
+    image, toolkit = f"python:{stack.python}-slim-{debian}", found.tag("devel")
+    choice = Choice(what="base image", value=image, reason=f"{reason}; nvcc comes from {toolkit}")
+    packages = ("build-essential",) if nvcc else ()
+    return Base(image, None, packages, choice, toolkit=toolkit)
 
 
 def _release(stack: Stack, ubuntu: str) -> CudaImage | None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
-from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, python_of_image, slim_base
+from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, python_of_image, slim_base, toolkit_base
 from seatrial.images.requirements.on_framework_image import kept_packages
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.requirements.source_builds import own_page
@@ -60,17 +59,16 @@ def base_and_stack(
         resolved = resolved_on(python_of_image(job.image.base))
         return slim_base(resolved.stack, job.image, ""), resolved
     flavour, reason = needed_flavour(job.image, job.project, needs)
+    admitted = [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
     if flavour is None or machine is None:
-        resolved = _on_some_python(
-            resolved_on, [each for each in PYTHONS if each not in barred and needs.python.contains(f"{each}.99")]
-        )
+        resolved = _on_some_python(resolved_on, admitted)
         if machine is None:
             reason = "small; no GPU in this run"
         flavour, why = _flavour_of(resolved.stack)
         if flavour is None:
             return slim_base(resolved.stack, job.image, reason), resolved
         reason = why
-    return _cuda_base(resolved_on, needs, flavour, reason)
+    return _cuda_base(resolved_on, needs, admitted, flavour, reason)
 
 
 def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iterable[str]) -> Resolved:
@@ -78,10 +76,18 @@ def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iter
     try:
         return resolved_on(None)
     except (ConfigError, GpuContractError) as error:
+        failed = [error]
         for python in sorted(pythons, key=Version, reverse=True):
-            with suppress(ConfigError, GpuContractError):
+            try:
                 return resolved_on(python)
-        raise error
+            except (ConfigError, GpuContractError) as other:
+                failed.append(other)
+        named = [each.message.partition(", but ")[0] for each in failed]
+        other_cause = (each for each, name in zip(failed, named, strict=True) if " has wheels for Python " not in name)
+        if len(set(named)) > 1:
+            both = f"{' and '.join(dict.fromkeys(named))}: no Python has both"
+            error = ConfigError(both, cause=error.cause, run=error.run, edits=error.edits)
+        raise next(other_cause, error) from None
 
 
 def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
@@ -94,7 +100,7 @@ def _flavour_of(stack: Stack) -> tuple[Flavour | None, str]:
 
 
 def _cuda_base(
-    resolved_on: Callable[..., Resolved], needs: Needs, flavour: Flavour, reason: str
+    resolved_on: Callable[..., Resolved], needs: Needs, admitted: Iterable[str], flavour: Flavour, reason: str
 ) -> tuple[Base, Resolved]:
     """Return the base on the newest Ubuntu whose Python the stack has wheels for and that nvidia/cuda is built on.
 
@@ -111,6 +117,9 @@ def _cuda_base(
             continue
         if base := cuda_base(resolved.stack, flavour, ubuntu, reason, nvcc=needs.nvcc is not None):
             return base, resolved
+    resolved = _on_some_python(resolved_on, admitted)  # what has no solution on any Python is not the image's fault
+    if flavour == "devel" and (base := toolkit_base(resolved.stack, reason, nvcc=needs.nvcc is not None)):
+        return base, resolved
     if not any(needs.python.contains(f"{python}.99") for _, python in pythons):
         have = f"nvidia/cuda's images{', with nvcc,' * (flavour == 'devel')} have {', '.join(dict(pythons).values())}"
         raise ConfigError(

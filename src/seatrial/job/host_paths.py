@@ -115,9 +115,15 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
     absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
-        seen = posixpath.normpath(posixpath.join(job.folder_inside, read.path))
+        of_home = read.path.startswith("~/") and job.backend != "local"
+        inside = posixpath.join(CONTAINER_HOME, read.path[2:]) if of_home else read.path
+        seen = posixpath.normpath(posixpath.join(job.folder_inside, inside))
         path = (brought := on_host(job, seen)) or Path(os.path.normpath(job.folder / read.path))
-        if WINDOWS.match(read.path):
+        if of_home and not brought:
+            whole = Path(read.path).suffix == "" or read.path.count("/") == 1
+            source, target = (each if whole else posixpath.dirname(each) for each in (read.path, seen))
+            found.append(f"{read}, and a container has no files of your home folder: --mount {source}:{target}")
+        elif WINDOWS.match(read.path):
             absent.setdefault(Path(read.path[:2]), []).append(read)
         elif "".join(read_sources([path], job.project, _MOST_OF_POINTER)).startswith("version https://git-lfs"):
             found.append(f"{read}, a Git LFS pointer without its content: git lfs pull")

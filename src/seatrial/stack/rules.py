@@ -134,9 +134,12 @@ def _of_python(candidate: Candidate, constraints: Constraints) -> Iterator[Viola
     required = f"the project requires Python {constraints.python_specifier}"
     has_wheels = f"{candidate.name} has wheels for Python {low} to {high}"
     if not _version(low) <= _version(candidate.python) <= _version(high):
-        yield Violation("python", has_wheels, f"the base image has {python}" if constraints.python else python)
+        has = required if not constraints.admits("python", f"{high}.99") else constraints.barred.get(high)
+        has = f"the base image has {python}" if constraints.python else has or "images have Python 3.8 or later"
+        yield Violation("python", has_wheels, has)
     if not constraints.admits("python", f"{candidate.python}.99"):
-        yield Violation("requires-python", python, required)
+        of_base = f"the base image has {python}"
+        yield Violation("requires-python", of_base if constraints.python else has_wheels, required)
     if (reason := constraints.barred.get(candidate.python)) is not None:
         yield Violation("pins", reason, required if len(constraints.python_specifier) else has_wheels)
 

@@ -69,6 +69,15 @@ def test_gpus_are_hidden_from_tensorflow_unless_it_only_reads_data(tmp_path: Pat
     assert hidden == ([] if reader else [wanted])
 
 
+def test_an_option_of_a_program_that_is_only_imported_keeps_nothing_on_the_cpu(tmp_path: Path) -> None:
+    other = "import click\n@click.command()\n@click.option('--use-cuda', type=bool)\ndef main(use_cuda):\n"
+    other += "    if use_cuda and torch.cuda.is_available():\n        net.cuda()\n"
+    (tmp_path / "cli.py").write_text(f"import torch\n{other}")
+    assert found(tmp_path, "import cli\nnet.fit()") == []
+    [own] = found(tmp_path, other)
+    assert "--use-cuda is None by default (train.py:6)" in own
+
+
 def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
     source = 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"\ntorch.zeros(1).to("cuda:1")\n'
     assert found(tmp_path, source, gpus=2) == []

@@ -71,6 +71,13 @@ def test_data_set_in_no_mount_is_named(project: Path) -> None:
     assert reported.endswith("--mount DIR:/home/nobody")
 
 
+TRAIN_FILE = """import argparse
+import unseen
+parser = argparse.ArgumentParser()
+parser.add_argument("--train_file")
+args = parser.parse_args()
+unseen.train(args)
+"""
 OPTION = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--root', default='/home/nobody/data')\n"
 
 
@@ -126,6 +133,11 @@ NO_FOLDERS = (
         (OPTION + "p.set_defaults(root='/data/x')\n", ("--root=x",), ""),
         *((source, (), "") for source in NO_FOLDERS),
         ("import sys\nsys.path.append('/home/nobody/lib/dist-packages')\n", (), ""),
+        ("import os\nopen(os.path.expanduser('~/sets/x.csv'))\n", (), "--mount ~/sets:/home/seatrial/sets"),
+        (TRAIN_FILE, ("--train_file", "data/t.csv"), "which the project does not have"),
+        (TRAIN_FILE + "unseen.download(args.train_file)\n", ("--train_file", "data/t.csv"), ""),
+        (TRAIN_FILE, ("--train_file", "hub/name"), ""),
+        ("from keras.utils import get_file\nget_file('w.h5', 'https://e.org/w.h5')\nopen('data/x')\n", (), "have"),
     ],
 )
 def test_path_of_the_authors_machine_is_named(project: Path, source: str, words: tuple[str, ...], end: str) -> None:

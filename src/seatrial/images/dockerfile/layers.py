@@ -122,7 +122,7 @@ class ImageContents:
     def has_builder(self) -> bool:
         """Return True if packages are built in a stage that has more than the image."""
         return LISTED in self.layers.folders and (
-            self.base.builder is not None or self.git or bool(debian_packages(self.builds))
+            self.base.builder is not None or self.base.toolkit != "" or self.git or bool(debian_packages(self.builds))
         )
 
 

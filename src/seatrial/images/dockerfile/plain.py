@@ -19,7 +19,7 @@ def render_plain(contents: ImageContents) -> str | None:
     Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
     """
     needs = (
-        contents.base.builder,
+        contents.base.builder or contents.base.toolkit,
         contents.base.kept,
         contents.extensions,
         contents.options.ca_bundle,

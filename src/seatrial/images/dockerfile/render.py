@@ -108,6 +108,8 @@ def _base(contents: ImageContents) -> Iterator[str]:
     yield f"WORKDIR {CONTAINER_PROJECT}"
     if contents.base_packages:
         yield from _debian_packages(contents, sorted(contents.base_packages))
+    if contents.base.system_packages:
+        yield from _toolkit(contents)
     yield "# Bytecode of the standard library: the official Python images delete it, and no run could write it."
     yield "# layer.py gives everything one time, so that a layer is the same bytes wherever it is built."
     yield f"ARG FILES={contents.digests[TOOLS]}"
@@ -120,6 +122,14 @@ def _base(contents: ImageContents) -> Iterator[str]:
             f" && {VENV_PYTHON} {_LAYER} keep {shlex.join(contents.base.kept)}",
         )
     yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv{how} {VENV}{keep} && {VENV_PYTHON} {_LAYER} finish{OURS}"
+
+
+def _toolkit(contents: ImageContents) -> Iterator[str]:
+    if contents.base.toolkit:
+        release = ".".join(contents.base.toolkit.partition(":")[2].split(".")[:2])
+        yield "# nvcc and CUDA's headers, from an image that has another Python."
+        yield f"COPY --from={contents.base.toolkit} /usr/local/cuda-{release} /usr/local/cuda"
+        yield "ENV CUDA_HOME=/usr/local/cuda PATH=/usr/local/cuda/bin:$PATH"
 
 
 def _framework(contents: ImageContents) -> Iterator[str]:
@@ -170,9 +180,12 @@ def _debian_packages(contents: ImageContents, packages: list[str], *, headers: b
 def _builder(contents: ImageContents) -> Iterator[str]:
     if contents.base.builder is None:
         yield "FROM system AS builder"
-        if tools := debian_packages(contents.builds):
+        tools = {*debian_packages(contents.builds), *(("build-essential",) if contents.base.toolkit else ())}
+        if tools:
             yield "# Compilers of packages without a wheel stay in this stage."
-            yield from _debian_packages(contents, list(tools), headers=True)
+            yield from _debian_packages(contents, sorted(tools), headers=True)
+        if not contents.base.system_packages:
+            yield from _toolkit(contents)
     else:
         yield "# The compiler and CUDA's headers stay in this stage."
         yield f"FROM {contents.base.builder} AS builder"
@@ -307,6 +320,8 @@ def _extensions(contents: ImageContents) -> Iterator[str]:
     yield from _debian_packages(contents, sorted({"build-essential", *packages}), headers=True)
     if contents.base.builder:
         yield f"COPY --from=packages {VENV} {VENV}"
+    elif not contents.base.system_packages:
+        yield from _toolkit(contents)
     yield f"ARG FILES={contents.digests[EXTENSIONS]}"
     yield f"COPY {EXTENSIONS}/ /build/"
     tools, *commands = contents.extensions

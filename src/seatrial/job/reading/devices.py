@@ -202,7 +202,7 @@ class Devices(Evaluation):
         sources = [module.source for path, _ in self.units if (module := self.module_at(path))]
         known = known and not any(map(_REWRITES.search, sources))
         plain = known and imported - STANDARD_MODULES <= _PLAIN
-        for name in self.constants.options:
+        for name in filter(self._is_parsed, self.constants.options):
             if re.search("cuda|gpu|accel|device|cpu", name) or any(name in sink.options for sink in moves):
                 change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
                 if known and change is None and re.fullmatch("(use_)?(gpu|cuda)s?", name) and not imported & _MOVERS:
@@ -270,12 +270,20 @@ class Devices(Evaluation):
                     words = f"{module.shown}:{node.lineno} falls back to the CPU after a caught error"
                     yield Reason(0, words, f"raise the error that {module.shown}:{handler.lineno} catches", "")
 
+    def _is_parsed(self, name: str) -> bool:
+        """Return False for an option of Click's whose function belongs to another program: nothing here calls it."""
+        option = self.constants.options[name]
+        module = self.module_at(option.unit[0])
+        functions = module.flow.functions.items() if module and option.unit[0] != self.start else ()
+        owners = [(option.unit[0], each) for each, function in functions if option.node in function.decorator_list]
+        return not owners or any(map(self.constants.callers.get, owners))
+
     def _as_it_is(self, name: str) -> str:
         """Return ``--device is "cpu" by default (train.py:3)``."""
         option = self.constants.options[name]
         flag, module = max(option.flags, key=len), self.module_at(option.unit[0])
         [value, *_] = self.of_option(name) or [None]
-        shown = "off" if value is False else "on" if value is True else f'"{value}"'
+        shown = "off" if value is False else "on" if value is True else f'"{value}"' if value is not None else "None"
         place = f"{module.shown if module else ''}:{option.node.lineno}"
         return f"{flag} is {shown}" + (" in this command" if self.typed(option) else f" by default ({place})")
 

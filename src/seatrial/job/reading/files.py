@@ -43,7 +43,9 @@ _MAKES_ANY = regex(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
 #: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
-_GIVES_NONE = regex(r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|join|makedirs|mkdir|print|info")
+_GIVES_NONE = regex(
+    r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|expanduser|join|makedirs|mkdir|print|info"
+)
 _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
@@ -59,6 +61,12 @@ _REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 OUTPUT = regex(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
+#: Options whose names, and values, show a path that is read, and not a root that a download may fill.
+_DATA_PATH, _OF_DATA = (
+    regex(r"((train|val\w*|eval|test|data(set)?)_)+(path|file)"),
+    regex("train_|val|eval_|test_|data"),
+)
+_DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
 #: Names of settings for a place to write to.
 _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
@@ -162,7 +170,8 @@ class Files:
         elif not _GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
-        if made and not name.startswith("nltk.") and (not made[2] or _STARTS.search(ast.dump(node))):
+        elsewhere = name.startswith("nltk.") or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
+        if made and not elsewhere and (not made[2] or _STARTS.search(ast.dump(node))):
             self._making.add(unit)
         for each in called:
             self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, tests))
@@ -265,7 +274,7 @@ class Files:
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
-            unclear: object = found.text in given or re.search(r"^~|(?<!^[A-Z]):|\n", text)
+            unclear: object = found.text in given or re.search(r"^~(?!/)|(?<!^[A-Z]):|\n", text)
             unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
             unclear = unclear or (last == "compose" and not text.endswith(".yaml"))  # may be of the ConfigStore
             unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
@@ -284,6 +293,15 @@ class Files:
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
+        begun = _Paths([text for _, text in (*self._made, *self._checked)])
+        seen = {each.option for each in reads.values()} | self.outputs
+        for option, value in typed.items() if not makes_any else ():
+            name, text = option.lstrip("-").replace("-", "_"), posixpath.normpath(value)
+            data = _DATA_FILE.fullmatch(value) if _OF_DATA.match(name) else None
+            below = not calls.ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
+            shows = data or (below and _DATA_PATH.fullmatch(name))
+            if shows and not (value.startswith(("/", "~")) or option in seen or text in reads or text in begun):
+                reads[text] = Read(text[:_LONGEST_PATH], option, option, verb="names")
         return self._with_named(reads)
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
