@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -50,7 +50,7 @@ _HARMLESS = re.compile(
 _FINDS = ("which", "command", "type", "hash")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _RANGE = re.compile(r"\{(\d{1,3})\.\.(\d{1,3})\}")
-_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
+_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -64,6 +64,7 @@ _OF_MACHINE = re.compile(
     rf"|(SLURM_\w+|\w*CACHE\w*|\w+_HOME|CONDA\w*|\w+_API_KEY|\w*PATH)=.*{UNKNOWN}.*",
     re.S,
 )
+_UNSET = re.compile(rf"{UNKNOWN}(?:\$\{{?((?!HOME\b|USER\b|PATH\b)[A-Za-z_]\w*))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
 _COMPARES = ("-eq", "-ne", "-lt", "-gt", "-le", "-ge")
 #: Limits: statements run, commands of Python, letters of a script.
@@ -76,18 +77,25 @@ class _Left(Exception):
 
 @dataclass
 class ShellReading:
-    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut."""
+    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut.
+
+    left: what the image replaces, ``module load``. unset: variables without a value that the unread command takes.
+    """
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     unread: str | None = None
     cut: str | None = None
-    left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
+    left: list[str] = field(default_factory=list, compare=False)
+    unset: list[str] = field(default_factory=list, compare=False)
 
 
-def read_shell(text: str, arguments: Sequence[str], name: str, here: Path, batch: Sequence[str] = ()) -> ShellReading:
-    """Return a script's commands in ``here``, as ``batch`` submits it, with variables, up to the first unread line."""
+def read_shell(
+    text: str, arguments: Sequence[str], name: str, here: Path, batch: Sequence[str] = (), env: Sequence[str] = ()
+) -> ShellReading:
+    """Return a script's commands in ``here``, as ``batch`` submits it, with ``env``, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
+    shell.values |= dict(each.split("=", 1) for each in env if "=" in each)
     shell.batched(*batch, *BATCH_LINE.findall(text))
     text, shell.reading.cut = joined(text, name)
     try:
@@ -191,7 +199,7 @@ class _Shell(Words):
         shells = list[_Shell]()
         for body in bodies:
             shell = self._copy()
-            shell.reading = ShellReading([*self.reading.started], [*self.reading.others], left=self.reading.left)
+            shell.reading = replace(self.reading, started=[*self.reading.started], others=[*self.reading.others])
             try:
                 shell.run(body)
             except _Left:
@@ -304,6 +312,8 @@ class _Shell(Words):
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
+            unset = _UNSET.findall(" ".join(command.words()))
+            self.reading.unset += dict.fromkeys(unset) if all(unset) else ()
             raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command and command.requesting(self.batch)
 

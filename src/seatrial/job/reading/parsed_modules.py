@@ -112,7 +112,8 @@ class ParsedModules:
         any_python: it may be written for the Python of a ready image.
 
     Attributes:
-        mains: files that run as scripts. broken: files that did not parse. syntax: file → (its newest syntax, ``net.py:7``).
+        mains: files that run as scripts. broken: files that did not parse.
+        syntax: file → (its newest syntax, ``net.py:7``).
     """
 
     def __init__(self, project: Path, start: Path, inside: Path, *, any_python: bool) -> None:

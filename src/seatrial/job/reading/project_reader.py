@@ -333,7 +333,8 @@ class ProjectReader:
             name = (text.text.replace(".", "/") + ".py" if of_module else text.text) if text else ANY
             places = [root / name for root in (self.roots.absolute if of_module else [self.roots.folder])]
             for file in (each.resolve() for each in places if ANY not in name and is_file(each)):
-                self.modules.mains |= {file} if "__main__" in ast.dump(call) or last_name(call.func) == "exec" else set()
+                if dotted(call.func) == "exec" or "__main__" in ast.dump(call):
+                    self.modules.mains.add(file)
                 self.certain.append((file, ""))
                 self.files.note_runs(unit, [(file, "")], always=seen.always, tests=seen.tests)
         return bool(self.certain)
