@@ -211,9 +211,11 @@ def _one_command(
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
         if (refused := _no_python(name, path, beyond, here)).run or not reading.unset:
             raise refused
-        lost = next((f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)), "")
+        lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
         run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
-        raise TargetError(f"{name} needs values of {', '.join(reading.unset)}", cause=f"{beyond}{lost}", run=run)
+        raise TargetError(
+            f"{name} needs values of {', '.join(reading.unset)}", cause="".join([str(beyond), *lost]), run=run
+        )
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"

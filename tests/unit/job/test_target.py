@@ -191,7 +191,7 @@ def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(t
     assert str(refusal.value.cause).endswith("; not read: source .envrc")
     assert refusal.value.run == "seatrial run -e DATA=… -e OUT=… j.sh 0.1"
     command = python_command(["sbatch", "j.sh", "0.1"], tmp_path, env=["DATA=/d", "OUT=o=1", "HOST"])
-    assert command is not None and command.words() == "-m train -- --data /d/a --out o=1 --lr 0.1".split()
+    assert shlex.join(command.words() if command else ()) == "-m train -- --data /d/a --out o=1 --lr 0.1"
 
 
 @pytest.mark.parametrize("word", ["$HOME", "$(ls)", "$DATA/*.txt", "$2"])
