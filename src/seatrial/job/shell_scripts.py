@@ -64,7 +64,7 @@ _OF_MACHINE = re.compile(
     rf"|(SLURM_\w+|\w*CACHE\w*|\w+_HOME|CONDA\w*|\w+_API_KEY|\w*PATH)=.*{UNKNOWN}.*",
     re.S,
 )
-_UNSET = re.compile(rf"{UNKNOWN}(?:\$\{{?((?!HOME\b|USER\b|PATH\b)[A-Za-z_]\w*))?")
+_UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
 _COMPARES = ("-eq", "-ne", "-lt", "-gt", "-le", "-ge")
 #: Limits: statements run, commands of Python, letters of a script.
@@ -77,17 +77,14 @@ class _Left(Exception):
 
 @dataclass
 class ShellReading:
-    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut.
-
-    left: what the image replaces, ``module load``. unset: variables without a value that the unread command takes.
-    """
+    """Hold a script's Python commands with their folders, its other commands, its first unread line and first cut."""
 
     started: list[tuple[str, PythonCommand]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
     unread: str | None = None
     cut: str | None = None
-    left: list[str] = field(default_factory=list, compare=False)
-    unset: list[str] = field(default_factory=list, compare=False)
+    left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
+    unset: list[str] = field(default_factory=list, compare=False)  # variables that the unread command lacks
 
 
 def read_shell(

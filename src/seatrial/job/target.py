@@ -99,10 +99,9 @@ _GETS = r"(?m)\b(?:def|class|as|import)\b.*\b{0}\b|^[ \t]*(?:\w[\w ]*, *)*{0} *[
 def python_command(
     words: Sequence[str], here: Path, recipes: Collection[str] = (), env: Sequence[str] = ()
 ) -> PythonCommand | None:
-    """Return the command that starts Python here: a launcher's, a shell's, the project's; None for others.
+    """Return the command that starts Python here: a launcher's, a shell's (which has ``env``), the project's; or None.
 
-    A recipe's name is none, though a task has the same one. ``env``: ``NAME=VALUE`` of the run, for a shell script.
-    Raises TargetError: seatrial cannot express it.
+    A recipe's name is none, though a task has the same one. Raises TargetError: seatrial cannot express it.
     """
     if not words or not words[0]:
         return None
@@ -214,7 +213,7 @@ def _one_command(
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
         run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
         raise TargetError(
-            f"{name} needs values of {', '.join(reading.unset)}", cause="".join([str(beyond), *lost]), run=run
+            f"{name} needs values of {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
         )
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"

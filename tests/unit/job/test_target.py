@@ -194,7 +194,7 @@ def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(t
     assert shlex.join(command.words() if command else ()) == "-m train -- --data /d/a --out o=1 --lr 0.1"
 
 
-@pytest.mark.parametrize("word", ["$HOME", "$(ls)", "$DATA/*.txt", "$2"])
+@pytest.mark.parametrize("word", ["$HOME", "$(ls)", "$DATA/*.txt", "$2", "${NODES:0:9}", "${TABLE[a]}"])
 def test_what_no_variable_gives_gets_no_option_for_one(tmp_path: Path, word: str) -> None:
     (tmp_path / "j.sh").write_text(f"python -m train --data $DATA {word}\n")
     with pytest.raises(TargetError, match="is a shell script") as refusal:

@@ -112,8 +112,7 @@ class ParsedModules:
         any_python: it may be written for the Python of a ready image.
 
     Attributes:
-        mains: files that run as scripts. broken: files that did not parse.
-        syntax: file → (its newest syntax, ``net.py:7``).
+        mains: files run as scripts. broken: files that did not parse. syntax: file → (its newest, ``net.py:7``).
     """
 
     def __init__(self, project: Path, start: Path, inside: Path, *, any_python: bool) -> None:
@@ -245,8 +244,7 @@ def undefined_names(
         left -= len(module.source)
         stars = [modules.at(path) for path, inner in module.bound.values() if inner == "*"]
         elsewhere = len(re.findall(rb"import\s+\*", module.source)) > len(stars) or None in stars
-        given = module.path in modules.mains - {modules.start}  # names of the script that runs it
-        if left < 0 or elsewhere or given or _DYNAMIC.search(module.source):
+        if left < 0 or elsewhere or module.path in modules.mains - {modules.start} or _DYNAMIC.search(module.source):
             continue
         loose, bound = _loose_names(module.source)
         known, found = bound | _ELSEWHERE | {*stored}, dict[tuple[str, str], tuple[bool, int]]()

@@ -326,12 +326,12 @@ class ProjectReader:
         """Queue what the code runs in this process, ``runpy.run_path("a.py")``, ``exec(open("a.py").read())``."""
         runs, self.runs = self.runs, []
         for unit, call, seen in runs:
-            of_module = last_name(call.func) == "run_module"
+            roots = self.roots.absolute if last_name(call.func) == "run_module" else []
             inner = (each for each in ast.walk(call) if isinstance(each, ast.Call) and each.args)
             opened = next((each.args[0] for each in inner if last_name(each.func) == "open"), None)
             text = self.files.constants.text(opened if dotted(call.func) == "exec" else call.args[0], unit)
-            name = (text.text.replace(".", "/") + ".py" if of_module else text.text) if text else ANY
-            places = [root / name for root in (self.roots.absolute if of_module else [self.roots.folder])]
+            name = text.text if text else ANY
+            places = [root / f"{name.replace('.', '/')}.py" for root in roots] or [self.roots.folder / name]
             for file in (each.resolve() for each in places if ANY not in name and is_file(each)):
                 if dotted(call.func) == "exec" or "__main__" in ast.dump(call):
                     self.modules.mains.add(file)

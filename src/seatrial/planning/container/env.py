@@ -77,11 +77,7 @@ def without_login(
     reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
     for service, row in logins().items():
         online = places.get(row.get("online", ""))
-        used = [
-            each
-            for each in places
-            if each != row.get("online") and re.fullmatch(row["modules"], each.removesuffix("="))
-        ]
+        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
         used = [reports] if reports and listed and "offline" in row and not used else used
         kept = None if job.backend == "k8s" else row.get("kept")
