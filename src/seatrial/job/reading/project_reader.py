@@ -252,8 +252,7 @@ class ProjectReader:
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        lacks = self.reading.certain_signs.get("lacks")
-        may_fail = [*(each for each, _, sure in wrong if not sure), *filter(None, [lacks])]
+        may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
@@ -280,7 +279,7 @@ class ProjectReader:
             misfits=(
                 *ignored,
                 *self.parsers.misfits(names),
-                *(f"{each}: a run that reaches this line fails" for each in may_fail[:_MOST_SHOWN]),
+                *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),

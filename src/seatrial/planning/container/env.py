@@ -76,7 +76,6 @@ def without_login(
     places = ({"hub.token": hub} if hub else {}) | {**script.modules, **script.where}
     reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
     for service, row in logins().items():
-        online = places.get(row.get("online", ""))
         used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
         used = [reports] if reports and listed and "offline" in row and not used else used
@@ -88,7 +87,7 @@ def without_login(
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
         uses += ", which reports to it by default" * (used[0] == reports)
-        uses += f", {online} fails offline" if online else ""
+        uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
         reason += f"; later: {row['later']}" if "later" in row else ""
         choices.append(Choice(what=service, value=row["then"], reason=reason))
