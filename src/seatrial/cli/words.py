@@ -80,7 +80,8 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     ours = _ours_behind(argv[at:cut], known, is_apart="--" in argv)
     theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
-    if (read := python_command([*python, *typed], Path.cwd(), RECIPES)) is None:
+    env = [each[-1].removeprefix("--env=") for name, each in typed_parts(argv[1:cut], known) if name in ("-e", "--env")]
+    if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
         return argv
     parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")

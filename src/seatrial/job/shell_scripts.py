@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
 from pathlib import Path
@@ -51,7 +51,7 @@ _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
-_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b")
+_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
@@ -65,6 +65,7 @@ _OF_MACHINE = re.compile(
     rf"|(SLURM_\w+|\w*CACHE\w*|\w+_HOME|CONDA\w*|\w+_API_KEY|\w*PATH)=.*{UNKNOWN}.*",
     re.S,
 )
+_UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
 _COMPARES = ("-eq", "-ne", "-lt", "-gt", "-le", "-ge")
 #: Limits: statements run, commands of Python, letters of a script.
@@ -84,11 +85,15 @@ class ShellReading:
     unread: str | None = None
     cut: str | None = None
     left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
+    unset: list[str] = field(default_factory=list, compare=False)  # variables that the unread command lacks
 
 
-def read_shell(text: str, arguments: Sequence[str], name: str, here: Path, batch: Sequence[str] = ()) -> ShellReading:
-    """Return a script's commands in ``here``, as ``batch`` submits it, with variables, up to the first unread line."""
+def read_shell(
+    text: str, arguments: Sequence[str], name: str, here: Path, batch: Sequence[str] = (), env: Sequence[str] = ()
+) -> ShellReading:
+    """Return a script's commands in ``here``, as ``batch`` submits it, with ``env``, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
+    shell.values |= dict(each.split("=", 1) for each in env if "=" in each)
     shell.batched(*batch, *BATCH_LINE.findall(text))
     text, shell.reading.cut = joined(text, name)
     try:
@@ -193,7 +198,7 @@ class _Shell(Words):
         shells = list[_Shell]()
         for body in bodies:
             shell = self._copy()
-            shell.reading = ShellReading([*self.reading.started], [*self.reading.others], left=self.reading.left)
+            shell.reading = replace(self.reading, started=[*self.reading.started], others=[*self.reading.others])
             try:
                 shell.run(body)
             except _Left:
@@ -306,6 +311,8 @@ class _Shell(Words):
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if _MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
+            unset = _UNSET.findall(" ".join(command.words()))
+            self.reading.unset += dict.fromkeys(unset) if all(unset) else ()
             raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command and command.requesting(self.batch)
 

@@ -96,8 +96,10 @@ _MPI = (
 _GETS = r"(?m)\b(?:def|class|as|import)\b.*\b{0}\b|^[ \t]*(?:\w[\w ]*, *)*{0} *[,=:)\n]|import.*\*|globals|__getattr__"
 
 
-def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = ()) -> PythonCommand | None:
-    """Return the command that starts Python here: a launcher's, a shell's, the project's; None for others.
+def python_command(
+    words: Sequence[str], here: Path, recipes: Collection[str] = (), env: Sequence[str] = ()
+) -> PythonCommand | None:
+    """Return the command that starts Python here: a launcher's, a shell's (which has ``env``), the project's; or None.
 
     A recipe's name is none, though a task has the same one. Raises TargetError: seatrial cannot express it.
     """
@@ -118,11 +120,11 @@ def python_command(words: Sequence[str], here: Path, recipes: Collection[str] = 
         if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
             return command.requesting(batch_request(batch))
         if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
-            return _in_shell(words, here, batch)
+            return _in_shell(words, here, batch, env)
         if not is_recipe and task_commands(words, here):
             place = makefile(here) if words[0] == "make" else here
             script = "".join(f"export {each}\n" for each in variables) + typed
-            return _one_command(typed, place or here, here, script, [], words[0])
+            return _one_command(typed, place or here, here, script, [], words[0], env)
     except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
@@ -160,10 +162,10 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
     return [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)]
 
 
-def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
+def _in_shell(words: Sequence[str], here: Path, batch: str, env: Sequence[str]) -> PythonCommand:
     """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
     if words[1:2] == ["-c"] and words[2:]:
-        return _one_command(shlex.join(words[:2]), here, here, words[2], words[3:], words[0], batch)
+        return _one_command(shlex.join(words[:2]), here, here, words[2], words[3:], words[0], env, batch)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
@@ -176,7 +178,7 @@ def _in_shell(words: Sequence[str], here: Path, batch: str) -> PythonCommand:
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
     text = whole(here / name, _MOST_OF_SCRIPT)
-    return _one_command(name, here / name, here, text, words[at + 1 :], name, batch)
+    return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
 
 
 #: Most commands of a script that an error lists.
@@ -184,12 +186,12 @@ _MOST_LISTED = 8
 
 
 def _one_command(
-    name: str, path: Path, here: Path, text: str, arguments: Sequence[str], called: str, *batch: str
+    name: str, path: Path, here: Path, text: str, arguments: Sequence[str], called: str, env: Sequence[str], *batch: str
 ) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
     from seatrial.job.shell_scripts import read_shell
 
-    reading = read_shell(text, arguments, called, here, batch)
+    reading = read_shell(text, arguments, called, here, batch, env)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
     found = [  # only scripts that exist before it runs
@@ -205,7 +207,14 @@ def _one_command(
             run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
         )
     if not found:
-        raise _no_python(name, path, next(filter(None, (reading.unread, *reading.others)), None), here)
+        beyond = next(filter(None, (reading.unread, *reading.others)), None)
+        if (refused := _no_python(name, path, beyond, here)).run or not reading.unset:
+            raise refused
+        lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
+        run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
+        raise TargetError(
+            f"{name} needs values of {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
+        )
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"

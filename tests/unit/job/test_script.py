@@ -97,6 +97,28 @@ def test_a_file_that_the_script_starts_is_read(tmp_path: Path, line: str) -> Non
     assert facts_of(tmp_path, f"import os, subprocess, sys\n{line}\n", net="import torch\n").imports == ("torch",)
 
 
+@pytest.mark.parametrize(
+    ("line", "reads"),
+    [
+        ("runpy.run_path(str(Path(__file__).parent / 'net.py'), run_name='__main__')", True),
+        ("run_module('net', None, '__main__')", True),
+        ("exec(open('net.py').read())", True),
+        ("exec(compile(open('net.py').read(), 'net.py', 'exec'))", True),
+        ("runpy.run_path('net.py')", False),  # its __name__ is <run_path>
+        ("if len(sys.argv) > 3: runpy.run_path('net.py', run_name='__main__')", False),
+        ("exec('net.py')", False),
+        ("runpy.run_path(sys.argv[1])", False),
+    ],
+)
+def test_a_script_that_runs_in_this_process_is_read_like_this_one(tmp_path: Path, line: str, reads: bool) -> None:
+    net = "if __name__ == '__main__':\n    open('data/train.csv')\n    print(named_by_the_other)\n"
+    found = facts_of(
+        tmp_path, f"import runpy, sys\nfrom pathlib import Path\nfrom runpy import run_module\n{line}\n", net=net
+    )
+    assert ("net.py:2 reads data/train.csv" in map(str, found.reads)) is reads
+    assert not found.failing
+
+
 @pytest.mark.parametrize("line", ["os.system('python loop.py')", f"[0x{'f' * 5000}]"], ids=["loop", "long number"])
 def test_what_cannot_be_started_is_no_file(tmp_path: Path, line: str) -> None:
     (tmp_path / "loop.py").symlink_to("loop.py")

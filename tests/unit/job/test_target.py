@@ -184,6 +184,24 @@ def test_a_request_for_gpus_and_time_becomes_ours(tmp_path: Path, typed: str, li
     assert sorted(in_our_words(typed.split(), tmp_path) or ()) == sorted([*words.split(), "train.py"])
 
 
+def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text("source .envrc\nuv sync\npython -m train --data $DATA/a --out ${OUT} --lr $1\n")
+    with pytest.raises(TargetError, match="needs values of DATA, OUT") as refusal:
+        in_our_words(["sbatch", "j.sh", "0.1"], tmp_path)
+    assert str(refusal.value.cause).endswith("; not read: source .envrc")
+    assert refusal.value.run == "seatrial run -e DATA=… -e OUT=… j.sh 0.1"
+    command = python_command(["sbatch", "j.sh", "0.1"], tmp_path, env=["DATA=/d", "OUT=o=1", "HOST"])
+    assert shlex.join(command.words() if command else ()) == "-m train -- --data /d/a --out o=1 --lr 0.1"
+
+
+@pytest.mark.parametrize("word", ["$HOME", "$(ls)", "$DATA/*.txt", "$2", "${NODES:0:9}", "${TABLE[a]}"])
+def test_what_no_variable_gives_gets_no_option_for_one(tmp_path: Path, word: str) -> None:
+    (tmp_path / "j.sh").write_text(f"python -m train --data $DATA {word}\n")
+    with pytest.raises(TargetError, match="is a shell script") as refusal:
+        in_our_words(["j.sh"], tmp_path)
+    assert refusal.value.run is None
+
+
 def test_what_a_job_script_does_also_does_is_shown(tmp_path: Path) -> None:
     lines = "#SBATCH --gres=gpu:2\n#SBATCH --mem=8G\nmodule load cuda\nsource activate e\npip install x\n"
     (tmp_path / "j.sh").write_text(f"{lines}if nvidia-smi; then mkdir -p o; fi\nsrun python train.py\n")

@@ -112,12 +112,12 @@ class ParsedModules:
         any_python: it may be written for the Python of a ready image.
 
     Attributes:
-        broken: files that did not parse. syntax: file → (its newest syntax, ``net.py:7``).
+        mains: files run as scripts. broken: files that did not parse. syntax: file → (its newest, ``net.py:7``).
     """
 
     def __init__(self, project: Path, start: Path, inside: Path, *, any_python: bool) -> None:
         self.project, self.start, self.inside = project, start, inside
-        self.any_python = any_python
+        self.any_python, self.mains = any_python, {start}
         self.broken: dict[Path, UnreadableSourceError] = {}
         self.syntax: dict[Path, tuple[tuple[int, int], str]] = {}
         self._parsed: dict[Path, tuple[ast.Module, bytes] | None] = {}
@@ -137,7 +137,7 @@ class ParsedModules:
                 self._parsed[path] = self._parse(path, required=path == self.start)
             self._modules[path] = None
             if (parsed := self._parsed[path]) is not None:
-                flow = Flow(parsed[0], main=path == self.start, provided=lambda node: self._provided(path, node))
+                flow = Flow(parsed[0], main=path in self.mains, provided=lambda node: self._provided(path, node))
                 self._modules[path] = Module(path, self.shown(path), flow, parsed[1])
         return self._modules[path]
 
@@ -244,7 +244,7 @@ def undefined_names(
         left -= len(module.source)
         stars = [modules.at(path) for path, inner in module.bound.values() if inner == "*"]
         elsewhere = len(re.findall(rb"import\s+\*", module.source)) > len(stars) or None in stars
-        if left < 0 or elsewhere or _DYNAMIC.search(module.source):
+        if left < 0 or elsewhere or module.path in modules.mains - {modules.start} or _DYNAMIC.search(module.source):
             continue
         loose, bound = _loose_names(module.source)
         known, found = bound | _ELSEWHERE | {*stored}, dict[tuple[str, str], tuple[bool, int]]()

@@ -204,6 +204,7 @@ class ProjectReader:
         self.joins: list[tuple[Unit, Tests, str]] = []  # calls behind conditions that need a launcher's ranks
         self.later: list[tuple[Unit, Tests, str, str]] = []  # imports that a run may come to
         self.starts: list[tuple[Unit, ast.expr]] = []  # scripts in lists of words
+        self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
@@ -233,7 +234,7 @@ class ProjectReader:
         for path in (each.resolve() for each in self.also if is_file(each)):
             also = self.modules.at(path)
             self.certain += [(path, ""), *(functions_of(also, "get_config") if also else ())]  # of ml_collections
-        while self.certain or self._import_by_text() or self._compose():
+        while self.certain or self._import_by_text() or self._run_here() or self._compose():
             self._visit(self.certain)
             if self.roots.added and len(self.visited) == 1:  # by the script's module level, as is usual
                 return None
@@ -251,8 +252,7 @@ class ProjectReader:
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        lacks = self.reading.certain_signs.get("lacks")
-        may_fail = [*(each for each, _, sure in wrong if not sure), *filter(None, [lacks])]
+        may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         usual = {self.project, self.project / "src", self.roots.folder / "src", *self.roots.packaged}
@@ -279,7 +279,7 @@ class ProjectReader:
             misfits=(
                 *ignored,
                 *self.parsers.misfits(names),
-                *(f"{each}: a run that reaches this line fails" for each in may_fail[:_MOST_SHOWN]),
+                *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
             env_checks=tuple(env_checks(self.checks, self.files.constants)),
@@ -319,6 +319,23 @@ class ProjectReader:
                         self.certain.append((path, ""))
                         self.found_under.setdefault(root)
                         self.own.add(name.relative_to(root).parts[0])
+        return bool(self.certain)
+
+    def _run_here(self) -> bool:
+        """Queue what the code runs in this process, ``runpy.run_path("a.py")``, ``exec(open("a.py").read())``."""
+        runs, self.runs = self.runs, []
+        for unit, call, seen in runs:
+            roots = self.roots.absolute if last_name(call.func) == "run_module" else []
+            inner = (each for each in ast.walk(call) if isinstance(each, ast.Call) and each.args)
+            opened = next((each.args[0] for each in inner if last_name(each.func) == "open"), None)
+            text = self.files.constants.text(opened if dotted(call.func) == "exec" else call.args[0], unit)
+            name = text.text if text else ANY
+            places = [root / f"{name.replace('.', '/')}.py" for root in roots] or [self.roots.folder / name]
+            for file in (each.resolve() for each in places if ANY not in name and is_file(each)):
+                if dotted(call.func) == "exec" or "__main__" in ast.dump(call):
+                    self.modules.mains.add(file)
+                self.certain.append((file, ""))
+                self.files.note_runs(unit, [(file, "")], always=seen.always, tests=seen.tests)
         return bool(self.certain)
 
     def _read_started(self) -> Iterator[str]:
@@ -510,6 +527,8 @@ class ProjectReader:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
             self.imported_by_text.append(((module.path, unit), node))
+        if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
+            self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []
         by_typer = module.types.get(called, "").endswith("Typer")
         if not run and (by_typer or full_name(called, module.names) in SETS["runners"]):

@@ -253,7 +253,7 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if called in _IGNITE and _is_set("backend", node, first=True):  # without one it makes no group of them
         yield "torchrun", called
     if sign := _CALLS.get(called) or _CALLS.get(last):
-        yield sign, called if sign == "workers" else last
+        yield sign, called if sign == "workers" or sign.startswith(NAMED) else last
     elif last in _SPAWNS and (called in _SPAWNS or called.split(".")[-2] in ("mp", "multiprocessing")):
         yield "spawn", called
     if called == "yaml.load" and len(node.args) == 1 and not node.keywords:

@@ -87,6 +87,7 @@ def without_login(
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
         uses += ", which reports to it by default" * (used[0] == reports)
+        uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
         reason += f"; later: {row['later']}" if "later" in row else ""
         choices.append(Choice(what=service, value=row["then"], reason=reason))
