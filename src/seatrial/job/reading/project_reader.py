@@ -141,7 +141,8 @@ class ProjectReading(Readings):
         needed, optional: dotted names of modules that are not the project's. likely: optional ones that no condition
             with a known value leaves out.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
-        relative: the first relative import of the script itself that runs in any case: (where, ``.net``).
+        relative: the first relative import that runs in any case in no package: (where, ``.net``, the import of its
+            module, "" of the script).
     """
 
     needed: dict[str, str] = field(default_factory=dict)
@@ -149,7 +150,7 @@ class ProjectReading(Readings):
     likely: dict[str, str] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
-    relative: tuple[str, str] | None = None
+    relative: tuple[str, str, str] | None = None
 
 
 class ProjectReader:
@@ -188,7 +189,8 @@ class ProjectReader:
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
-        self.relative: tuple[str, str] | None = None
+        self.relative: tuple[str, str, str] | None = None
+        self.tops = {start: ""}  # file that is run in no package → where it is imported
         self.checks: list[tuple[Unit, str, ast.stmt]] = []
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
@@ -494,9 +496,9 @@ class ProjectReader:
                     self.reading.certain_signs.setdefault(sign, evidence)
                 elif certain and sign == "needs-ranks" and seen.tests:
                     self.joins.append(((module.path, unit), seen.tests, evidence))
-        if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
+        if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
             written = "." * node.level + (node.module or "")
-            self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)
+            self.relative = self.relative or (f"{module.shown}:{node.lineno}", written, self.tops[module.path])
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 
@@ -548,6 +550,9 @@ class ProjectReader:
                 found, lacking = [None], []  # the installed package datasets, not src/datasets
             if roots is absolute and any(found):
                 self.own.add(parts[0])
+            file, root = found[0] or (module.path, None)
+            if file.stem == name and roots is absolute and root in (self.start.parent, *self.roots.placed):
+                self.tops.setdefault(file, f"{module.shown}:{node.lineno} imports {name}")
             for each in found:
                 if each is not None:
                     queue.append((each[0], ""))
