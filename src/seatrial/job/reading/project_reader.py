@@ -49,6 +49,7 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     modules_of,
+    read_variable,
     signs,
     started_file,
     used_paths,
@@ -101,7 +102,7 @@ class Readings:
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
-        variables: variable that the code sets in every run → (value, where).
+        variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
@@ -124,6 +125,7 @@ class Readings:
     remote: dict[str, str] = field(default_factory=dict)
     devices: tuple[Reason, ...] = ()
     variables: dict[str, tuple[str, str]] = field(default_factory=dict)
+    read_variables: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -460,6 +462,8 @@ class ProjectReader:
                 self.reading.signs.setdefault(sign, f"{module.shown}:{node.lineno} {value}")
             if certain and seen.certain:
                 self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        if certain and (read := read_variable(node)):
+            self.reading.read_variables.setdefault(read, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
