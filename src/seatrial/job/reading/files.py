@@ -385,16 +385,18 @@ class Files:
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files in folders that it does not make; () if unseen code may. Call ``reads`` first."""
-        folders: list[Text | None] = []
+        folders, unclear = list[Text | None](), list[tuple[Unit, int]]()
         for unit, node, *_ in self._noted:
             texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
             if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
-                return ()
-            folders += texts
+                unclear.append((unit, node.lineno))
+            folders += filter(None, texts)
         reached, made, writes = self.reached(start), _Paths(folders), dict[str, Write]()
         for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
+            ran = self._ran_before(unit, node.lineno, self._free) if unclear and needy else {}
+            needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
             if module is not None and unit in reached and needy:
                 texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
                 for text in [each.text for each in texts if each and each.sure]:
