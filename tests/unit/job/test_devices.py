@@ -221,6 +221,8 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
     [
         ("def keep(n):\n    torch.save(w, f'ckpt/{n}.pt')\nif late:\n    keep(1)\n", "train.py:5 may write ckpt/*.pt,"),
         ("open('ckpt/log', 'w')\n", "and nothing makes that folder: mkdir -p ckpt"),
+        ("open('ckpt/log', 'w')\nos.makedirs(p)\n", "and nothing makes that folder: mkdir -p ckpt"),
+        ("os.makedirs(p)\nopen('ckpt/log', 'w')\n", ""),
         ("os.makedirs('ckpt')\nopen('ckpt/log', 'w')\n", ""),
         ("for name in names:\n    os.makedirs(name)\nopen('ckpt/log', 'w')\n", ""),
         ("open('made/log', 'w')\nopen('sub/log', 'w')\nopen('log', 'w')\n", ""),

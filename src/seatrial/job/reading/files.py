@@ -63,6 +63,7 @@ OUTPUT = regex(
 _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
+_REPORTS = regex(r"""\breport_to["']?(?:\s*[:=]|\s)\s*\[?\s*["']?(\w+)""")
 #: Ends of calls that merge settings into an object, or set any.
 _MERGES = ("", ".merge", ".merge_from_other_cfg", ".update")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
@@ -132,6 +133,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
+        self.reports: dict[str, str] = {}  # tracker that a setting of transformers' trainer names → where
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -195,12 +197,16 @@ class Files:
         opened = [
             self.constants.text(path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node)
         ]
+        typed_ones = _REPORTS.finditer(" ".join(self.constants.arguments))
+        self.reports = {each[1]: "--report_to" for each in typed_ones}
         names = dict.fromkeys(
             [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
         )
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
             self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
+            found = _REPORTS.finditer(text)
+            self.reports |= {each[1]: f"{name}:{text.count(chr(10), 0, each.start()) + 1}" for each in found}
         words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
         typed = {match[1].replace("/", "."): match[2] for match in words if match}
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}

@@ -38,6 +38,8 @@ from seatrial.job.reading.parsed_modules import (
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
+    NAMED,
+    REPORT_TO,
     SETS,
     TELLING,
     assigned_variables,
@@ -252,6 +254,8 @@ class ProjectReader:
                 del modules[name]
         ignored = [*self._take_own_words()]
         self.files.read_settings(self.composed)
+        for tracker, where in self.files.reports.items():
+            self.reading.signs.setdefault(f"{NAMED}{REPORT_TO}{tracker}", where)
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]

@@ -194,6 +194,8 @@ _OF_MACHINES = regex(
 )
 
 
+#: With a tracker behind it, the name of a setting by which transformers' trainer reports.
+REPORT_TO = "transformers.report_to."
 #: What a user must replace: ``<your project id>``, ``/path/to/data``, ``YOUR_API_KEY``; not ``<pad>``.
 PLACEHOLDER = regex(r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]")
 

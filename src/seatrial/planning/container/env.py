@@ -15,7 +15,7 @@ from seatrial.images.base import DEFAULT_BASE
 from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
-from seatrial.job.reading.signs import GATED
+from seatrial.job.reading.signs import GATED, REPORT_TO
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
 from seatrial.system.host import Host, login, logins
@@ -84,7 +84,7 @@ def without_login(
     places = ({"hub.token": hub} if hub else {}) | {**script.modules, **script.where}
     reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
     for service, row in logins().items():
-        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
+        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("=").removeprefix(REPORT_TO))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
         used = [reports] if reports and listed and "offline" in row and not used else used
         kept = None if job.backend == "k8s" else row.get("kept")
@@ -94,6 +94,7 @@ def without_login(
             continue
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
+        uses = "reports to it" if used[0].startswith(REPORT_TO) else uses
         uses += ", which reports to it by default" * (used[0] == reports)
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
         reason += f"; later: {row['later']}" if "later" in row else ""
