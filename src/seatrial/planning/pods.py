@@ -29,7 +29,7 @@ from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.files import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.container.env import without_login, without_steering, without_variables
+from seatrial.planning.container.env import without_login, without_steering
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.container.outside import WRITABLE
 from seatrial.planning.host import HostFacts
@@ -133,7 +133,6 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *gpus.warnings,
             *gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts),
-            *without_variables(job, script, {**env, **target_env}, site.host),
             *facts.unread,
             *([unpushed] if image.build and not job.kubernetes.registry else []),
             *_file_warnings(script, volumes, lost, build=image.build),

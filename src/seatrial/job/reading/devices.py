@@ -211,7 +211,7 @@ class Devices(Evaluation):
         for name in self.constants.options:
             if re.search("cuda|gpu|accel|device|cpu", name) or any(name in sink.options for sink in moves):
                 change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
-                kept = self.of_option(name) or set()  # none of a default that is computed: nothing is said of it
+                kept = self.of_option(name) or frozenset()  # none of a default that is computed: nothing is said of it
                 if known and change is None and _OF_A_GPU(name) and not imported & _MOVERS:
                     change = self._try_option(name, partial(self._is_on, name, numbered=-1 in kept))
                 if kept and (change is not None or kept <= {"cpu", -1, False}):

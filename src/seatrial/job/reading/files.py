@@ -63,6 +63,7 @@ OUTPUT = regex(
 _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
+_OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
 _REPORTS = regex(r"""\breport_to["']?(?:\s*[:=]|\s)\s*\[?\s*["']?(\w+)""")
 #: Ends of calls that merge settings into an object, or set any.
 _MERGES = ("", ".merge", ".merge_from_other_cfg", ".update")
@@ -133,6 +134,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
+        self.used: set[str] = set()  # attributes and keys in what is likely to run
         self.reports: dict[str, str] = {}  # tracker that a setting of transformers' trainer names → where
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
@@ -198,15 +200,15 @@ class Files:
             self.constants.text(path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node)
         ]
         typed_ones = _REPORTS.finditer(" ".join(self.constants.arguments))
-        self.reports = {each[1]: "--report_to" for each in typed_ones}
+        self.reports = {one[1]: "--report_to" for one in typed_ones}
         names = dict.fromkeys(
             [*composed, *self.constants.arguments, *(each.text for each in opened if each is not None)]
         )
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
             self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
-            found = _REPORTS.finditer(text)
-            self.reports |= {each[1]: f"{name}:{text.count(chr(10), 0, each.start()) + 1}" for each in found}
+            named = _REPORTS.finditer(text)
+            self.reports |= {one[1]: f"{name}:{text.count(chr(10), 0, one.start()) + 1}" for one in named}
         words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
         typed = {match[1].replace("/", "."): match[2] for match in words if match}
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
@@ -297,7 +299,19 @@ class Files:
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
+        if not makes_any:
+            self._name_configurations(reads)
         return self._with_named(reads)
+
+    def _name_configurations(self, reads: Mapping[str, Read]) -> None:
+        """Note the configurations that options name by default, and that no call makes or checks for."""
+        known = {each.text for _, each in (*self._made, *self._checked) if each} | {*reads}
+        for name, option in self.constants.options.items():
+            is_used = name in self.used and option.unit in self.constants.always and _OF_CONFIGURATIONS.search(name)
+            text, module = self.constants.of_option(name) if is_used else None, self._module_at(option.unit[0])
+            if module and text and text.sure and text.text.endswith(CONFIGURATION) and text.text not in known:
+                place, flag = f"{module.shown}:{option.node.lineno}", max(option.flags, key=len)
+                self.named.setdefault(posixpath.normpath(text.text), Read(text.text, place, flag, verb="names"))
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""

@@ -203,7 +203,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
-        self.used: set[str] = set()  # attributes and keys in what is likely to run
+        self.used = self.files.used
         self.set_there: set[str | None] = set()  # attributes set on modules, None for any
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
