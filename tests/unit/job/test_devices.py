@@ -157,10 +157,10 @@ def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
 
 @pytest.mark.parametrize(
     ("end", "missed"),
-    [("load(a.config)", True), ("if os.path.exists(a.config):\n    load(a.config)", False), ("", False)],
+    [("start(a.config)", True), ("if os.path.exists(a.config):\n    start(a.config)", False), ("", False)],
 )
 def test_a_configuration_that_an_option_names_by_default_is_missed(tmp_path: Path, end: str, missed: bool) -> None:
-    source = f"p.add_argument('--config', default='conf/c.yaml')\na = p.parse_args()\nfrom etc import load\n{end}\n"
+    source = f"p.add_argument('--config', default='conf/c.yaml')\na = p.parse_args()\nfrom etc import start\n{end}\n"
     target = target_of(tmp_path, source)
     found = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
     assert [each.partition(",")[0] for each in found] == ["train.py:4 names conf/c.yaml"] * missed
