@@ -250,14 +250,16 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project
     """Refuse relative imports in a file started by its path, which has no package, unless it sets ``__package__``."""
     if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
         return
-    place, written = reading.relative
+    place, written, imported = reading.relative
     short = written if len(written) <= _LONGEST_NAME else written[: _LONGEST_NAME - 1] + "…"
     message = f"{place} imports from {short}, which only a module of a package can"
     module = module_name(target.value, project)
     above = len(written) - len(written.lstrip("."))
-    if above > module.count(".") or not module.replace(".", "").isidentifier():
-        name = short.lstrip(".…")
-        raise TargetError(message, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
+    if imported or above > module.count(".") or not module.replace(".", "").isidentifier():
+        name, cause = short.lstrip(".…"), f"{imported} as a module of no package" if imported else None
+        raise TargetError(
+            message, cause=cause, run=f"in {place} write: {f'from {name} import' if name else 'import'} …"
+        )
     raise TargetError(
         message,
         cause=by_id("relative-import").cause,

@@ -129,8 +129,12 @@ def test_a_base_that_brings_its_framework_uses_the_gpu(tmp_path: Path, numpy_alo
 
 @pytest.mark.parametrize(
     ("text", "listed"),
-    [("import chainer\n", "chainer\ncupy-cuda12x\n"), ("import numpy\n", "numpy\n")],
-    ids=["its half for GPUs", "no lock"],
+    [
+        ("import chainer\n", "chainer\ncupy-cuda12x\n"),
+        ("import chainer\nimport cupy\n", "chainer\n"),
+        ("import numpy\n", "numpy\n"),
+    ],
+    ids=["its half for GPUs", "its half is imported", "no lock"],
 )
 def test_a_gpu_is_planned_where_nothing_speaks_against_it(tmp_path: Path, text: str, listed: str) -> None:
     assert "computes on a GPU" not in plan(tmp_path, text, listed, gpus="1")

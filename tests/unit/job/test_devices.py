@@ -164,6 +164,17 @@ def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
     assert not [*missing_inputs(Job(project=tmp_path, target=target), reads)]
 
 
+@pytest.mark.parametrize(
+    ("end", "missed"),
+    [("start(a.config)", True), ("if os.path.exists(a.config):\n    start(a.config)", False), ("", False)],
+)
+def test_a_configuration_that_an_option_names_by_default_is_missed(tmp_path: Path, end: str, missed: bool) -> None:
+    source = f"p.add_argument('--config', default='conf/c.yaml')\na = p.parse_args()\nfrom etc import start\n{end}\n"
+    target = target_of(tmp_path, source)
+    found = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
+    assert [each.partition(",")[0] for each in found] == ["train.py:4 names conf/c.yaml"] * missed
+
+
 def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:
     (tmp_path / "sub" / "conf").mkdir(parents=True)
     (tmp_path / "sub" / "conf" / "c.yaml").touch()
@@ -230,6 +241,8 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
     [
         ("def keep(n):\n    torch.save(w, f'ckpt/{n}.pt')\nif late:\n    keep(1)\n", "train.py:5 may write ckpt/*.pt,"),
         ("open('ckpt/log', 'w')\n", "and nothing makes that folder: mkdir -p ckpt"),
+        ("open('ckpt/log', 'w')\nos.makedirs(p)\n", "and nothing makes that folder: mkdir -p ckpt"),
+        ("os.makedirs(p)\nopen('ckpt/log', 'w')\n", ""),
         ("os.makedirs('ckpt')\nopen('ckpt/log', 'w')\n", ""),
         ("for name in names:\n    os.makedirs(name)\nopen('ckpt/log', 'w')\n", ""),
         ("open('made/log', 'w')\nopen('sub/log', 'w')\nopen('log', 'w')\n", ""),

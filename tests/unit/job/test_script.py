@@ -369,6 +369,29 @@ def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str,
     assert run is None or refused.value.run == run
 
 
+@pytest.mark.parametrize(
+    ("line", "package", "refused"),
+    [
+        ("import data", False, True),
+        ("try: import data\nexcept ImportError: pass", False, False),
+        ("from lib import data", False, False),
+        ("import data", True, False),
+    ],
+)
+def test_a_module_next_to_the_script_is_in_no_package(tmp_path: Path, line: str, package: bool, refused: bool) -> None:
+    for folder in (tmp_path, tmp_path / "lib", *[tmp_path / "data"] * package):
+        folder.mkdir(exist_ok=True)
+        (folder / ("__init__.py" if folder.name == "data" else "data.py")).write_text("from .config import LR\n")
+        (folder / "config.py").write_text("LR = 1\n")
+    (tmp_path / "train.py").write_text(f"{line}\nprint(1)\n")
+    if not refused:
+        script_facts(Target(kind="script", value="train.py"), tmp_path)
+        return
+    with pytest.raises(TargetError, match=r"data.py:1 imports from .config") as caught:
+        script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert caught.value.run == "in data.py:1 write: from config import …"
+
+
 def test_nothing_is_known_of_images_and_a_module_elsewhere_is_a_packages(tmp_path: Path) -> None:
     assert script_facts(Target(kind="image", value=""), tmp_path) == ScriptFacts()
     assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path).imports == ("torch",)

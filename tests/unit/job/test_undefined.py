@@ -35,6 +35,11 @@ SETTINGS = "EPOCHS = 3\nMODEL_DIR = 'models'\n"
         ("print(get_ipython, display, [i for i in 'ab'])\n", False, False),
         ("    return\n    print(MODEL_PATH)\ntrain()\nif False:\n    print(MODEL_PATH)\n", False, False),
         ("assert EPOCHS, MODEL_PATH\ntrain()\n", False, True),
+        (
+            "    if EPOCHS:\n        return\n    else:\n        raise OSError\n    print(MODEL_PATH)\ntrain()\n",
+            False,
+            False,
+        ),
         ("with pytest.raises(NameError):\n    print(MODEL_PATH)\n", False, False),
         ("if False:\n    from typing import TYPE_CHECKING\nx = 1  # type: MODEL_PATH\n", False, False),
     ],

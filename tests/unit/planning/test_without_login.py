@@ -8,7 +8,7 @@ import pytest
 from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
-from seatrial.planning.container.env import without_login, without_models
+from seatrial.planning.container.env import without_login, without_models, without_variables
 from seatrial.planning.secrets import check_secrets
 from seatrial.system.host import Host
 from seatrial.system.names import names_of
@@ -198,6 +198,16 @@ def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: st
     assert [each.reason.partition(" imports ")[2].partition(", and")[0] for each in choices] == words
 
 
+@pytest.mark.parametrize("args", [("c.json",), ("--report_to", "wandb"), ("c.json", "--report_to", "none")])
+def test_a_tracker_that_the_configuration_names_is_offline_without_a_key(tmp_path: Path, args: tuple[str, ...]) -> None:
+    (tmp_path / "c.json").write_text('{\n  "report_to": ["wandb"]\n}\n')
+    (tmp_path / "train.py").write_text("import transformers\n")
+    script = script_facts(Target(kind="script", value="train.py", args=args), tmp_path)
+    env, [choice] = without_login(job(tmp_path), script, {}, Host({}))
+    assert env == {"WANDB_MODE": "offline"}
+    assert choice.reason.startswith(f"{'c.json:2' if args[0] == 'c.json' else args[0]} reports to it, and the run has")
+
+
 def test_an_offline_script_without_its_model_is_warned_of_with_the_next_command(tmp_path: Path) -> None:
     lines = 'import os, transformers\nos.environ.setdefault("HF_HUB_OFFLINE", "1")\n'
     (tmp_path / "train.py").write_text(f"{lines}transformers.AutoModel.from_pretrained('me/net')\n")
@@ -216,3 +226,14 @@ def test_an_offline_script_without_its_model_is_warned_of_with_the_next_command(
     assert warnings(HF_HUB_CACHE="/elsewhere") == []
     (cache / "huggingface/hub/models--me--net").mkdir(parents=True)
     assert warnings() == []
+
+
+def test_a_variable_of_this_machine_that_the_script_reads_is_named_unless_it_is_passed(tmp_path: Path) -> None:
+    lines = 'import os\nSTEPS = os.environ.get("STEPS", 40)\nKEY = os.getenv("MY_API_KEY")\nHOME = os.environ["HOME"]\n'
+    (tmp_path / "train.py").write_text(f'{lines}os.environ["OUT"] = "out"\nprint(os.environ["OUT"])\n')
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    host = Host(dict.fromkeys(("STEPS", "MY_API_KEY", "HOME", "OUT", "OTHER"), "1"))
+    [warning] = without_variables(job(tmp_path), script, {}, host)
+    assert warning.startswith("the target reads STEPS (train.py:2), MY_API_KEY (train.py:3): set on this machine")
+    assert "-e STEPS --secret MY_API_KEY" in warning and "OUT" not in warning and "HOME" not in warning
+    assert not [*without_variables(job(tmp_path, "MY_API_KEY"), script, {"STEPS": "1"}, host)]

@@ -143,7 +143,10 @@ def held(
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
     why = "the last change to the code" if needs.as_of else "soon after the releases that the project names"
     why = "image.as_of in seatrial.toml" if given and needs.as_of else why
-    row = Choice(what="as of", value=needs.as_of or needs.until, reason=f"{listed}: {why}")
+    day = needs.as_of or needs.until
+    if needs.as_of and (since := PYTHON_SINCE.get(request.python, "")) > day:
+        day, why = since, f"when packages had wheels for Python {request.python}; {why} is of {day}"
+    row = Choice(what="as of", value=day, reason=f"{listed}: {why}")
     return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), (row,)
 
 

@@ -13,7 +13,16 @@ from typing import NamedTuple
 
 from seatrial.job.reading.flow import FunctionNode, Tests, parameters, statements
 from seatrial.job.reading.parsed_modules import Module, Unit, named, source_of
-from seatrial.job.reading.signs import PLACEHOLDER, SETS, dotted, is_constant, keywords, last_name, literal
+from seatrial.job.reading.signs import (
+    PLACEHOLDER,
+    SETS,
+    dotted,
+    is_constant,
+    keywords,
+    last_name,
+    literal,
+    read_variable,
+)
 
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
@@ -251,13 +260,10 @@ class Constants:
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
         self._looks = self._looks if depth else 0
-        match node:
-            case ast.Call(func=ast.Attribute(attr="lower" | "upper", value=inner), args=[]):
-                return self.variable(inner, unit, depth + 1)
-            case ast.Call(func=func, args=[key, *_]) if re.search(r"environ\.get$|getenv$", dotted(func)):
-                return literal(key)
-            case ast.Subscript(value=table, slice=key) if last_name(table) == "environ":
-                return literal(key)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("lower", "upper") and not node.args:
+            return self.variable(node.func.value, unit, depth + 1)  # type: ignore[attr-defined]
+        if name := read_variable(node):
+            return name
         values = [each for each in self._values(node, unit, depth) if each.sure] if depth < _DEEPEST else []
         return self.variable(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else None
 

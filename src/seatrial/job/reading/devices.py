@@ -41,6 +41,8 @@ _BOOSTERS = {
     "catboost": ("CatBoost", 'task_type="GPU"'),
 }
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
+#: Options that turn a GPU on, or name it by its number.
+_OF_A_GPU = re.compile("(use_)?(gpu|cuda)s?").fullmatch
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
 _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
 #: An option with its value, or with the words behind it, among words joined by NUL.
@@ -196,6 +198,8 @@ class Devices(Evaluation):
         of_gpus = [each for each in self.arguments if re.search("cuda|gpu", each, re.I)]  # no option's may choose one
         flags = self.constants.options.values()
         may_choose = any(not any(is_flag(word.partition("=")[0], each) for each in flags) for word in of_gpus)
+        named = (name for name, each in self.constants.options.items() if _OF_A_GPU(name) and self.typed(each))
+        may_choose |= any(type(value) is int and value >= 0 for name in named for value in self.of_option(name) or ())
         if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or may_choose:
             return
         known = all(sink.devices is not None for sink in moves) and not self.is_open
@@ -205,9 +209,10 @@ class Devices(Evaluation):
         for name in filter(self._is_parsed, self.constants.options):
             if re.search("cuda|gpu|accel|device|cpu", name) or any(name in sink.options for sink in moves):
                 change = self._try_option(name, lambda: _reaches_gpu(self._sinks()))
-                if known and change is None and re.fullmatch("(use_)?(gpu|cuda)s?", name) and not imported & _MOVERS:
-                    change = self._try_option(name, partial(self._is_on, name))
-                if change is not None or ((kept := self.of_option(name)) and kept <= {"cpu", -1, False}):
+                kept = self.of_option(name) or frozenset()  # none of a default that is computed: nothing is said of it
+                if known and change is None and _OF_A_GPU(name) and not imported & _MOVERS:
+                    change = self._try_option(name, partial(self._is_on, name, numbered=-1 in kept))
+                if kept and (change is not None or kept <= {"cpu", -1, False}):
                     hint = "cpu" if change else ""
                     certain = bool(change) and plain
                     yield Reason(1 if change else 4, self._as_it_is(name), change or "", hint, certain)
@@ -220,8 +225,10 @@ class Devices(Evaluation):
             trains = known and not imported & _MOVERS and any(b".backward(" in each for each in sources)
             yield Reason(2, words, change, "cpu" if decides or plain or trains else "", certain)
 
-    def _is_on(self, name: str) -> bool:
-        return self.of_option(name) == frozenset([True])
+    def _is_on(self, name: str, *, numbered: bool) -> bool:
+        """Return whether an option is on: the number of a GPU where a negative one is the CPU."""
+        values = self.of_option(name) or ()
+        return any(isinstance(each, int) and each >= 0 if numbered else each is True for each in values)
 
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1

@@ -71,6 +71,8 @@ _DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|
 _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
+_OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
+_REPORTS = regex(r"""\breport_to["']?(?:\s*[:=]|\s)\s*\[?\s*["']?(\w+)""")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
@@ -138,6 +140,8 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
+        self.used: set[str] = set()  # attributes and keys in what is likely to run
+        self.reports: dict[str, str] = {}  # tracker that a setting of transformers' trainer names → where
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -201,10 +205,14 @@ class Files:
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
+        typed_ones = _REPORTS.finditer(" ".join(self.constants.arguments))
+        self.reports = {one[1]: "--report_to" for one in typed_ones}
         names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
             self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
+            named = _REPORTS.finditer(text)
+            self.reports |= {one[1]: f"{name}:{text.count(chr(10), 0, one.start()) + 1}" for one in named}
         words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
         typed = {match[1].replace("/", "."): match[2] for match in words if match}
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
@@ -293,16 +301,32 @@ class Files:
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
+        if not makes_any:
+            self._name_typed(reads, typed)
+            self._name_configurations(reads)
+        return self._with_named(reads)
+
+    def _name_typed(self, reads: dict[str, Read], typed: Mapping[str, str]) -> None:
+        """Note data that the command names and that no call here reads, makes or checks for."""
         begun = _Paths([text for _, text in (*self._made, *self._checked)])
         seen = {each.option for each in reads.values()} | self.outputs
-        for option, value in typed.items() if not makes_any else ():
+        for option, value in typed.items():
             name, text = option.lstrip("-").replace("-", "_"), posixpath.normpath(value)
             data = _DATA_FILE.fullmatch(value) if _OF_DATA.match(name) else None
             below = not calls.ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
             shows = data or (below and _DATA_PATH.fullmatch(name))
             if shows and not (value.startswith(("/", "~")) or option in seen or text in reads or text in begun):
                 reads[text] = Read(text[:_LONGEST_PATH], option, option, verb="names")
-        return self._with_named(reads)
+
+    def _name_configurations(self, reads: Mapping[str, Read]) -> None:
+        """Note the configurations that options name by default, and that no call makes or checks for."""
+        known = {each.text for _, each in (*self._made, *self._checked) if each} | {*reads}
+        for name, option in self.constants.options.items():
+            is_used = name in self.used and option.unit in self.constants.always and _OF_CONFIGURATIONS.search(name)
+            text, module = self.constants.of_option(name) if is_used else None, self._module_at(option.unit[0])
+            if module and text and text.sure and text.text.endswith(CONFIGURATION) and text.text not in known:
+                place, flag = f"{module.shown}:{option.node.lineno}", max(option.flags, key=len)
+                self.named.setdefault(posixpath.normpath(text.text), Read(text.text, place, flag, verb="names"))
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
@@ -396,16 +420,18 @@ class Files:
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files in folders that it does not make; () if unseen code may. Call ``reads`` first."""
-        folders: list[Text | None] = []
+        folders, unclear = list[Text | None](), list[tuple[Unit, int]]()
         for unit, node, *_ in self._noted:
             texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
             if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
-                return ()
-            folders += texts
+                unclear.append((unit, node.lineno))
+            folders += filter(None, texts)
         reached, made, writes = self.reached(start), _Paths(folders), dict[str, Write]()
         for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
+            ran = self._ran_before(unit, node.lineno, self._free) if unclear and needy else {}
+            needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
             if module is not None and unit in reached and needy:
                 texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
                 for text in [each.text for each in texts if each and each.sure]:

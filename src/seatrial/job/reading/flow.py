@@ -323,13 +323,20 @@ def _block(block: Sequence[ast.stmt], runs: _Runs) -> list[RunNode]:
     found = []
     for node in block:
         found.append(RunNode(node, *runs))
-        if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
+        if _leaves(node):
             break
         if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
             runs = _PERHAPS._replace(tests=runs.tests)
         elif runs.always and _may_leave(node):
             runs = runs._replace(always=False)
     return found
+
+
+def _leaves(node: ast.stmt) -> bool:
+    """Return whether nothing behind a statement runs: it leaves the block, or each of its branches does."""
+    while isinstance(node, ast.If) and node.orelse and _leaves(node.body[-1]):
+        node = node.orelse[-1]
+    return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
 
 
 def _may_leave(node: ast.stmt) -> bool:

@@ -38,6 +38,8 @@ from seatrial.job.reading.parsed_modules import (
 from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
+    NAMED,
+    REPORT_TO,
     SETS,
     TELLING,
     assigned_variables,
@@ -49,6 +51,7 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     modules_of,
+    read_variable,
     signs,
     started_file,
     used_paths,
@@ -101,7 +104,7 @@ class Readings:
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
-        variables: variable that the code sets in every run → (value, where).
+        variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
             script's own.
@@ -124,6 +127,7 @@ class Readings:
     remote: dict[str, str] = field(default_factory=dict)
     devices: tuple[Reason, ...] = ()
     variables: dict[str, tuple[str, str]] = field(default_factory=dict)
+    read_variables: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -141,7 +145,8 @@ class ProjectReading(Readings):
         needed, optional: dotted names of modules that are not the project's. likely: optional ones that no condition
             with a known value leaves out.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
-        relative: the first relative import of the script itself that runs in any case: (where, ``.net``).
+        relative: the first relative import that runs in any case in no package: (where, ``.net``, the import of its
+            module, "" of the script).
     """
 
     needed: dict[str, str] = field(default_factory=dict)
@@ -149,7 +154,7 @@ class ProjectReading(Readings):
     likely: dict[str, str] = field(default_factory=dict)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
-    relative: tuple[str, str] | None = None
+    relative: tuple[str, str, str] | None = None
 
 
 class ProjectReader:
@@ -188,7 +193,8 @@ class ProjectReader:
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.reading = ProjectReading()
         self.least_python: tuple[tuple[int, int], str] | None = None
-        self.relative: tuple[str, str] | None = None
+        self.relative: tuple[str, str, str] | None = None
+        self.tops = {start: ""}  # file that is run in no package → where it is imported
         self.checks: list[tuple[Unit, str, ast.stmt]] = []
         self.own: set[str] = set()  # top-level names under which the project has something
         self.found_under: dict[Path, None] = {}
@@ -197,7 +203,7 @@ class ProjectReader:
         self.perhaps: list[Unit] = []
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
-        self.used: set[str] = set()  # attributes and keys in what is likely to run
+        self.used = self.files.used
         self.set_there: set[str | None] = set()  # attributes set on modules, None for any
         self.decorators: set[int] = set()
         self.imported_by_text: list[tuple[Unit, ast.Call]] = []
@@ -249,6 +255,8 @@ class ProjectReader:
                 del modules[name]
         ignored = [*self._take_own_words()]
         self.files.read_settings(self.composed)
+        for tracker, where in self.files.reports.items():
+            self.reading.signs.setdefault(f"{NAMED}{REPORT_TO}{tracker}", where)
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
@@ -474,6 +482,8 @@ class ProjectReader:
                 self.reading.signs.setdefault(sign, f"{module.shown}:{node.lineno} {value}")
             if certain and seen.certain:
                 self.reading.variables.setdefault(name, (value, f"{module.shown}:{node.lineno}"))
+        if certain and (read := read_variable(node)):
+            self.reading.read_variables.setdefault(read, f"{module.shown}:{getattr(node, 'lineno', 1)}")
         if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
             self.used.add(member(node) or "")
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
@@ -510,9 +520,9 @@ class ProjectReader:
                     self.reading.certain_signs.setdefault(sign, evidence)
                 elif certain and sign == "needs-ranks" and seen.tests:
                     self.joins.append(((module.path, unit), seen.tests, evidence))
-        if isinstance(node, ast.ImportFrom) and node.level and module.path == self.start and certain and seen.needed:
+        if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
             written = "." * node.level + (node.module or "")
-            self.relative = self.relative or (f"{module.shown}:{node.lineno}", written)
+            self.relative = self.relative or (f"{module.shown}:{node.lineno}", written, self.tops[module.path])
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 
@@ -565,6 +575,9 @@ class ProjectReader:
                 found, lacking = [None], []  # the installed package datasets, not src/datasets
             if roots is absolute and any(found):
                 self.own.add(parts[0])
+            file, root = found[0] or (module.path, None)
+            if file.stem == name and roots is absolute and root in (self.start.parent, *self.roots.placed):
+                self.tops.setdefault(file, f"{module.shown}:{node.lineno} imports {name}")
             for each in found:
                 if each is not None:
                     queue.append((each[0], ""))

@@ -153,6 +153,16 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
         yield sign, name
 
 
+def read_variable(node: ast.AST | None) -> str | None:
+    """Return ``STEPS`` of ``os.environ["STEPS"]``, ``environ.get("STEPS", 3)`` and ``getenv``; None of other nodes."""
+    match node:
+        case ast.Call(func=func, args=[key, *_]) if dotted(func).endswith(("environ.get", "getenv")):
+            return literal(key)
+        case ast.Subscript(value=table, slice=key, ctx=ast.Load()) if last_name(table) == "environ":
+            return literal(key)
+    return None
+
+
 def assigned_variables(node: ast.AST) -> dict[str, str]:
     """Return name → value of ``os.environ["KERAS_BACKEND"] = "jax"``, or of setdefault; {} for other nodes."""
     if isinstance(node, ast.Call) and dotted(node.func).endswith("environ.setdefault"):
@@ -182,6 +192,8 @@ _OF_MACHINES = regex(
 )
 
 
+#: With a tracker behind it, the name of a setting by which transformers' trainer reports.
+REPORT_TO = "transformers.report_to."
 #: What a user must replace: ``<your project id>``, ``/path/to/data``, ``YOUR_API_KEY``; not ``<pad>``.
 PLACEHOLDER = regex(r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]")
 

@@ -314,9 +314,11 @@ class Evaluation:
         kind = (last_name(given["type"]) or "lambda") if "type" in given else ""
         for flag, value in typed_options(self.arguments):
             if is_flag(flag, option):
-                given_value = value if kind == "str" else _read(value)
-                is_free = kind in ("", "str", "bool", "device")  # another function takes what it likes
-                return frozenset([given_value]) if is_free or not isinstance(given_value, str) else None
+                read = {"str": str, "bool": bool}.get(kind, _read)(value)  # bool("False") is true
+                choices = [literal(each) for each in getattr(given.get("choices"), "elts", ())]
+                taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")
+                is_own = not taken and kind != "int" and not isinstance(read, str)  # a function takes what it likes
+                return frozenset([read]) if (taken or is_own) and (value in choices or not any(choices)) else None
         return default  # argparse converts no default but a text
 
     def typed(self, option: ParserOption) -> bool:

@@ -15,10 +15,11 @@ from seatrial.images.base import DEFAULT_BASE
 from seatrial.job.in_container import CONTAINER_HOME
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan, Mount
-from seatrial.job.reading.signs import GATED
+from seatrial.job.reading.signs import GATED, REPORT_TO
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
 from seatrial.system.host import Host, login, logins
+from seatrial.system.names import SECRET
 
 #: Variables that steer the loader, the C library or Python in every process that has them: for the target, not for
 #: PID 1, whose evidence such a library in the project could forge. Source: ld.so(8); glibc manual, "Environment
@@ -31,6 +32,13 @@ _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_tra
 #: Variables that forbid it downloads, and those that move its cache. Source: logins.toml.
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
+#: Variables of sessions, of launchers and of the machine's own GPUs and Pythons.
+_USUAL = re.compile(
+    r"(AWS|CONDA|CUDA|DBUS|GITHUB|JUPYTER|KUBERNETES|LC|LD|LOCAL|MASTER|NCCL|NVIDIA|OMPI?|PIP|PYTHON|SEATRIAL|SLURM|SSH|"
+    r"TORCHELASTIC|UV|VIRTUAL|XDG)_?.*|(GROUP_)?RANK|CI|COLUMNS|DISPLAY|EDITOR|HOME|HOST(NAME)?|LANG|LINES|LOGNAME|"
+    r"OLDPWD|PATH|PWD|SHELL|TE?MP|TERM|TMPDIR|USER(NAME)?|WORLD_SIZE"
+)
+_MOST_NAMED = 3
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
@@ -76,7 +84,7 @@ def without_login(
     places = ({"hub.token": hub} if hub else {}) | {**script.modules, **script.where}
     reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
     for service, row in logins().items():
-        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("="))]
+        used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("=").removeprefix(REPORT_TO))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
         used = [reports] if reports and listed and "offline" in row and not used else used
         kept = None if job.backend == "k8s" else row.get("kept")
@@ -86,6 +94,7 @@ def without_login(
             continue
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
+        uses = "reports to it" if used[0].startswith(REPORT_TO) else uses
         uses += ", which reports to it by default" * (used[0] == reports)
         uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
@@ -93,6 +102,16 @@ def without_login(
         choices.append(Choice(what=service, value=row["then"], reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
+
+
+def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host) -> Iterator[str]:
+    """Yield a warning about variables of the caller's that the script reads and the run does not get."""
+    known = {*env, *job.secrets, *script.variables, *(name for row in logins().values() for name in row["names"])}
+    names = [each for each in script.read_variables if each in host.env and each not in known]
+    if names := [each for each in names if not _USUAL.fullmatch(each)]:
+        shown = ", ".join(f"{each} ({script.read_variables[each]})" for each in names[:_MOST_NAMED])
+        flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)
+        yield f"the target reads {shown}: set on this machine, and not in the run, which {flags} mends"
 
 
 def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:

@@ -33,7 +33,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.container.env import service_env, without_login, without_models
+from seatrial.planning.container.env import service_env, without_login, without_models, without_variables
 from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.limits import ray_env
 from seatrial.planning.container.outside import (
@@ -88,6 +88,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     )
     all_env = {**image.env, **made.container.env, **made.target_env}
     lost = (*warn_of_lost_writes(job, script), *without_models(script, all_env, made.container.mounts, site.host))
+    lost += (*without_variables(job, script, all_env, site.host),)
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     named: tuple[str, ...] = ()
     if ready := job.image.ready:

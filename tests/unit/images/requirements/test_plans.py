@@ -105,6 +105,7 @@ def test_code_and_versions(
         ("import datasets, torch\nif old: datasets.load_metric('bleu')", "datasets>=1.18\n", None),
         ("from transformers import AdamW", "transformers==4.30.0\n", None),
         ("from transformers import AdamW", "transformers~=4.36\n", "transformers<4.47"),
+        ("import transformers\ntransformers.TrainingArguments(evaluation_strategy='no')", "", "transformers<4.51"),
         ("from transformers import AdamW", "git+https://e.org/h/transformers.git@v4.30\n", None),
         ("try:\n    from transformers import AdamW\nexcept ImportError:\n    from torch.optim import AdamW", "", None),
     ],

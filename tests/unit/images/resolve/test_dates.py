@@ -92,6 +92,11 @@ def test_what_is_open_is_of_the_day_if_that_can_be_installed(plan: Any, requirem
     assert plan.chosen("as of") == ["2021-06-01"] * (installed not in ("six==1.17", "six==1.17 top==1.0"))
 
 
+def test_a_day_before_packages_had_wheels_for_the_python_is_not_that_of_the_packages(plan: Any) -> None:
+    plan("six", as_of="2018-06-01")
+    assert plan.chosen("as of") == ["2020-02-14"]
+
+
 @pytest.mark.parametrize(("age_days", "release"), [(1, "1.17"), (900, "1.10"), (20_000, "1.17")])
 def test_day_is_that_of_the_newest_file_unless_it_is_recent_or_unknown(plan: Any, age_days: int, release: str) -> None:
     (script := plan.project / "train.py").write_text("import six\n")
