@@ -371,7 +371,7 @@ class _PackageChoice:
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
             elsewhere=tuple(resolved.pages),
             links=links,
-            alone=self.needs.alone,
+            overrides=bare(found.lines if self.needs.alone else found.overrides, builds=False),
             authorities=Path(bundle) if bundle else None,
         )
         return dated(request, self.needs)

@@ -36,6 +36,7 @@ from packaging.version import Version
 
 import seatrial
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError
+from seatrial.images.requirements.pip_format import canonical_name, is_for
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import (
     Answer,
@@ -47,7 +48,6 @@ from seatrial.images.resolve.answers import (
     Unreachable,
     Unsatisfiable,
 )
-from seatrial.images.resolve.framework import is_for
 from seatrial.images.resolve.uv_texts import (
     bounded_first,
     configured,
@@ -451,6 +451,9 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
             early = [f"{name}>=0a0" for name in request.early or ()]
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, *early, ""]))
+            over, lines = set(map(canonical_name, request.overrides)), (*request.overrides, *request.lines)
+            rows_of = {canonical_name(line): line for line in lines if is_for(line, request.python)}  # a line wins
+            (folder / "overrides.txt").write_text("\n".join(rows_of[name] for name in over & rows_of.keys()))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
             preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred), **dict(request.named)}
@@ -464,7 +467,7 @@ class UvResolver:
             argv += ["--prerelease", "explicit"] if request.early is not None else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
-            argv += ["--overrides", "requirements.in"] if request.alone else []
+            argv += ["--overrides", "overrides.txt"] if request.overrides else []
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
@@ -508,7 +511,7 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += [request.lowest, request.alone, request.elsewhere, request.named]
+    parts += [request.lowest, request.overrides, request.elsewhere, request.named]
     parts += [request.as_of, request.dates if request.as_of else ()]
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
