@@ -473,7 +473,12 @@ class UvResolver:
             if ended.exit_code == 0:
                 lock = read_lock(folder / _LOCK, digests)
                 return lock or Unreachable("uv wrote a lock that cannot be read")
-        return refusal(ended.stderr, request)
+        answer, own = refusal(ended.stderr, request), {**dict(request.preferred), **dict(request.named)}
+        if isinstance(answer, Unsatisfiable) and len(request.sources) > 1 and answer.named & own.keys():
+            others = tuple((name, at) for name, at in own.items() if name not in answer.named)
+            request = replace(request, preferred=others, named=())  # uv asks the first index alone for a preference
+            return self._compile(request, excluded, stand_ins)
+        return answer
 
     def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:
         """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
