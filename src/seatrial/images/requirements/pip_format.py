@@ -65,7 +65,7 @@ class Requirements:
 
     Attributes:
         lines: one requirement each, its own options included; comments gone.
-        constraints: lines of the constraints files named.
+        constraints: lines of the constraints files named. overrides: what stands for each requirement of a package.
         options: lines that set an option for all of pip, e.g. ``--pre``.
         itself: "" and the names of its extras if the list contains the project (``-e .``).
         python: the Pythons that the list's file admits.
@@ -82,6 +82,7 @@ class Requirements:
     extras: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
     name: str | None = None
     conda: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
 
     def plus(self, *lines: str, constraints: Iterable[str] = ()) -> Requirements:
         """Return the same requirements with further lines and constraints."""
@@ -292,6 +293,18 @@ def canonical_name(line: str) -> str | None:
     """Return the normalised package name of a checked line; None for a bare URL."""
     requirement = parsed(line)
     return canonicalize_name(requirement.name) if requirement else None
+
+
+#: A container's values of markers, on whatever machine the plan is made.
+_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+
+
+def is_for(line: str, python: str, extra: str = "") -> bool:
+    """Return True if the line has no marker, or its marker is true on this Python."""
+    marker = requirement.marker if (requirement := parsed(line)) else None
+    return marker is None or marker.evaluate(
+        {"python_version": python, "python_full_version": f"{python}.0", "extra": extra, **_LINUX}
+    )
 
 
 def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:

@@ -389,8 +389,9 @@ def _from_files(
             found = read_pixi(file)
         elif (found := read_pyproject(file, packages.lines)) is not None:
             lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
-            found = replace(found, constraints=locked_versions(folder / lock))
-            notes += f"; {lock} pins {len(found.constraints)} versions" * bool(found.constraints)
+            pins = locked_versions(folder / lock)
+            found = found.plus(constraints=pins)
+            notes += f"; {lock} pins {len(pins)} versions" * bool(pins)
             notes += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
         if name == "pyproject.toml" and (pixi := read_pixi(file)):
             named = {canonical_name(line) for line in pixi.lines}

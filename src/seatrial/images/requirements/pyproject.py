@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,16 @@ from seatrial.images.requirements.pip_format import (
     Requirements,
     canonical_name,
     checked_requirement,
+    is_for,
     line_of,
     parsed,
     python_specifier,
     read_requirements,
     refuse_too_many,
 )
+from seatrial.job.reading.modules import FRAMEWORKS
+from seatrial.stack.resolve import PYTHONS
+from seatrial.stack.rules import PARTNERS
 from seatrial.system.project_files import (
     MAX_PARSED_BYTES,
     as_list,
@@ -51,6 +55,10 @@ _ARRAY_ENTRY = regex(r"^    \{.*\n", re.MULTILINE)
 
 #: Packages whose versions belong to one build of torch, which may not be the build that was locked.
 _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
+
+#: Packages whose release decides the Python, and so is the same for each.
+_DECIDING = (*FRAMEWORKS, *chain(*PARTNERS.values()))
+_EXTRA = regex(r"extra == ['\"]([^'\"]+)")
 
 #: Characters of one of Poetry's constraints.
 _MOST_CHARACTERS = 500
@@ -141,13 +149,20 @@ def read_pyproject(file: Path, imported: Iterable[str] | None = ()) -> Requireme
         required, optional = poetry or ([], [])
     if imported is not None:
         optional = [*optional, *tables.groups(), *(_poetry_groups(tables.poetry, file) if lists else ())]
-    lines = (*required, *_imported(optional, required, imported or ()))
+    uv = as_table(_workspace(file.parent)[1] or tables.whole, "tool", "uv")  # a member's own lists count for nothing
+    keys = ("override-dependencies", "constraint-dependencies")
+    overrides, bounds = (tables.listed(uv.get(key, []), f"tool.uv.{key}") for key in keys)
+    listed = (*required, *_imported(optional, required, imported or ()))
+    own = ([each for each in overrides if canonical_name(each) == canonical_name(line)] or [line] for line in listed)
+    lines = tuple(chain.from_iterable(own))  # of extras and markers nothing stays, as with uv
     if not lines and not lists and poetry is None:
         return None
     dynamic, name = table.get("dynamic"), table.get("name")
     computed = not lists or (isinstance(dynamic, list) and "optional-dependencies" in dynamic)
     return Requirements(
         lines,
+        constraints=tuple(bounds),
+        overrides=tuple(overrides),
         options=tables.index_options(lines),
         python=tables.python(),
         extras=None if computed else {canonicalize_name(extra): tuple(each) for extra, each in extras.items()},
@@ -189,7 +204,7 @@ def own_packages(file: Path) -> dict[str, Path | None]:
 
 
 def locked_versions(file: Path) -> tuple[str, ...]:
-    """Return ``name==version`` of each package that a lock file has once, from an index; () without a file.
+    """Return ``name==version`` of each package that a lock file has from an index, for Linux; () without a file.
 
     uv names the source of each package; poetry and pdm only of those from elsewhere; Rye writes pip's format. Formats:
     https://docs.astral.sh/uv/concepts/projects/layout/#the-lockfile,
@@ -206,17 +221,37 @@ def locked_versions(file: Path) -> tuple[str, ...]:
     packages = parse_toml(text, file).get("package", [])
     if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
         raise ConfigError(f"{file.name}: package must be a list of tables", run=f"ls -l {file}")
-    versions = Counter(str(package.get("name")) for package in packages)
-    return tuple(
-        sorted(
-            checked_requirement(f"{package['name']}=={package['version']}", file.name)
-            for package in packages
-            if _from_an_index(package, file.name)
-            and {"name", "version"} <= package.keys()
-            and versions[str(package["name"])] == 1
-            and not str(package["name"]).startswith(_OF_A_BUILD)
-        )
-    )
+    rows = defaultdict[str, list[dict[str, Any]]](list)
+    for package in packages:
+        if "name" in package and not (name := str(package["name"])).startswith(_OF_A_BUILD):
+            rows[name].append(package)
+    return tuple(sorted(pin for name, each in rows.items() for pin in _pins(name, each, file.name)))
+
+
+def _pins(name: str, rows: list[dict[str, Any]], lock: str) -> Iterator[str]:
+    """Yield a package's pin on Linux, or its pins for Pythons; a framework, whose release decides, has the best's."""
+    of_python = defaultdict[str, list[str]](list)
+    for python in PYTHONS:
+        held = _held(rows, python, lock)
+        releases = {str(row.get("version", "")) if _from_an_index(row, lock) else "" for row in held} or {""}
+        if len(releases) == 1 and (release := releases.pop()):
+            of_python[f"{name}=={release}"].append(python)
+    several = len(of_python) > 1 and name not in _DECIDING
+    for pin, pythons in islice(of_python.items(), None if several else 1):
+        marker = " or ".join(f'python_version == "{each}"' for each in pythons)
+        yield checked_requirement(f"{pin} ; {marker}" if several else pin, lock)
+
+
+def _held(rows: list[dict[str, Any]], python: str, lock: str) -> list[dict[str, Any]]:
+    """Return the entries whose markers hold without extras; or else with one of the project's, CUDA's first."""
+    markers = [as_list(row.get("resolution-markers", row.get("markers"))) for row in rows]
+    lines = [[checked_requirement(f"x ; {each}", lock) for each in own if isinstance(each, str)] for own in markers]
+    extras = sorted({*_EXTRA.findall(str(lines))}, key=lambda each: not re.search("cu|gpu", each))
+    for extra in ("", *extras):
+        fits = [not own or any(is_for(each, python, extra) for each in own) for own in lines]
+        if any(fits):
+            return list(compress(rows, fits))
+    return []
 
 
 def _from_an_index(package: dict[str, Any], lock: str) -> bool:
@@ -377,17 +412,12 @@ def _workspace(project: Path) -> tuple[Path, dict[str, Any]]:
 def _members(project: Path) -> dict[str, Path]:
     """Return canonical name → folder of each member of the workspace that a project is in."""
     root, table = _workspace(project)
-    patterns = as_table(table, "tool", "uv", "workspace").get("members", [])
-    folders = islice(_matching(root, patterns if isinstance(patterns, list) else []), _MOST_MEMBERS)
+    patterns = map(str, as_list(as_table(table, "tool", "uv", "workspace").get("members", [])))
+    inner = (each for each in patterns if each and not each.startswith("/") and ".." not in each)
+    folders = islice(chain.from_iterable(matching(root, each, _MOST_MEMBERS) for each in inner), _MOST_MEMBERS)
     tables = ((_unchecked(folder / "pyproject.toml"), folder) for folder in (root, *folders))
     named = ((as_table(table, "project").get("name"), folder) for table, folder in tables)
     return {canonicalize_name(name): folder for name, folder in named if isinstance(name, str)}
-
-
-def _matching(root: Path, patterns: Iterable[object]) -> Iterator[Path]:
-    for pattern in patterns:
-        if isinstance(pattern, str) and pattern and not pattern.startswith("/") and ".." not in pattern:
-            yield from matching(root, pattern, _MOST_MEMBERS)
 
 
 def _unchecked(file: Path) -> dict[str, Any]:

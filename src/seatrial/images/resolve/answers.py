@@ -24,7 +24,7 @@ class ResolveRequest:
         dependencies: True resolves their requirements as well. lowest: True takes the oldest releases that fit.
         excluded: names that count as installed. preferred: versions by name, taken where the lines allow.
         named: the author's versions by name, preferred to newer ones of what goes with them.
-        alone: True lets no package bound the release of a line: pip installs the list with ``--no-deps``.
+        overrides: lines in place of what any package requires of theirs; a line of the request comes before one.
         early: packages whose pre-releases are taken; None: those of any whose other releases do not fit.
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
@@ -40,7 +40,7 @@ class ResolveRequest:
     early: tuple[str, ...] | None = None
     dependencies: bool = True
     lowest: bool = False
-    alone: bool = False
+    overrides: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     preferred: tuple[tuple[str, str], ...] = ()
     named: tuple[tuple[str, str], ...] = ()
@@ -52,7 +52,7 @@ class ResolveRequest:
 
     def only(self, *lines: str) -> ResolveRequest:
         """Return the request for these lines, whatever they require, without bounds and preferences."""
-        return replace(self, lines=lines, constraints=(), dependencies=False, preferred=(), named=())
+        return replace(self, lines=lines, constraints=(), overrides=(), dependencies=False, preferred=(), named=())
 
     def dated(self, *names: str, as_of: str = "") -> ResolveRequest:
         """Return the request with this day for the named packages; "" for no day."""

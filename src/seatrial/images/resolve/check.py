@@ -238,7 +238,7 @@ class _PackageChoice:
             return needs.changed(replace(found, constraints=kept), warning=note)
         frozen = found.frozen and len(found.lines) <= _MOST_FROZEN
         if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
-            note = f"{listed[0]} ({needs.source}) is left out: the package index has none, and nothing imports it"
+            note = f"{listed[0]} ({needs.source}) is left out: no index has it, and the target does not import it"
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
         return None
 
@@ -369,7 +369,7 @@ class _PackageChoice:
             excluded=tuple(self.needs.image.packages) if self.needs.image else (),
             elsewhere=tuple(resolved.pages),
             links=links,
-            alone=self.needs.alone,
+            overrides=bare(found.lines if self.needs.alone else found.overrides, builds=False),
             authorities=Path(bundle) if bundle else None,
         )
         return dated(request, self.needs)

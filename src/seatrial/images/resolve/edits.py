@@ -94,7 +94,7 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
     own, rest = match["name"], match["rest"]
     if versions == GONE:
-        return "remove it: the package index has no such package, and nothing imports it"
+        return "remove it: the package index has no such package, and the target does not import it"
     versions = versions[1:].removesuffix(".*") if own == "python" and ".y" in place else versions
     name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
     if re.match(r" *= *[\"'{]", rest):

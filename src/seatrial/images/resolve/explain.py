@@ -13,10 +13,10 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.named_wheels import compiled_against
-from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, is_for, parsed
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.edits import place_of
-from seatrial.images.resolve.framework import PACKAGES, framework_place, is_for, public
+from seatrial.images.resolve.framework import PACKAGES, framework_place, public
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import pinned
 from seatrial.stack.facts import wheels

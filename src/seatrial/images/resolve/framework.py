@@ -10,7 +10,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
-from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, is_for, parsed
 from seatrial.images.resolve.edits import written
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
@@ -328,18 +328,6 @@ def framework_place(found: Requirements) -> int | None:
             if PACKAGES.get(canonical_name(line) or "") == framework and requirement and not requirement.url:
                 return place
     return None
-
-
-#: A container's values of markers, on whatever machine the plan is made.
-_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-
-
-def is_for(line: str, python: str) -> bool:
-    """Return True if the line has no marker, or its marker is true on this Python."""
-    marker = requirement.marker if (requirement := parsed(line)) else None
-    return marker is None or marker.evaluate(
-        {"python_version": python, "python_full_version": f"{python}.0", "extra": "", **_LINUX}
-    )
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:

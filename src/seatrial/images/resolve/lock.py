@@ -81,7 +81,7 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     """Return the request with the releases that the framework gets without other packages as preferences."""
     if (place := framework_place(Requirements(lines=request.lines))) is None:
         return request
-    alone = replace(request, lines=(request.lines[place], "numpy"), constraints=(), excluded=(), preferred=(), named=())
+    alone = replace(request.only(request.lines[place], "numpy"), dependencies=True, excluded=())
     if request.as_of:
         _, day = framework_day(alone.lines)
         alone = replace(

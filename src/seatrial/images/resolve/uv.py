@@ -36,6 +36,7 @@ from packaging.version import Version
 
 import seatrial
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError, fallback
+from seatrial.images.requirements.pip_format import canonical_name, is_for
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import (
     Answer,
@@ -47,7 +48,6 @@ from seatrial.images.resolve.answers import (
     Unreachable,
     Unsatisfiable,
 )
-from seatrial.images.resolve.framework import is_for
 from seatrial.images.resolve.uv_texts import (
     bounded_first,
     configured,
@@ -449,6 +449,9 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
             early = [f"{name}>=0a0" for name in request.early or ()]
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, *early, ""]))
+            over, lines = set(map(canonical_name, request.overrides)), (*request.overrides, *request.lines)
+            rows_of = {canonical_name(line): line for line in lines if is_for(line, request.python)}  # a line wins
+            (folder / "overrides.txt").write_text("\n".join(rows_of[name] for name in over & rows_of.keys()))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
             preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred), **dict(request.named)}
@@ -462,12 +465,17 @@ class UvResolver:
             argv += ["--prerelease", "explicit"] if request.early is not None else []
             argv += [] if request.dependencies else ["--no-deps"]
             argv += ["--resolution", "lowest"] if request.lowest else []
-            argv += ["--overrides", "requirements.in"] if request.alone else []
+            argv += ["--overrides", "overrides.txt"] if request.overrides else []
             argv += ["--find-links", "links"] if request.links or stand_ins else []
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
                 return read_lock(folder / _LOCK, digests) or Unreachable("uv wrote a lock that cannot be read")
-        return refusal(ended.stderr, request)
+        answer, own = refusal(ended.stderr, request), {**dict(request.preferred), **dict(request.named)}
+        if isinstance(answer, Unsatisfiable) and len(request.sources) > 1 and answer.named & own.keys():
+            others = tuple((name, at) for name, at in own.items() if name not in answer.named)
+            request = replace(request, preferred=others, named=())  # uv asks the first index alone for a preference
+            return self._compile(request, excluded, stand_ins)
+        return answer
 
     def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:
         """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
@@ -505,7 +513,7 @@ def _digest(request: ResolveRequest) -> str:
     """Digest all that a lock follows from, logins included: another login may see other packages."""
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += [request.lowest, request.alone, request.elsewhere, request.named]
+    parts += [request.lowest, request.overrides, request.elsewhere, request.named]
     parts += [request.as_of, request.dates if request.as_of else ()]
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import SeatrialError, fallback
-from seatrial.images.requirements.pip_format import parsed
+from seatrial.images.requirements.pip_format import is_for, parsed
 from seatrial.images.resolve.answers import (
     Answer,
     LackedNames,
@@ -25,7 +25,7 @@ from seatrial.images.resolve.answers import (
     Unreachable,
     Unsatisfiable,
 )
-from seatrial.images.resolve.framework import is_for, public
+from seatrial.images.resolve.framework import public
 from seatrial.job.script import BUILT_ON
 from seatrial.system.project_files import parse_toml
 from seatrial.system.text import regex

@@ -426,7 +426,7 @@ def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_import
         plan.index.has(f"p{at}", f"p{at}-1.0-py3-none-any.whl")
     frozen = "".join(f"p{at}==1.0\n" for at in range(4))
     assert plan(frozen + "colab-only==1.0\n").warnings == (
-        "colab-only==1.0 (requirements.txt) is left out: the package index has none, and nothing imports it",
+        "colab-only==1.0 (requirements.txt) is left out: no index has it, and the target does not import it",
     )
     with pytest.raises(ConfigError, match="no package colab-only"):
         plan(frozen + "colab-only==1.0\n", script=ScriptFacts(imports=("colab_only",)))
@@ -702,7 +702,8 @@ def test_a_release_of_which_only_old_wheels_are_there_names_the_next(plan: Any) 
     plan.index.wheels("seen", "3.4.4.19", "35 36 37")
     plan.index.wheels("seen", "3.4.18.65", "311")
     plan.index.wheels("seen", "4.0.1.24", "311")
-    fix = "requirements.txt:2  gone==1 → remove it: the package index has no such package, and nothing imports it"
+    fix = "requirements.txt:2  gone==1 → remove it: the package index has no such package, "
+    fix += "and the target does not import it"
     fix += "\n    requirements.txt:1  seen==3.4.4.19 → seen==3.4.18.65"
     assert fix in plan.refused("seen==3.4.4.19\ngone==1\nplain\n")
 

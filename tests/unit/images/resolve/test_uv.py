@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,29 @@ def test_lock_stays_when_the_index_has_a_newer_release(tmp_path: Path, index: In
     first = UvResolver(tmp_path, Host({})).resolve(request)
     index.has("plain", "plain-2.0-py3-none-any.whl")
     assert UvResolver(tmp_path, Host({})).resolve(request) == first
+
+
+def test_preferred_release_may_lack_this_python_in_the_first_of_two_indexes(tmp_path: Path, index: Index) -> None:
+    index.has("built", "built-1.0-cp313-cp313-manylinux_2_28_x86_64.whl", "built-2.0-py3-none-any.whl")
+    index.needs = {"plain-1.0": ("built==1.0",)}
+    with serving() as first:
+        first.has("built", "built-1.0-cp311-cp311-manylinux_2_28_x86_64.whl")
+        sources = (PackageSource(index.url), PackageSource(first.url))
+        request = ResolveRequest(("plain",), "3.13", sources, preferred=(("built", "1.0"),))
+        lock = UvResolver(tmp_path, Host({})).resolve(request)
+    assert isinstance(lock, Lock) and {each.name: each.version for each in lock.packages}["built"] == "1.0"
+
+
+def test_override_lifts_what_packages_require_but_not_a_line(tmp_path: Path, index: Index) -> None:
+    index.has("held", *(f"held-{each}.0-py3-none-any.whl" for each in (1, 2, 3)))
+    index.needs = {"plain-1.0": ("held<2",)}
+    sources, resolver = (PackageSource(index.url),), UvResolver(tmp_path, Host({}))
+    request = ResolveRequest(("plain",), "3.11", sources, constraints=("held==2.0",), overrides=("held>=2",))
+    for lines in (("plain",), ("plain", "held>=1")):
+        lock = resolver.resolve(replace(request, lines=lines))
+        assert isinstance(lock, Lock) and {each.name: each.version for each in lock.packages}["held"] == "2.0"
+    pinned = resolver.resolve(replace(request, lines=("plain", "held==3.0"), constraints=()))
+    assert isinstance(pinned, Lock) and {each.name: each.version for each in pinned.packages}["held"] == "3.0"
 
 
 def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Index) -> None:
