@@ -22,7 +22,7 @@ from typing import Any
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError, fallback
 from seatrial.system.files import status_of
 from seatrial.system.nofollow import open_source, write_inside
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, regex
 
 #: Far above usual files, and read in milliseconds.
 MAX_BYTES = 2_000_000
@@ -184,7 +184,7 @@ MAX_PARSED_BYTES = 1_000_000
 #: Parts of a dotted key; the parser's time grows with their square.
 _MOST_PARTS = 32
 _PART = r"""(?:(?<![\w-])[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*"""
-_LONG_KEY = re.compile(f"(?:{_PART}){{{_MOST_PARTS}}}")
+_LONG_KEY = regex(f"(?:{_PART}){{{_MOST_PARTS}}}")
 
 
 def read_toml(path: Path, *, inside: Path) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def _refused(path: Path, problem: str) -> ConfigError:
     return ConfigError(f"{path.name}: {problem}", run=f"${{EDITOR:-vi}} {as_typed(path)}")
 
 
-_HEADER = re.compile(r"^[ \t]*\[")
+_HEADER = regex(r"^[ \t]*\[")
 
 
 def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str) -> Path:

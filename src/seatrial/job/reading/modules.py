@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from seatrial.errors import fallback
 from seatrial.system.project_files import read_sources
+from seatrial.system.text import regex
 
 #: Most folders of a project that are searched, and their depth.
 _MOST_FOLDERS, _DEEPEST = 500, 3
@@ -23,7 +24,7 @@ _MOST_FOLDERS, _DEEPEST = 500, 3
 PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
 _BUILDS, _MAX_BYTES = ("CMakeLists.txt", "Makefile", "meson.build"), 100_000
 #: Text of packaging that compiles or writes modules.
-_GENERATES = re.compile(r"[eE]xtension|ext_modules|cmdclass|cmake|meson|maturin|rust|cython|cffi|pybind|write_to|hook")
+_GENERATES = regex(r"[eE]xtension|ext_modules|cmdclass|cmake|meson|maturin|rust|cython|cffi|pybind|write_to|hook")
 
 
 def find_module(name: str, roots: Sequence[Path], *, main: bool = False) -> Path | None:
@@ -128,7 +129,7 @@ def _is_below(submodule: str, roots: Sequence[Path], parts: Sequence[str], proje
     return any(root.joinpath(*parts).is_relative_to(project / submodule) for root in roots)
 
 
-_PATH, _MOST_SUBMODULES = re.compile(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE), 100
+_PATH, _MOST_SUBMODULES = regex(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE), 100
 
 
 def empty_submodules(project: Path) -> list[str]:
