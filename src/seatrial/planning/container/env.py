@@ -111,7 +111,7 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
     if names := [each for each in names if not _USUAL.fullmatch(each)]:
         shown = ", ".join(f"{each} ({script.read_variables[each]})" for each in names[:_MOST_NAMED])
         flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)
-        yield f"the target reads {shown}: set on this machine, and not in the run, which {flags} mends"
+        yield f"the target reads {shown}, set on this machine but not in the run; to pass: {flags}"
 
 
 def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:
