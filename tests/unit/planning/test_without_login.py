@@ -234,6 +234,6 @@ def test_a_variable_of_this_machine_that_the_script_reads_is_named_unless_it_is_
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
     host = Host(dict.fromkeys(("STEPS", "MY_API_KEY", "HOME", "OUT", "OTHER"), "1"))
     [warning] = without_variables(job(tmp_path), script, {}, host)
-    assert warning.startswith("the target reads STEPS (train.py:2), MY_API_KEY (train.py:3), set on this machine but not in the run")
+    assert warning.startswith("the target reads STEPS (train.py:2), MY_API_KEY (train.py:3), set on this machine but")
     assert "-e STEPS --secret MY_API_KEY" in warning and "OUT" not in warning and "HOME" not in warning
     assert not [*without_variables(job(tmp_path, "MY_API_KEY"), script, {"STEPS": "1"}, host)]
