@@ -249,9 +249,7 @@ class Redactor:
 class Journal:
     """Writes events, from any thread. A loss is reported once, on the agent's own stderr.
 
-    Args:
-        folder: gets events.jsonl; None: frames on stdout.
-        repeats: keeps what ``summary`` repeats.
+    ``folder``: gets events.jsonl; None: frames on stdout. ``repeats``: keeps what ``summary`` repeats.
     """
 
     def __init__(self, folder: Optional[str], repeats: bool = False) -> None:

@@ -41,13 +41,8 @@ class Activity:
 class Stream:
     """One of the target's streams.
 
-    Args:
-        number: 1 or 2, as in output.idx.
-        source: descriptor to read from.
-        folder: gets the log file and output.idx, or None.
-
-    Attributes:
-        lines: line ends that were passed on. within_line: its last byte was not a line end.
+    ``number``: 1 or 2, as in output.idx. ``source``: descriptor to read from. ``folder``: gets the log file and
+    output.idx, or None. ``lines``: line ends that were passed on. ``within_line``: its last byte was not a line end.
     """
 
     def __init__(

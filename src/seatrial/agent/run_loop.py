@@ -58,9 +58,8 @@ def exhausted() -> Optional[Finding]:
 class TargetRun:
     """Starts the target, and is done when the target and all it left behind are gone.
 
-    Args:
-        secrets: byte strings to cut out of its output.
-        trial: of the target's framework, to be started alongside the target; or None.
+    ``secrets``: byte strings to cut out of its output. ``trial``: of the target's framework, to be started alongside
+    the target; or None.
     """
 
     def __init__(

@@ -51,10 +51,8 @@ def files(
 ) -> Iterator[Tuple[str, int, float, float]]:
     """Yield (path, bytes, times of the last modification and change) of regular files.
 
-    The folder is the target's: no link is followed, and there is an end to it.
-
-    Args:
-        wanted: whether a file of this name counts. passes_over: whether a folder below, by its path, is left out.
+    The folder is the target's: no link is followed, and there is an end to it. ``wanted``: whether a file of this name
+    counts. ``passes_over``: whether a folder below, by its path, is left out.
     """
     left, looked_at = [folder], 0
     while left and looked_at < MOST_LOOKED_AT:

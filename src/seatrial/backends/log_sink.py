@@ -33,9 +33,8 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class Sink:
     """A run's record as the place where an agent's log goes. What comes is written with ``flush``.
 
-    Args:
-        nodes: with more than one, every line of output begins with ``[rank1]: `` and every event names its node.
-        again: lines may come a second time, after a collector was killed; numbered ones are then passed over.
+    ``nodes``: with more than one, every line of output begins with ``[rank1]: `` and every event names its node.
+    ``again``: lines may come a second time, after a collector was killed; numbered ones are then passed over.
     """
 
     def __init__(self, folder: Path, nodes: int = 1, *, again: bool = False) -> None:

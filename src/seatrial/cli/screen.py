@@ -55,8 +55,7 @@ class Screen:
         whole: print the whole receipt, not only its verdict.
         quiet: print of our own lines only warnings and errors, and the verdict of a run that failed.
 
-    Attributes:
-        builds: an image is being built, and the live line is about that.
+    ``builds``: an image is being built, and the live line is about that.
     """
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:

@@ -74,9 +74,8 @@ class Member:
 class Group:
     """The members of one ``seatrial up``.
 
-    Attributes:
-        launcher: (PID, start time in ticks) of the command line that follows it; None if it is complete.
-        details: Compose's project, files, profiles, and engine.
+    ``launcher``: (PID, start time in ticks) of the command line that follows it; None if it is complete. ``details``:
+    Compose's project, files, profiles, and engine.
     """
 
     id: str

@@ -36,9 +36,8 @@ _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 class ComposeContext:
     """The facts that plans are made from, read once.
 
-    Attributes:
-        job: seatrial.toml's values for every service: criteria, the network of builds.
-        gpus: replaces the request of each service that has one; None keeps the file's.
+    ``job``: seatrial.toml's values for every service: criteria, the network of builds. ``gpus``: replaces the request
+    of each service that has one; None keeps the file's.
     """
 
     file: ComposeFile

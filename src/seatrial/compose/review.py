@@ -153,9 +153,7 @@ def _rules(table: Mapping[str, Any]) -> Inside:
 class ComposeWarning:
     """One thing found in a Compose file.
 
-    Attributes:
-        severity: error if it cannot work as written; warning if it will hurt.
-        fix: what to write.
+    ``severity``: error if it cannot work as written; warning if it will hurt. ``fix``: what to write.
     """
 
     place: Place

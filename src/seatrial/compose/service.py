@@ -194,9 +194,8 @@ class Service:
 class GpuAsk:
     """Holds the GPUs that a service requests.
 
-    Attributes:
-        ways: the file's ways to request them; the first counts.
-        compute_added: its capabilities left CUDA out, which the request has all the same.
+    ``ways``: the file's ways to request them; the first counts. ``compute_added``: its capabilities left CUDA out,
+    which the request has all the same.
     """
 
     request: GpuRequest

@@ -49,9 +49,8 @@ COPIES = "copies"
 class Planned:
     """Holds the services that are about to start.
 
-    Attributes:
-        plans: of the services that become runs. others: what those get that do not, and what the command gets back of
-            its environment. text: the override file.
+    ``plans``: of the services that become runs. ``others``: what those get that do not, and what the command gets back
+    of its environment. ``text``: the override file.
     """
 
     file: ComposeFile

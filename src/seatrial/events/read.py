@@ -25,13 +25,9 @@ class Lines:
     Nothing about the file is taken for granted, since a target can write there: no link is followed, nothing but a
     regular file is opened, one that was replaced or cut is read from its beginning, and a line may be of any length.
 
-    Args:
-        trouble: gets the reason why a file that is there is not read, each time.
-        skips: go on behind a line that is too long; else the lines end there.
-
-    Attributes:
-        offset: of the first byte that has not been read.
-        too_long: lines passed over so far.
+    ``trouble``: gets the reason why a file that is there is not read, each time. ``skips``: go on behind a line that is
+    too long; else the lines end there. ``offset``: of the first byte that has not been read. ``too_long``: lines passed
+    over so far.
     """
 
     def __init__(

@@ -47,9 +47,8 @@ _BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 class Cell:
     """One run's side of a line.
 
-    Attributes:
-        text: in words; None if the run has none. best: of all runs.
-        change: against the first run, in words. verdict: of the change, if the number has a good direction.
+    ``text``: in words; None if the run has none. ``best``: of all runs. ``change``: against the first run, in words.
+    ``verdict``: of the change, if the number has a good direction.
     """
 
     text: str | None
@@ -85,9 +84,8 @@ class Overlay:
 class Comparison:
     """Runs side by side.
 
-    Attributes:
-        facts: that differ in words. numbers: compared with the first run's.
-        names: the name of each run, or its ID; of several runs of one name, both.
+    ``facts``: that differ in words. ``numbers``: compared with the first run's. ``names``: the name of each run, or its
+    ID; of several runs of one name, both.
     """
 
     runs: tuple[Receipt, ...]

@@ -152,8 +152,7 @@ class Exposition:
     expects of an unknown value (they then end in its graphs, and alerts on ``absent()`` fire).
     Source: https://prometheus.io/docs/instrumenting/writing_exporters/#failed-scrapes
 
-    Args:
-        runs: returns the live runs. hostname: label of GPUs.
+    ``runs``: returns the live runs. ``hostname``: label of GPUs.
     """
 
     def __init__(

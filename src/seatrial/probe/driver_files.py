@@ -88,10 +88,8 @@ class DeviceNode(NamedTuple):
 class Library(NamedTuple):
     """A library of the driver.
 
-    Attributes:
-        path: the file, links resolved.
-        names: what programs ask for: the links to it (``libcuda.so.1``), or its own name when it has none.
-        capability: the driver capability it belongs to.
+    ``path``: the file, links resolved. ``names``: what programs ask for: the links to it (``libcuda.so.1``), or its own
+    name when it has none. ``capability``: the driver capability it belongs to.
     """
 
     path: str

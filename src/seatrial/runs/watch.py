@@ -253,9 +253,8 @@ class Alerts:
 class Witness(threading.Thread):
     """Counts, for each GPU, looks at which the run had a context there, worked, or shared it with another process.
 
-    Args:
-        own: returns the PIDs of the run.
-        listed: lists processes with a context on a GPU; None if the driver does not report them.
+    ``own``: returns the PIDs of the run. ``listed``: lists processes with a context on a GPU; None if the driver does
+    not report them.
     """
 
     def __init__(

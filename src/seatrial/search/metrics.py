@@ -38,13 +38,9 @@ _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time",
 class Reading:
     """Reads the values of one trial as they come.
 
-    Args:
-        series: the objective's full name among what scripts report, where an earlier trial has shown it.
-
-    Attributes:
-        last_printed: with a pattern, the last finite value.
-        diverged: the objective's last value is NaN or infinite.
-        counts: full name among what scripts report → how many values came.
+    ``series``: the objective's full name among what scripts report, where an earlier trial has shown it.
+    ``last_printed``: with a pattern, the last finite value. ``diverged``: the objective's last value is NaN or
+    infinite. ``counts``: full name among what scripts report → how many values came.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:

@@ -72,11 +72,8 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
 class Definition:
     """The fixed part of a study: what it searches.
 
-    Attributes:
-        title: the target and its arguments, as typed.
-        space, objective: as typed.
-        trials: maximum number; None for as many as there are.
-        job: the Job's JSON; --resume runs it again.
+    ``title``: the target and its arguments, as typed. ``space``, ``objective``: as typed. ``trials``: maximum number;
+    None for as many as there are. ``job``: the Job's JSON; --resume runs it again.
     """
 
     name: str

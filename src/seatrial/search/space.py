@@ -82,10 +82,8 @@ class OneOf:
 class Range:
     """Numbers from ``low`` to ``high``, both included.
 
-    Attributes:
-        whole: whole numbers only; low, high and step are whole then.
-        log: evenly over magnitudes; no step then.
-        typed: as the user wrote it.
+    ``whole``: whole numbers only; low, high and step are whole then. ``log``: evenly over magnitudes; no step then.
+    ``typed``: as the user wrote it.
     """
 
     name: str

@@ -58,10 +58,8 @@ class Ending:
 class Trial:
     """One trial as the study has it.
 
-    Attributes:
-        number: from 0, in the order in which they were made.
-        run_id: None before its run was made.
-        begun_at, ended_at: seconds since the epoch.
+    ``number``: from 0, in the order in which they were made. ``run_id``: None before its run was made. ``begun_at``,
+    ``ended_at``: seconds since the epoch.
     """
 
     number: int

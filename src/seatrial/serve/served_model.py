@@ -31,10 +31,8 @@ _TOGETHER = "train or export it again: the model and its examples are written to
 class Description:
     """Public facts of a model; sent to the front processes.
 
-    Attributes:
-        name: in addresses: /v2/models/NAME. kind: ``image``, ``text`` or ``tensors``: the page that tries it, and what
-            ``POST /predict`` takes.
-        labels: of the classes, in order; empty where the outputs are not classes.
+    ``name``: in addresses: /v2/models/NAME. ``kind``: ``image``, ``text`` or ``tensors``: the page that tries it, and
+    what ``POST /predict`` takes. ``labels``: of the classes, in order; empty where the outputs are not classes.
     """
 
     name: str

@@ -96,8 +96,7 @@ class StopSignals:
     descriptor at once. So that descriptor is a file in memory, which each front reads for itself: a byte
     for each signal that Python code handles.
 
-    Args:
-        descriptor: of the file, from ``StopSignals.create``.
+    ``descriptor``: of the file, from ``StopSignals.create``.
     """
 
     def __init__(self, descriptor: int) -> None:

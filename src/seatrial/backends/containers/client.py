@@ -262,9 +262,8 @@ class Dialect:
 class EngineClient:
     """The engine's program with its global options.
 
-    Attributes:
-        at: the engine it uses; None: the one that the environment chooses.
-        call: its command line with the options for ``at``. typed: without them.
+    ``at``: the engine it uses; None: the one that the environment chooses. ``call``: its command line with the options
+    for ``at``. ``typed``: without them.
     """
 
     def __init__(self, dialect: Dialect, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:

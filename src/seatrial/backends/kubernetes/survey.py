@@ -41,9 +41,8 @@ Object = dict[str, Any]
 class Node:
     """A node's GPUs: ``capacity`` as the device plugin reported, ``allocatable`` those that are healthy.
 
-    Attributes:
-        offers: NVIDIA's resources that it has → the healthy ones; MIG slices of each size are a resource of their own.
-        taints: those that keep pods off.
+    ``offers``: NVIDIA's resources that it has → the healthy ones; MIG slices of each size are a resource of their own.
+    ``taints``: those that keep pods off.
     """
 
     name: str

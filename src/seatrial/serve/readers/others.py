@@ -32,8 +32,7 @@ def inputs_of(body: Any, noun: str, several: Callable[[Any, bool], bool]) -> tup
         several: return True if a value is a list of inputs, judging by the model's rank and not by the name; the second
             argument is True if the name is a plural.
 
-    Raises:
-        BadInputError: none of the names is given, or two, or no inputs or too many.
+    Raises BadInputError: none of the names is given, or two, or no inputs or too many.
     """
     value, plural = _named(body, noun)
     if not several(value, plural):

@@ -40,10 +40,8 @@ TOLERANCE = 1e-2
 class TensorModel:
     """Rows of one shape are one batch; for a program with a fixed batch it is filled up.
 
-    Args:
-        outputs: names, if there are as many; else they are numbered.
-        fixed: the only batch size that the program takes; None: any.
-        examples: rows, and the trained model's outputs for them: an array for each output.
+    ``outputs``: names, if there are as many; else they are numbered. ``fixed``: the only batch size that the program
+    takes; None: any. ``examples``: rows, and the trained model's outputs for them: an array for each output.
     """
 
     def __init__(
