@@ -1,7 +1,4 @@
-"""Write evidence and reports, numbered and redacted, to a file or as frames to stdout.
-
-Our own stdout never blocks: each write goes out whole, or not at all.
-"""
+"""Write evidence and reports, numbered and redacted, to a file or, each whole or not at all, as frames to stdout."""
 
 import json
 import os

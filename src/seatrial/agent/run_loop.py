@@ -58,8 +58,7 @@ def exhausted() -> Optional[Finding]:
 class TargetRun:
     """Starts the target, and is done when the target and all it left behind are gone.
 
-    ``secrets``: byte strings to cut out of its output. ``trial``: of the target's framework, to be started alongside
-    the target; or None.
+    ``secrets``: byte strings to cut out of its output. ``trial``: of its framework, alongside the target, or None.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""The record of a run as the place where an agent's log goes.
-
-The engine's log lasts: a collector that is killed, or finds the disk full, leaves the rest to the next.
-"""
+"""Collect an agent's log into its run's record; what a killed collector or a full disk leaves, the next one takes."""
 
 from __future__ import annotations
 

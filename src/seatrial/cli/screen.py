@@ -50,11 +50,8 @@ _LOOK_EVERY_S = 0.5
 class Screen:
     """Prints for one command.
 
-    Args:
-        json: the answer on stdout is JSON, so the target's stdout goes to stderr too.
-        whole: print the whole receipt, not only its verdict.
-        quiet: print of our own lines only warnings and errors, and the verdict of a run that failed.
-
+    ``json``: the answer on stdout is JSON, so the target's stdout goes to stderr too. ``whole``: print the whole
+    receipt, not only its verdict. ``quiet``: of our own lines print only warnings, errors and a failed run's verdict.
     ``builds``: an image is being built, and the live line is about that.
     """
 

@@ -1,7 +1,4 @@
-"""Events read back.
-
-Lines come from other versions, and from targets: only the keys ``type`` and ``t`` have values of a known type.
-"""
+"""Read events back, of other versions and of targets: only ``type`` and ``t`` have values of a known type."""
 
 import errno
 import json

@@ -86,10 +86,9 @@ class DeviceNode(NamedTuple):
 
 
 class Library(NamedTuple):
-    """A library of the driver.
+    """A library of the driver; ``path``: the file, links resolved.
 
-    ``path``: the file, links resolved. ``names``: what programs ask for: the links to it (``libcuda.so.1``), or its own
-    name when it has none. ``capability``: the driver capability it belongs to.
+    ``names``: the links to it that programs open (``libcuda.so.1``), or its own name where there is none.
     """
 
     path: str

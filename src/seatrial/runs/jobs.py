@@ -62,9 +62,8 @@ def export_job(
 ) -> Job:
     """Make the export program the job's target; on the CPU, with the models folder read-only.
 
-    ``to``: the format. ``out``: the file, below the project; None: exports/NAME.suffix. ``options``: further ones of
-    ``python -m seatrial.export``. ``typed``: the words after ``seatrial``. Raises UsageError: on Kubernetes; an output
-    outside the project.
+    ``out``: the file, below the project; None: exports/NAME.suffix. ``options``: further ones of ``python -m
+    seatrial.export``. ``typed``: behind ``seatrial``. Raises UsageError: on Kubernetes; an output outside the project.
     """
     if table.is_elsewhere(job.backend):
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")

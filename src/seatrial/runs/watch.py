@@ -153,10 +153,7 @@ def _record_signal(run: Run, number: signal.Signals, origin: str = "user", **mor
 
 @contextmanager
 def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
-    """Pass Ctrl-C to the target as SIGINT, then SIGTERM, then SIGKILL; pass SIGTERM on.
-
-    A server gets SIGTERM at once, upon which it answers all accepted requests.
-    """
+    """Pass SIGTERM on, and Ctrl-C as SIGINT (SIGTERM to a server, which drains), then SIGTERM, then SIGKILL."""
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -253,8 +250,7 @@ class Alerts:
 class Witness(threading.Thread):
     """Counts, for each GPU, looks at which the run had a context there, worked, or shared it with another process.
 
-    ``own``: returns the PIDs of the run. ``listed``: lists processes with a context on a GPU; None if the driver does
-    not report them.
+    ``own``: returns the run's PIDs. ``listed``: processes with a context on a GPU; None if the driver reports none.
     """
 
     def __init__(

@@ -70,10 +70,9 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
 
 @dataclass(frozen=True)
 class Definition:
-    """The fixed part of a study: what it searches.
+    """The fixed part of a study: what it searches, as typed; ``job``: its JSON, which --resume runs again.
 
-    ``title``: the target and its arguments, as typed. ``space``, ``objective``: as typed. ``trials``: maximum number;
-    None for as many as there are. ``job``: the Job's JSON; --resume runs it again.
+    ``trials``: maximum number; None for as many as there are.
     """
 
     name: str

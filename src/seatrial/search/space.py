@@ -82,8 +82,7 @@ class OneOf:
 class Range:
     """Numbers from ``low`` to ``high``, both included.
 
-    ``whole``: whole numbers only; low, high and step are whole then. ``log``: evenly over magnitudes; no step then.
-    ``typed``: as the user wrote it.
+    ``whole``: they, ``low``, ``high`` and ``step`` are whole. ``log``: evenly over magnitudes; no step then.
     """
 
     name: str

@@ -121,10 +121,7 @@ class Study:
     # Changing it
 
     def ask(self, *, most: int | None = None, settings: Settings | None = None) -> Trial | None:
-        """Return a new trial, or one that waits to run again; None once the study has ``most``.
-
-        ``settings``: of the new trial; None lets the study's search choose.
-        """
+        """Return a trial that waits to run again, or a new one, of ``settings`` or chosen; None from ``most`` on."""
         self._join()
         with self._changing():
             frozen = self._visible()

@@ -53,8 +53,7 @@ class Folder:
     """The records in one folder.
 
     Args:
-        mode: of the files and locks made here.
-        own: only files of this user are read.
+        mode: of the files and locks made here. own: only files of this user are read.
         shared: other users lock here too, so a lock is opened for reading alone. The kernel's fs.protected_regular
             refuses O_CREAT for another user's file in a sticky folder.
     """

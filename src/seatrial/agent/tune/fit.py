@@ -29,11 +29,7 @@ _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
 
 
 class SeenBatch(NamedTuple):
-    """One trial's memory and speed.
-
-    ``peak_bytes``: reserved by the allocator at most; None if it ran out. ``why``: reason why the trial is of no use;
-    None if it is.
-    """
+    """One trial's memory, None if it ran out, and speed; ``why``: reason why it is of no use, None if it is."""
 
     peak_bytes: Optional[int]
     examples_per_s: Optional[float]

@@ -50,13 +50,10 @@ SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
 
 @dataclass(frozen=True)
 class CdiDevice:
-    """One device of a spec.
+    """One device of a ``spec``, a file; its name is qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
 
-    Attributes:
-        name: qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
-        spec: the file that defines it.
-        host_paths: device nodes, mount sources and programs on the host that it needs, the spec's common ones included.
-        programs: those of its hooks, which the runtime executes.
+    ``host_paths``: device nodes, mount sources and programs on the host that it needs, the spec's common ones included.
+    ``programs``: those of its hooks, which the runtime executes.
     """
 
     name: str

@@ -33,13 +33,10 @@ TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/lat
 
 @dataclass(frozen=True)
 class InjectionPlan:
-    """Holds the parts of a container that give it its GPUs.
+    """Holds the parts of a container that give it its GPUs; ``devices``: nodes, or qualified CDI names.
 
-    Attributes:
-        devices: device nodes, or qualified CDI names.
-        gpus_flag: Docker's ``--gpus`` argument with its inner quotes. runtime: an OCI runtime by name.
-        env: variables for the target. driver_library_folders: put behind the image's own LD_LIBRARY_PATH.
-        groups: supplementary groups that may open the nodes.
+    ``gpus_flag``: Docker's ``--gpus`` argument with its inner quotes. ``runtime``: an OCI runtime by name. ``groups``:
+    supplementary, that may open the nodes. ``driver_library_folders``: put behind the image's own LD_LIBRARY_PATH.
     """
 
     strategy: Injection
