@@ -276,8 +276,7 @@ class Journal:
         kept = self._to_repeat
         if kept is None or len(kept) >= _MOST_REPEATED or len(line) > _LONGEST_REPEATED:
             return
-        parsed = events.parse(line) if isinstance(event, _REPEATED) else None
-        if parsed is not None:
+        if isinstance(event, _REPEATED) and (parsed := events.parse(line)) is not None:
             kept.append(parsed)
 
     def summary(self, output_lines: List[int]) -> None:

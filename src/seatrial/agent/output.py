@@ -99,11 +99,9 @@ class Stream:
         if not data:
             return
         self.lines += data.count(b"\n")
-        if self._log is not None and self._index is not None:
-            written = self._append(self._log, data)
-            if written:
-                with suppress(OSError):  # full disk: the log or the journal has reported it
-                    os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
+        if self._log is not None and self._index is not None and (written := self._append(self._log, data)):
+            with suppress(OSError):  # full disk: the log or the journal has reported it
+                os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
         self.engine.write(data)
 
     def _append(self, log: int, data: bytes) -> int:

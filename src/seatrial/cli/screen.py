@@ -296,8 +296,7 @@ class SearchScreen(Screen):
             seconds = round(now_s - self._began_s)
             if self._standing.changes and seconds >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}"
-            line = self._standing.show(words)
-            if line is not None:
+            if (line := self._standing.show(words)) is not None:
                 self.note(line)
 
     def close(self) -> None:

@@ -38,8 +38,7 @@ class Lines:
 
     def skip_to_last(self, size: int) -> None:
         """Continue from the last ``size`` bytes of the file as it is now; leave out the line that begins before."""
-        descriptor = self._open()
-        if descriptor is not None:
+        if (descriptor := self._open()) is not None:
             self.offset = max(0, os.fstat(descriptor).st_size - size)
             self._skipping = size > 0 and self.offset > 0
             os.close(descriptor)

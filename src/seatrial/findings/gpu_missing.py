@@ -63,8 +63,7 @@ def explain_missing(
                 ``resource-claim``, ``host``).
     """
     for look in _CHAIN:
-        finding = look(list(expected), list(visible), context)
-        if finding is not None:
+        if (finding := look(list(expected), list(visible), context)) is not None:
             return finding
     return _finding("gpus-unusable", _observed(context))
 

@@ -20,8 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Gpu = Mapping[str, Any]
 
-Labels = Mapping[str, str]
-Samples = Iterable[tuple[Labels, float | None]]
+Samples = Iterable[tuple[Mapping[str, str], float | None]]
 #: Intervals after which a reading is stale, and the least seconds: at a driver reset NVML itself takes some.
 STALE_INTERVALS = 3
 STALE_S = 10.0

@@ -212,8 +212,7 @@ def _folders(host: _Host, env: Mapping[str, str], wsl: bool, missing: List[str])
     """Return the folders that may hold the libraries, in the dynamic linker's order, each once."""
     folders = [WSL_FOLDER] if wsl else []
     folders += [folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    cache = file_bytes(host.here("/etc/ld.so.cache"))
-    if cache:
+    if cache := file_bytes(host.here("/etc/ld.so.cache")):
         try:
             cached = parse(cache)
         except ValueError as error:

@@ -22,8 +22,6 @@ MAX_PARALLEL = 256
 #: Behind --search and --prune; Optuna has the samplers and pruners.
 SEARCHES, PRUNERS = ("grid", "random", "tpe"), ("asha", "median")
 
-Direction = Literal["max", "min"]
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -33,7 +31,7 @@ class Objective:
     """
 
     metric: str
-    direction: Direction
+    direction: Literal["max", "min"]
     pattern: str | None = None
 
     def is_better(self, one: float, other: float) -> bool:

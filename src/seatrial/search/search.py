@@ -207,8 +207,7 @@ def resume_search(
     """Return the search that goes on with the study of this name. Raises RunNotFoundError."""
     study = find_study(RunStore(project, host), name)
     study.go_on()
-    stopped = study.retry_stopped()
-    if stopped:
+    if stopped := study.retry_stopped():
         note(f"{stopped} trials that were stopped run again")
     job = Job.model_validate_json(study.definition.job, strict=False)
     return _search(study, trials or study.definition.trials, budget_s, parallel, job, host, note)

@@ -201,8 +201,7 @@ def parse_dimension(text: str) -> Dimension:
         raise UsageError(message, run=better, instead=(text, [better.split()[-1]]))
     spec = spec.strip()
     prefix = next((each for each in sorted(_PREFIXES, key=len, reverse=True) if spec.startswith(each)), "")
-    match = _RANGE.fullmatch(spec[len(prefix) :]) if "..." not in spec else None
-    if match is not None:
+    if "..." not in spec and (match := _RANGE.fullmatch(spec[len(prefix) :])) is not None:
         return _range(name, spec, "int" in prefix, "log" in prefix, match)
     if prefix:
         raise UsageError(

@@ -41,8 +41,6 @@ FIRST_RUNG = 2
 MEDIAN_OF = 5
 #: Settings that a sampler names again although they were tried, before the search counts as used up.
 _MOST_REPEATS = 100
-#: done: all was tried. stopped, failed: it can go on; a problem ended the failed one.
-Standing = Literal["done", "running", "stopped", "failed"]
 
 
 class Study:
@@ -106,8 +104,8 @@ class Study:
             lost = {each.number for each in self._visible() if _is_lost(each)}
         return [replace(each, state="not followed") if each.number in lost else each for each in self.trials()]
 
-    def standing(self) -> Standing:
-        """Return ``running`` while it is searched; else how its search ended."""
+    def standing(self) -> Literal["done", "running", "stopped", "failed"]:
+        """Return ``running``, ``done`` (all was tried), ``stopped`` or, by a problem, ``failed``: these can go on."""
         with self._errors():
             attributes = self._optuna.user_attrs
         for key, works in attributes.items():

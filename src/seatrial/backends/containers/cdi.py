@@ -180,8 +180,7 @@ def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> s
     """
     import yaml  # takes 90 ms, and few specs are made
 
-    missing = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
-    if missing:
+    if missing := [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]:
         raise GpuContractError(
             "The CDI spec would name files that do not exist",
             cause="; ".join(missing),

@@ -31,7 +31,7 @@ _LAST_TURN_S = 0.05
 
 
 class K8sFile:
-    """Reads stdout from a container's log file, or raises OSError; ``goes_on``: if its writer lives, or None."""
+    """Reads stdout from a container's log file, or raises OSError; ``goes_on``: a writer lives; None: as it is."""
 
     def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

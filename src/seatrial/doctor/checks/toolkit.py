@@ -141,8 +141,7 @@ def _features(machine: Machine) -> Verdict:
         lost = sorted(set(before) - set(features or {}))
         if lost and features == {"cdi": True}:
             return found("ctk-erases-features", [f"{folder}/{backup} has {', '.join(lost)}", f"{path} has only cdi"])
-    others = ", ".join(sorted(set(features) - {"cdi"})) if isinstance(features, dict) else ""
-    if others:
+    if isinstance(features, dict) and (others := ", ".join(sorted(set(features) - {"cdi"}))):
         return ok(f"features {others}: use seatrial doctor --fix for CDI, nvidia-ctk --cdi.enabled drops them")
     return ok("daemon.json sets no feature that could be lost")
 

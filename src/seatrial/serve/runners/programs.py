@@ -119,8 +119,7 @@ class TensorModel:
         except Exception as error:
             message = f"the model cannot be run on its own inputs: {first_line(error)}"
             raise ServeError(message, fix="export it again") from error
-        unknown = [array.dtype for array in arrays if array.dtype not in NAMES]
-        if unknown:
+        if unknown := [array.dtype for array in arrays if array.dtype not in NAMES]:
             raise ServeError(f"the model gives outputs of type {unknown[0]}, which JSON has no numbers for")
         if len(names) != len(arrays):
             names = [f"output{number}" for number in range(len(arrays))]
