@@ -148,8 +148,7 @@ def _copy(path: str, to: str, most_bytes: int, until_s: float) -> bool:
         os.makedirs(os.path.dirname(to), exist_ok=True)
         with open(to, "xb") as target:
             while True:
-                data = os.read(source, _CHUNK_BYTES)
-                if not data:
+                if not (data := os.read(source, _CHUNK_BYTES)):
                     return True
                 most_bytes -= len(data)
                 if most_bytes < 0 or time.monotonic() > until_s:

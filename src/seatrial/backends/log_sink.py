@@ -153,8 +153,7 @@ def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | No
     lasts: dict[float | None, int] = {}
     start: float | None = None
     for line in Lines(str(path)).new():
-        event = events.parse(line)
-        if event is None:
+        if (event := events.parse(line)) is None:
             continue
         if event["source"] == "host":
             marks.add(_mark(event))

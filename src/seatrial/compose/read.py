@@ -110,8 +110,7 @@ class ComposeFile:
 
     def gpu_ask(self, service: Service) -> GpuAsk | None:
         """Return a service's GPU request; None if it has none. Raises GpuRequestError with the invalid line."""
-        ways = gpu_ways(service)
-        if not ways:
+        if not (ways := gpu_ways(service)):
             return None
         what, capabilities = next(iter(ways.values()))
         names = [name for name in capabilities if name in CAPABILITIES]

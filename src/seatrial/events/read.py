@@ -125,8 +125,7 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     """
     if len(line) > MAX_REPORT_BYTES:
         return None, None
-    event = parse(line)
-    if event is None:
+    if (event := parse(line)) is None:
         return None, None
     claimed = event["type"] if event["type"] in EVIDENCE_TYPES else None
     if claimed is not None or event.get("source") in ("agent", "host"):

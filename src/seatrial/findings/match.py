@@ -125,8 +125,7 @@ class Matches:
         if _any_head(self._layers).search(_plain_bytes(raw)) is None:
             return
         line = raw.decode("utf-8", "replace")
-        match = first_in(line, self._layers)
-        if match is None:
+        if (match := first_in(line, self._layers)) is None:
             return
         finding = self._findings.get(match.known.id)
         if finding is None:

@@ -274,8 +274,7 @@ class Witness(threading.Thread):
         A process whose PID is of another namespace counts as another's, unless the run has as many contexts as there
         are such processes. One whose share of the SMs the driver does not report may work.
         """
-        listed = self._listed(uuid)
-        if listed is None:
+        if (listed := self._listed(uuid)) is None:
             return
         own = self._own() if listed else set()
         ours = [process for process in listed if process.pid in own]

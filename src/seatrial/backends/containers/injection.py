@@ -72,8 +72,7 @@ def choose(
     # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image sets
     # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
-    names = _cdi_names(facts, gpus, driver)
-    if names is None:
+    if (names := _cdi_names(facts, gpus, driver)) is None:
         return _device_nodes(facts, gpus, driver, env, capabilities)
     why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
     groups = _groups(facts, _nodes(gpus, driver) or ())

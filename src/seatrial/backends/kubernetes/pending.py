@@ -239,8 +239,7 @@ def is_of_run(involved: Object, name: str) -> bool:
 
 def explain_workload(event: Object) -> Finding | None:
     """Return the finding of an event of a workload; None if it blocks nothing."""
-    match = _match(event)
-    if match is None:
+    if (match := _match(event)) is None:
         return None
     text = _text(event)
     detail = text.rpartition(" is forbidden: ")[2] if " is forbidden: " in text else event.get("message") or ""

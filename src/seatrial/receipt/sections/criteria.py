@@ -245,8 +245,7 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
 
 def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:
     """Judge by the agents' reports: on a cluster they look at the end of each attempt."""
-    reports = run.evidence.all(ModelsSaved)
-    if not reports:
+    if not (reports := run.evidence.all(ModelsSaved)):
         return Judgement("not judged", "no agent reported saved models")
     files = {
         str(file["path"]): int(file["bytes"])
