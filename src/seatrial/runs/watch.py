@@ -250,7 +250,7 @@ class Alerts:
 class Witness(threading.Thread):
     """Counts, for each GPU, looks at which the run had a context there, worked, or shared it with another process.
 
-    ``own``: returns the run's PIDs. ``listed``: processes with a context on a GPU; None if the driver reports none.
+    ``own``: returns the run's PIDs. ``listed``: processes with a context on a GPU; None if the driver hides them.
     """
 
     def __init__(
