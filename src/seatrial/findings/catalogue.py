@@ -18,7 +18,6 @@ import posixpath
 import re
 import sys
 import zlib
-from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -317,8 +316,10 @@ def _read(path: str) -> bytes:
 def _keep(compiled: bytes) -> None:
     """Write the cache, if this user may: renamed, so that nobody reads half of it."""
     aside = "%s.%d" % (COMPILED, os.getpid())
-    with suppress(OSError):
+    try:
         os.makedirs(os.path.dirname(COMPILED), exist_ok=True)
         with open(aside, "wb") as file:
             file.write(compiled)
         os.replace(aside, COMPILED)
+    except OSError:
+        pass
