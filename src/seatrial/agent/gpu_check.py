@@ -89,10 +89,8 @@ def explain(
 class FrameworkCheck:
     """Checks the framework in a child. Call ``start``, then ``wait``, or ``ended`` at its end; then ``kernels``.
 
-    Args:
-        env: the target's, as CUDA showed ``visible`` (UUIDs in CUDA's order) in it.
-        gpus: that must pass.
-        explain: the finding for the keys of a ``gpu.kernel`` event that failed.
+    ``env``: the target's, as CUDA showed ``visible`` (UUIDs in CUDA's order) in it. ``gpus``: that must pass.
+    ``explain``: the finding for the keys of a ``gpu.kernel`` event that failed.
     """
 
     def __init__(

@@ -48,8 +48,7 @@ def close() -> Optional[str]:
         held = int(status["CapBnd" if can_gain else "CapEff"], 16)
     except (KeyError, ValueError):
         return "the capabilities of the target cannot be read"
-    names = [name for bit, name in sorted(_DANGEROUS.items()) if held >> bit & 1]
-    if names:
+    if names := [name for bit, name in sorted(_DANGEROUS.items()) if held >> bit & 1]:
         return "the target has the capabilities %s" % ", ".join(names)
     if _own_code_is_writable():
         return "the target can write the Python that the agent runs on"

@@ -1,7 +1,4 @@
-"""Write evidence and reports, numbered and redacted, to a file or as frames to stdout.
-
-Our own stdout never blocks: each write goes out whole, or not at all.
-"""
+"""Write evidence and reports, numbered and redacted, to a file or, each whole or not at all, as frames to stdout."""
 
 import json
 import os
@@ -249,9 +246,7 @@ class Redactor:
 class Journal:
     """Writes events, from any thread. A loss is reported once, on the agent's own stderr.
 
-    Args:
-        folder: gets events.jsonl; None: frames on stdout.
-        repeats: keeps what ``summary`` repeats.
+    ``folder``: gets events.jsonl; None: frames on stdout. ``repeats``: keeps what ``summary`` repeats.
     """
 
     def __init__(self, folder: Optional[str], repeats: bool = False) -> None:
@@ -281,8 +276,7 @@ class Journal:
         kept = self._to_repeat
         if kept is None or len(kept) >= _MOST_REPEATED or len(line) > _LONGEST_REPEATED:
             return
-        parsed = events.parse(line) if isinstance(event, _REPEATED) else None
-        if parsed is not None:
+        if isinstance(event, _REPEATED) and (parsed := events.parse(line)) is not None:
             kept.append(parsed)
 
     def summary(self, output_lines: List[int]) -> None:

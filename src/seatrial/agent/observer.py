@@ -54,9 +54,7 @@ ALERT_TIMEOUT_S = 20.0
 class SampleWatchdog:
     """Judges samples: hangs, lost or full GPUs, full memory, dead processes. Call ``look`` after each.
 
-    Args:
-        activity: output and reports of the target. hang_after_s: None: hangs are not looked for.
-        report: gets each finding, once for each GPU.
+    ``hang_after_s``: None: hangs are not looked for. ``report``: gets each finding, once for each GPU.
     """
 
     def __init__(self, sampler: Sampler, activity: Activity, hang_after_s: Optional[float], report: Report) -> None:

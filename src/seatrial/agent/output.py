@@ -41,13 +41,8 @@ class Activity:
 class Stream:
     """One of the target's streams.
 
-    Args:
-        number: 1 or 2, as in output.idx.
-        source: descriptor to read from.
-        folder: gets the log file and output.idx, or None.
-
-    Attributes:
-        lines: line ends that were passed on. within_line: its last byte was not a line end.
+    ``number``: 1 or 2, as in output.idx. ``source``: descriptor to read from. ``folder``: gets the log file and
+    output.idx, or None. ``lines``: line ends that were passed on. ``within_line``: its last byte was not a line end.
     """
 
     def __init__(
@@ -104,11 +99,9 @@ class Stream:
         if not data:
             return
         self.lines += data.count(b"\n")
-        if self._log is not None and self._index is not None:
-            written = self._append(self._log, data)
-            if written:
-                with suppress(OSError):  # full disk: the log or the journal has reported it
-                    os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
+        if self._log is not None and self._index is not None and (written := self._append(self._log, data)):
+            with suppress(OSError):  # full disk: the log or the journal has reported it
+                os.write(self._index, b"%.6f %d %d\n" % (time.time(), self._number, written))
         self.engine.write(data)
 
     def _append(self, log: int, data: bytes) -> int:

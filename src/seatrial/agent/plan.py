@@ -41,8 +41,7 @@ def stand_before(orders: str, argv: List[str], archive: str) -> str:
 def compare_mounts(mounts: Identities, archive: str) -> Tuple[Optional[str], Optional[str]]:
     """Return (target that shows something else, why others could not be compared), each None if there is none.
 
-    Args:
-        archive: the agent's own, which no container can replace: it differs where the engine has another kernel.
+    ``archive``: the agent's own, which no container can replace: it differs where the engine has another kernel.
     """
     if mounts.get(archive) and _seen(archive, mounts) != mounts[archive]:
         return None, "the engine runs in a virtual machine"

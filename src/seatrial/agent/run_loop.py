@@ -58,9 +58,7 @@ def exhausted() -> Optional[Finding]:
 class TargetRun:
     """Starts the target, and is done when the target and all it left behind are gone.
 
-    Args:
-        secrets: byte strings to cut out of its output.
-        trial: of the target's framework, to be started alongside the target; or None.
+    ``secrets``: byte strings to cut out of its output. ``trial``: of its framework, alongside the target, or None.
     """
 
     def __init__(
@@ -144,10 +142,9 @@ class TargetRun:
             outside = saved_files.keep(self._plan.unkept, self._plan.run_dir, began - saved_files.SLACK_S, limit_s)
             if outside is not None:
                 self._journal.write(outside)
-        if self._plan.evidence_dir is None:  # the host cannot see the volumes of a pod
-            folder = self._env.get("SEATRIAL_MODELS_DIR")
-            if folder is not None:
-                self._journal.write(ModelsSaved(files=saved_files.models(folder, began)))
+        folder = self._env.get("SEATRIAL_MODELS_DIR")
+        if self._plan.evidence_dir is None and folder is not None:  # the host cannot see the volumes of a pod
+            self._journal.write(ModelsSaved(files=saved_files.models(folder, began)))
         self._journal.summary([stream.lines for stream in self._streams])
         self._journal.write(AgentFinished(exit_code=code, energy_j=energy_j, contexts=contexts))
         return code
@@ -330,8 +327,7 @@ class TargetRun:
         while left and self._kill_at_s is None and time.monotonic() < notice_until_s:
             self._turn(wakeup, _TICK_S)
             left = self._leftovers()
-        unnotified = [pid for pid in left if pid not in self._notified]
-        if unnotified:
+        if unnotified := [pid for pid in left if pid not in self._notified]:
             self._write_signal(signal.SIGTERM, "end", target.send_signal(unnotified, signal.SIGTERM))
         # A shell that ends at once must not cost the script under it the grace period that is running.
         kill_at_s = self._kill_at_s or time.monotonic() + min(LEFTOVER_GRACE_S, self._plan.grace_s)

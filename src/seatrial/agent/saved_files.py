@@ -51,10 +51,8 @@ def files(
 ) -> Iterator[Tuple[str, int, float, float]]:
     """Yield (path, bytes, times of the last modification and change) of regular files.
 
-    The folder is the target's: no link is followed, and there is an end to it.
-
-    Args:
-        wanted: whether a file of this name counts. passes_over: whether a folder below, by its path, is left out.
+    The folder is the target's: no link is followed, and there is an end to it. ``wanted``: whether a file of this name
+    counts. ``passes_over``: whether a folder below, by its path, is left out.
     """
     left, looked_at = [folder], 0
     while left and looked_at < MOST_LOOKED_AT:
@@ -150,8 +148,7 @@ def _copy(path: str, to: str, most_bytes: int, until_s: float) -> bool:
         os.makedirs(os.path.dirname(to), exist_ok=True)
         with open(to, "xb") as target:
             while True:
-                data = os.read(source, _CHUNK_BYTES)
-                if not data:
+                if not (data := os.read(source, _CHUNK_BYTES)):
                     return True
                 most_bytes -= len(data)
                 if most_bytes < 0 or time.monotonic() > until_s:

@@ -53,10 +53,8 @@ def refuse(plan: AgentPlan, target: str) -> int:
 def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unverified: Optional[str] = None) -> int:
     """Run the plan; return the agent's exit code: the target's own, 128 + signal, 3 (GPU contract) or 124 (time-out).
 
-    In a pod, 143 means that its end was requested and its run has not ended (plan.agent_exit_code).
-
-    Args:
-        alterable, unverified: why the target could alter the evidence, and why mounts were not compared, or None.
+    In a pod, 143 means that its end was requested and its run has not ended (plan.agent_exit_code). ``alterable``,
+    ``unverified``: why the target could alter the evidence, and why mounts were not compared, or None.
 
     Raises OSError when a secret cannot be read or the run folder cannot be written.
     """
@@ -164,8 +162,7 @@ def allowed(plan: AgentPlan) -> int:
 def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, bool]]) -> int:
     """Run the target until it ends well, is requested to end, or has failed too often; its exit code.
 
-    Args:
-        once: runs it; its exit code, and whether that is final: its end was requested, or it broke the GPU contract.
+    ``once``: runs it; its exit code, and whether that is final: its end was requested, or it broke the GPU contract.
     """
     if plan.nodes == 1 and plan.pod_restarts is None:
         return once()[0]

@@ -20,11 +20,9 @@ _CHUNK_BYTES = 32 * 1024
 class Standard:
     """Both ends of the target's streams.
 
-    Attributes:
-        theirs: of stdin, stdout and stderr, as subprocess.Popen takes them.
-        stdin: our end, non-blocking, or None. stdout, stderr: likewise; None where the target has the agent's own.
-        terminals: descriptors whose window size is the target's.
-        controlled: its stdin is the terminal that controls its session.
+    ``theirs``: stdin, stdout and stderr, as subprocess.Popen takes them. ``stdin``, ``stdout``, ``stderr``: our ends;
+    None where the target has the agent's own. ``terminals``: descriptors whose window size is the target's.
+    ``controlled``: its stdin is the terminal that controls its session.
     """
 
     def __init__(self) -> None:

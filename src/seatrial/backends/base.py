@@ -38,8 +38,7 @@ class Traits:
     """Capabilities of a backend: other code reads these, and never its name.
 
     Attributes:
-        planner: the part of planning that makes its requests.
-        honours: groups of options that it applies.
+        planner: the part of planning that makes its requests. honours: groups of options that it applies.
         refusal: of other groups: message and command; ``{typed}`` in it stands for their options.
         on_this_host: its runs use the GPUs that seatrial picks and leases; else a scheduler places them, and
             ``--on auto`` does not take it.
@@ -102,10 +101,7 @@ class Handle(Value):
 
 
 def this_machine() -> EngineAddress:
-    """Return the address of a process, and of a Podman's storage.
-
-    machine-id(5) asks programs to keep the ID itself to the machine.
-    """
+    """Return the address of a process and of a Podman's storage; machine-id(5) forbids showing the ID itself."""
     name = platform.node() or "localhost"
     machine = file_bytes("/etc/machine-id").decode().strip()
     return EngineAddress(endpoint=name, id=hashlib.sha256(f"seatrial {machine or name}".encode()).hexdigest()[:16])
@@ -122,13 +118,11 @@ def time_ns(stamp: str) -> int | None:
 
 @dataclass(frozen=True)
 class State:
-    """The state of a started run in its engine.
+    """The state of a started run in its engine; ``status``: ``gone`` when the engine no longer knows it.
 
-    Attributes:
-        status: ``gone`` when the engine no longer knows it. oom_killed: by the kernel.
-        exit_code: of the container or agent; None while it runs or when unknown.
-        seconds: between the engine's start and end of an ended container.
-        waiting: the reason why a live run cannot start or go on, in a word or two.
+    ``oom_killed``: by the kernel. ``exit_code``: of container or agent; None while it runs or when unknown.
+    ``seconds``: from the engine's start to its end. ``waiting``: why a live run cannot start or go on, in a word or
+    two.
     """
 
     status: Status
@@ -225,10 +219,8 @@ class EngineFacts:
 class ImageFacts:
     """Describes an image in the engine's store.
 
-    Attributes:
-        id: ``sha256:…`` of its configuration. digest: repository digest, None for a local build.
-        python: path of a Python >= 3.8 inside; None if there is none, or none was looked for.
-        ports: True if it has any. health_check: True if it has one. user: "" for root. layers: digests of its files.
+    ``id``: ``sha256:…`` of its configuration. ``digest``: repository digest, None for a local build. ``python``: path
+    of a Python >= 3.8 inside; None: none, or not looked for. ``user``: "" for root. ``layers``: digests of its files.
     """
 
     id: str

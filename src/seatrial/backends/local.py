@@ -39,11 +39,8 @@ def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, prog
     It is made in place, since its scripts name their interpreter by absolute path; a file marks a complete one, and one
     without the mark is made anew. A lock keeps two callers from making the same.
 
-    Args:
-        directory: holds one folder per content. python: the interpreter it is based on.
-        progress: gets each step, and pip's output line by line.
-
-    Raises EngineError with pip's own reason, DiskError.
+    ``directory``: holds one folder per content. ``python``: the interpreter it is based on. ``progress``: gets each
+    step, and pip's output line by line. Raises EngineError with pip's own reason, DiskError.
     """
     interpreter = venv_interpreter(directory, requirements, python)
     folder = interpreter.parent.parent

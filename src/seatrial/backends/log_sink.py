@@ -1,7 +1,4 @@
-"""The record of a run as the place where an agent's log goes.
-
-The engine's log lasts: a collector that is killed, or finds the disk full, leaves the rest to the next.
-"""
+"""Collect an agent's log into its run's record; what a killed collector or a full disk leaves, the next one takes."""
 
 from __future__ import annotations
 
@@ -33,9 +30,8 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 class Sink:
     """A run's record as the place where an agent's log goes. What comes is written with ``flush``.
 
-    Args:
-        nodes: with more than one, every line of output begins with ``[rank1]: `` and every event names its node.
-        again: lines may come a second time, after a collector was killed; numbered ones are then passed over.
+    ``nodes``: with more than one, every line of output begins with ``[rank1]: `` and every event names its node.
+    ``again``: lines may come a second time, after a collector was killed; numbered ones are then passed over.
     """
 
     def __init__(self, folder: Path, nodes: int = 1, *, again: bool = False) -> None:
@@ -157,8 +153,7 @@ def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | No
     lasts: dict[float | None, int] = {}
     start: float | None = None
     for line in Lines(str(path)).new():
-        event = events.parse(line)
-        if event is None:
+        if (event := events.parse(line)) is None:
             continue
         if event["source"] == "host":
             marks.add(_mark(event))

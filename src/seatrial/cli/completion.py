@@ -59,10 +59,7 @@ def find_command(root: click.Group, words: Sequence[str]) -> click.Command | Non
 
 
 def complete(root: click.Group, words: Sequence[str], word: str) -> list[tuple[str, str]]:
-    """Return the completions of a word, each with its line of help.
-
-    ``root``: the command above all verbs. ``words``: those before it, without the program's name.
-    """
+    """Return (completion, its help) of a word below ``root``, behind ``words``, which lack the program's name."""
     if "--" in words:
         return [(":files", "")]
     if words and find_command(root, words) is None:

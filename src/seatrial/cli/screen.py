@@ -50,13 +50,9 @@ _LOOK_EVERY_S = 0.5
 class Screen:
     """Prints for one command.
 
-    Args:
-        json: the answer on stdout is JSON, so the target's stdout goes to stderr too.
-        whole: print the whole receipt, not only its verdict.
-        quiet: print of our own lines only warnings and errors, and the verdict of a run that failed.
-
-    Attributes:
-        builds: an image is being built, and the live line is about that.
+    ``json``: the answer on stdout is JSON, so the target's stdout goes to stderr too. ``whole``: print the whole
+    receipt, not only its verdict. ``quiet``: of our own lines print only warnings, errors and a failed run's verdict.
+    ``builds``: an image is being built, and the live line is about that.
     """
 
     def __init__(self, *, json: bool = False, whole: bool = False, quiet: bool = False) -> None:
@@ -300,8 +296,7 @@ class SearchScreen(Screen):
             seconds = round(now_s - self._began_s)
             if self._standing.changes and seconds >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}"
-            line = self._standing.show(words)
-            if line is not None:
+            if (line := self._standing.show(words)) is not None:
                 self.note(line)
 
     def close(self) -> None:

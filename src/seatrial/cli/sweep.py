@@ -235,11 +235,8 @@ def _interrupt_ends(search: Search, screen: SearchScreen) -> Iterator[None]:
             return
         search.interrupted, search.by_ctrl_c = True, number == signal.SIGINT
         search.over.set()
-        grace = f"{search.job.grace_s:g} s"
-        effect = (
-            "the build ends" if screen.builds else f"running trials got {signal.Signals(number).name} and have {grace}"
-        )
-        screen.note(f"Stopping: {effect}. Press Ctrl-C again to kill them.")
+        got = f"running trials got {signal.Signals(number).name} and have {search.job.grace_s:g} s"
+        screen.note(f"Stopping: {'the build ends' if screen.builds else got}. Press Ctrl-C again to kill them.")
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield

@@ -33,7 +33,7 @@ class Compose:
     Attributes:
         call: Compose's program with the engine's global options, e.g. ``("docker", "compose")``.
         files: the user's, in their order; the first one's folder is what paths count from. override: ours, the last.
-        copies: folder with what Compose reads of the project, each file at its path below it.
+        copies: what Compose reads of the project, each file at its path below it.
         rendered: stands in for them, so that what starts is what was looked at.
     """
 

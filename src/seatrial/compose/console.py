@@ -29,9 +29,8 @@ class UpRequest:
     """Holds the command line of ``seatrial up``.
 
     Attributes:
-        project: keeps the runs. folder: has the project's own file, unless a folder above it has the file.
-        names: services; () for all.
-        files: named by ``-f``; () if the project's own is looked for.
+        folder: has the project's own file, unless a folder above it has the file.
+        names: services; () for all. files: named by ``-f``; () if the project's own is looked for.
         profiles: of the Compose file, added to those in COMPOSE_PROFILES.
         plan_only: print what would happen and change nothing. whole: with the override file.
         gpus, backend: replace the file's for each member. target: the machine that a plan is for.
@@ -57,10 +56,9 @@ class Console:
     """Holds the functions by which the command line prints to the user and gets consent.
 
     Attributes:
-        note: prints a line of ours. write: prints a target's output.
+        note: prints a line of ours. write: prints a target's output. show: prints a whole answer on standard output.
         building: while what it gives holds, what that gives takes the lines of a build or download.
         working: returns a context in which a terminal shows these words and the elapsed time.
-        show: a whole answer (a plan, a receipt), on standard output.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
     """
 

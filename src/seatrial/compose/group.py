@@ -42,14 +42,10 @@ _SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Member:
-    """One Compose service.
+    """One Compose service; times are seconds since the epoch.
 
-    Attributes:
-        needs: members that must be done before.
-        run: ID of its run; None if it has none yet, or is not measured.
-        why: the state's reason.
-        started_at, ended_at: seconds since the epoch.
-        gpus: how many it holds or held.
+    ``needs``: members that must be done before. ``run``: ID of its run; None if it has none yet, or is not measured.
+    ``why``: the state's reason. ``gpus``: how many it holds or held.
     """
 
     name: str
@@ -74,9 +70,8 @@ class Member:
 class Group:
     """The members of one ``seatrial up``.
 
-    Attributes:
-        launcher: (PID, start time in ticks) of the command line that follows it; None if it is complete.
-        details: Compose's project, files, profiles, and engine.
+    ``launcher``: (PID, start time in ticks) of the command line that follows it; None if it is complete. ``details``:
+    Compose's project, files, profiles, and engine.
     """
 
     id: str
@@ -142,10 +137,7 @@ class GroupStore:
         return self.root / group_id
 
     def create(self, members: tuple[Member, ...], *, name: str | None = None, details: Mapping[str, Any] = {}) -> Group:
-        """Make a group that this process follows.
-
-        Raises DiskError, NameInUseError: a group that has not ended has its name, or its Compose project.
-        """
+        """Make a group that we follow. Raises DiskError, NameInUseError: a live one has its name or Compose project."""
         group = Group(new_run_id(), members, name, time.time(), identity(Process.this()), dict(details))
         with os_errors(DiskError, "Cannot create the folder of a group", "df -h ~"):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -33,9 +33,7 @@ class MemberLine(RunLine):
 class Listed:
     """One line of ``runs ls``.
 
-    Attributes:
-        group: ID of the group, or name of the sweep, that it is or belongs to.
-        member: its name in the group; None if it is not a member.
+    ``group``: ID of the group, or name of the sweep, that it is or belongs to. ``member``: its name there, or None.
     """
 
     line: RunLine

@@ -63,8 +63,7 @@ def override(
     for name, service in services.items():
         entry = service_entry(service, plans[name]) if name in plans else {}
         entry |= _mounts(service, others[name]) if name in others else {}
-        added = [writer for writer, reader in waits if reader == name]
-        if added:
+        if added := [writer for writer, reader in waits if reader == name]:
             entry["depends_on"] = {writer: {"condition": COMPLETED} for writer in added}
         entry |= {"build": builds[name]} if builds.get(name) else {}
         if entry:

@@ -34,11 +34,9 @@ _PYTHON = re.compile(r"(.*/)?python[\d.]*")
 
 @dataclass(frozen=True)
 class ComposeContext:
-    """The facts that plans are made from, read once.
+    """The facts that plans are made from, read once; ``job``: seatrial.toml's values for every service.
 
-    Attributes:
-        job: seatrial.toml's values for every service: criteria, the network of builds.
-        gpus: replaces the request of each service that has one; None keeps the file's.
+    ``gpus``: replaces the request of each service that has one; None keeps the file's.
     """
 
     file: ComposeFile

@@ -73,12 +73,10 @@ class ComposeFile:
 
     Attributes:
         name: Compose's project, which its containers and volumes are named after.
-        services: the requested ones and what they need; in the file's order.
-        names: of the requested services; () for all.
+        services: the requested ones (``names``; () for all) and what they need; in the file's order.
         unset: variables without value and default, which Compose takes as empty.
         rendered: what Compose makes of the files, as it prints it. config: the same, with ``$$`` read as one dollar.
-        outside: files that are not the project's and that a file of the project names.
-        text: of the project's files.
+        outside: files that are not the project's and that a file of the project names. text: of the project's files.
     """
 
     compose: Compose
@@ -112,8 +110,7 @@ class ComposeFile:
 
     def gpu_ask(self, service: Service) -> GpuAsk | None:
         """Return a service's GPU request; None if it has none. Raises GpuRequestError with the invalid line."""
-        ways = gpu_ways(service)
-        if not ways:
+        if not (ways := gpu_ways(service)):
             return None
         what, capabilities = next(iter(ways.values()))
         names = [name for name in capabilities if name in CAPABILITIES]

@@ -33,12 +33,9 @@ _MARKS = {"done": "[✓]", "failed": "[✗]", "stopped": "[✗]"}
 class Link:
     """Holds one member of the chain.
 
-    Attributes:
-        verdict: of its run's receipt in a few words; or why there is none.
-        level: of its run's outcome; None without a receipt.
-        seconds, gpu_seconds: of its target.
-        started_s: since the group's start; None if it never started.
-        receipt: digest of its run's receipt.
+    ``verdict``: of its run's receipt in a few words; or why there is none. ``level``: None without a receipt.
+    ``seconds``, ``gpu_seconds``: of its target. ``started_s``: since the group's start, or None. ``receipt``: its
+    digest.
     """
 
     name: str

@@ -151,12 +151,7 @@ def _rules(table: Mapping[str, Any]) -> Inside:
 
 @dataclass(frozen=True)
 class ComposeWarning:
-    """One thing found in a Compose file.
-
-    Attributes:
-        severity: error if it cannot work as written; warning if it will hurt.
-        fix: what to write.
-    """
+    """One thing found in a Compose file: an error cannot work as written, a warning will hurt."""
 
     place: Place
     id: str

@@ -74,8 +74,7 @@ class Service:
 
     Attributes:
         config: its part of ``docker compose config``, with ``$$`` read as one dollar.
-        image: what is run; of one that is built, the name that Compose gives the result.
-        facts: of its image; None if the image is absent.
+        image: what is run; of one that is built, the name that Compose gives the result. facts: None if it is absent.
         by_path: what is mounted by a path of this machine.
         awaited: another service waits for its successful end, so that it has one.
     """
@@ -192,11 +191,9 @@ class Service:
 
 @dataclass(frozen=True)
 class GpuAsk:
-    """Holds the GPUs that a service requests.
+    """Holds the GPUs that a service requests; of several ``ways`` the first counts.
 
-    Attributes:
-        ways: the file's ways to request them; the first counts.
-        compute_added: its capabilities left CUDA out, which the request has all the same.
+    ``compute_added``: its capabilities left CUDA out, which the request has all the same.
     """
 
     request: GpuRequest

@@ -49,9 +49,8 @@ COPIES = "copies"
 class Planned:
     """Holds the services that are about to start.
 
-    Attributes:
-        plans: of the services that become runs. others: what those get that do not, and what the command gets back of
-            its environment. text: the override file.
+    ``plans``: of the services that become runs. ``others``: what those get that do not, and what the command gets back
+    of its environment. ``text``: the override file.
     """
 
     file: ComposeFile
@@ -179,8 +178,7 @@ def _new_group(context: ComposeContext, request: UpRequest, store: GroupStore) -
 def _make_images(context: ComposeContext, folder: Path, console: Console) -> None:
     """Build what is built, as it may have changed, and pull what is not here and must be looked into."""
     file, compose = context.file, context.file.compose
-    built = [name for name, service in file.services.items() if service.build is not None]
-    if built:
+    if built := [name for name, service in file.services.items() if service.build is not None]:
         path = folder / BUILD_OVERRIDE
         (folder / COPIES).mkdir(mode=0o700)
         try:

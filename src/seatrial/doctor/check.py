@@ -34,8 +34,7 @@ class Check:
     """Holds one link of the chain.
 
     Attributes:
-        id: ``layer.name``, stable.
-        title: the condition that it verifies, in a few words.
+        id: ``layer.name``, stable. title: the condition that it verifies, in a few words.
         finds: IDs of the catalogue's entries that it can report.
         look: examines the machine. May raise: a crash is a finding of its own.
         needs: IDs of checks without which it has no result.

@@ -60,9 +60,8 @@ class ClusterError(Exception):
 class ClusterObjects:
     """Holds the API's objects that concern GPUs and runs.
 
-    Attributes:
-        quotas, labels, rules: of the namespace; rules are the user's rights, None if unknown.
-        groups: names of the APIs. unread: fields that this user may not list.
+    ``quotas``, ``labels``, ``rules``: of the namespace; rules are the user's rights, None if unknown. ``groups``: names
+    of the APIs. ``unread``: fields that this user may not list.
     """
 
     server: str

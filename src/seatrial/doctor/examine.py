@@ -57,8 +57,7 @@ def examine(
             for check in batch:
                 if (blocker := _blocker(check, results)) is not None:
                     results[check.id] = Result(check, Verdict("blocked", f"blocked by {blocker}"), blocked_by=blocker)
-            for result in _in_parallel(machine, free):
-                results[result.check.id] = result
+            results |= {result.check.id: result for result in _in_parallel(machine, free)}
         if on_layer is not None:
             on_layer(layer, [results[check.id] for check in layer.checks])
     return [results[check.id] for layer in layers for check in layer.checks]
@@ -161,8 +160,7 @@ def _load(entry: EntryPoint, taken: set[str]) -> list[Check]:
     try:
         loaded = entry.load()
         checks = [loaded] if isinstance(loaded, Check) else list(loaded)
-        wrong = [check for check in checks if not isinstance(check, Check) or check.id in taken]
-        if wrong:
+        if wrong := [check for check in checks if not isinstance(check, Check) or check.id in taken]:
             raise TypeError(f"{wrong[0]!r:.80} is not a Check with a unique ID")
     except Exception as error:  # noqa: BLE001  any error of another package is its own finding
         evidence = [f"entry point {entry.group}: {entry.name} = {entry.value}", f"{type(error).__name__}: {error}"]

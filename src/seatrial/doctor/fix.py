@@ -43,11 +43,7 @@ Ask = Callable[[str], bool]
 class Change:
     """One edit of a file or symbolic link.
 
-    Attributes:
-        why: one sentence.
-        before: content, or a link's target; None when there is nothing yet.
-        after: the same, afterwards.
-        link: it is a symbolic link.
+    ``before``, ``after``: content, or a link's target; None when there is nothing yet.
     """
 
     path: Path

@@ -42,12 +42,10 @@ LOADER = resources.files("seatrial.doctor").joinpath("loader.py.txt").read_text(
 
 @dataclass(frozen=True)
 class InspectionRequest:
-    """The image or container to look into.
+    """The image or container to look into; the image of a container, by its name or ID, is its own.
 
-    Attributes:
-        image: in the engine's store. container: a running one's name or ID; the image is then its own.
-        python: interpreter inside, where it is in an unusual place.
-        network: None is the engine's default, as for a run; ``host`` for machines that cannot make network namespaces.
+    ``python``: interpreter inside, where it is in an unusual place. ``network``: None is the engine's default, as for a
+    run; ``host`` for machines that cannot make network namespaces.
     """
 
     image: str | None = None

@@ -41,13 +41,10 @@ Run = Callable[..., Completed]
 
 
 class PciDevice(NamedTuple):
-    """One function on the bus.
+    """One function on the bus, ``0000:17:00.0``.
 
-    Attributes:
-        address: ``0000:17:00.0``.
-        device_id: the number that NVIDIA gave the chip.
-        driver: kernel driver bound to it, e.g. ``nvidia``, ``nouveau``, ``vfio-pci``; None if there is none.
-        answers: its configuration space can be read; a GPU that fell off the bus gives only ones.
+    ``driver``: of the kernel, e.g. ``nvidia``, ``nouveau``, ``vfio-pci``; None if none is bound to it. ``answers``: its
+    configuration space can be read; a GPU that fell off the bus gives only ones.
     """
 
     address: str
@@ -59,13 +56,9 @@ class PciDevice(NamedTuple):
 class Machine:
     """This host, read lazily and from several threads; every fact is read once.
 
-    Args:
-        root: stands for ``/`` when files are read.
-        run: runs a command; ``system.command.run``.
-        pynvml: stands for NVML; None loads the real one.
-        on: the requested engine, ``auto`` for the first that works, ``local`` for a plain process.
-        kernel: release of the running kernel.
-        inspect: the image or container to look into.
+    ``root``: stands for ``/`` when files are read. ``pynvml``: stands for NVML; None loads the real one. ``on``: the
+    requested engine, ``auto`` for the first that works, ``local`` for a plain process. ``kernel``: the running one's
+    release.
     """
 
     def __init__(

@@ -151,8 +151,7 @@ def print_layer(layer: Layer, results: Sequence[Result], console: Console, *, ve
     for verdict in (result.verdict for result in shown if result not in blocked):
         healthy = verdict.status == "ok"
         mark, style = _NOTE if healthy and verdict.findings else _MARKS[verdict.status]
-        for line in _wrapped(verdict.line, f"  {mark} ", width, "" if healthy else style, style):
-            _print(console, line)
+        _print(console, *_wrapped(verdict.line, f"  {mark} ", width, "" if healthy else style, style))
         for finding in verdict.findings:
             _print_finding_lines(finding, console, shown=verdict.line, indent="      ")
     if blocked:
@@ -178,11 +177,9 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
         _print(console, Text(f"{head}: {words} ({seconds:.1f} s)", style=style))
     else:
         problem = f"{broken.check.id}: {broken.verdict.line}"
-        for line in _wrapped(problem, "First failed check: ", console.width, "bold red"):
-            _print(console, line)
+        _print(console, *_wrapped(problem, "First failed check: ", console.width, "bold red"))
         if broken.verdict.findings and (fix := broken.verdict.findings[0].fix):
-            for line in _command(fix, Text(f"  {FIX}: ", style="bold"), console, "not bold"):
-                _print(console, line)
+            _print(console, *_command(fix, Text(f"  {FIX}: ", style="bold"), console, "not bold"))
         _print(console, Text(f"  {words} ({seconds:.1f} s)", style="dim"))
     _print(console, Text())
 
@@ -215,8 +212,7 @@ def _print_finding_lines(finding: Finding, console: Console, *, shown: str, inde
         if len(fix) > MAX_COMMAND:  # a shell goes on behind &&, so the lines can be copied
             fix = fix.replace(" && ", f" &&\n{' ' * len(indent)}      ")
         lines += _command(fix, Text(f"{indent}{FIX}   ", style="bold"), console, "not bold cyan")
-    for line in (*lines, Text(f"{indent}id    {finding.id}", style="dim")):
-        _print(console, line)
+    _print(console, *lines, Text(f"{indent}id    {finding.id}", style="dim"))
 
 
 def _command(fix: str, head: Text, console: Console, style: str) -> Iterator[Text]:
@@ -236,10 +232,11 @@ def _wrapped(text: str, head: str, width: int, style: str = "", head_style: str 
     yield from (Text(" " * len(head) + piece, style=style) for piece in pieces[1:])
 
 
-def _print(console: Console, line: Text) -> None:
-    if not console.encoding.lower().startswith("utf"):
-        line = Text(line.plain.translate(_ASCII).encode("ascii", "replace").decode(), style=line.style)
-    console.print(line, soft_wrap=True, highlight=False)
+def _print(console: Console, *lines: Text) -> None:
+    for line in lines:
+        if not console.encoding.lower().startswith("utf"):
+            line = Text(line.plain.translate(_ASCII).encode("ascii", "replace").decode(), style=line.style)
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def markdown(content: Mapping[str, Any]) -> str:

@@ -1,7 +1,4 @@
-"""Events: the evidence of a run, made and read here alone (schema: schema.py).
-
-Standard library only, Python >= 3.8: the agent carries this package into containers.
-"""
+"""The evidence of a run, made and read here alone; the agent carries it: standard library only, Python >= 3.8."""
 
 from seatrial.events.read import *  # noqa: F403
 from seatrial.events.schema import *  # noqa: F403

@@ -1,7 +1,4 @@
-"""Events read back.
-
-Lines come from other versions, and from targets: only the keys ``type`` and ``t`` have values of a known type.
-"""
+"""Read events back, of other versions and of targets: only ``type`` and ``t`` have values of a known type."""
 
 import errno
 import json
@@ -25,13 +22,9 @@ class Lines:
     Nothing about the file is taken for granted, since a target can write there: no link is followed, nothing but a
     regular file is opened, one that was replaced or cut is read from its beginning, and a line may be of any length.
 
-    Args:
-        trouble: gets the reason why a file that is there is not read, each time.
-        skips: go on behind a line that is too long; else the lines end there.
-
-    Attributes:
-        offset: of the first byte that has not been read.
-        too_long: lines passed over so far.
+    ``trouble``: gets the reason why a file that is there is not read, each time. ``skips``: go on behind a line that is
+    too long; else the lines end there. ``offset``: of the first byte that has not been read. ``too_long``: lines passed
+    over so far.
     """
 
     def __init__(
@@ -45,8 +38,7 @@ class Lines:
 
     def skip_to_last(self, size: int) -> None:
         """Continue from the last ``size`` bytes of the file as it is now; leave out the line that begins before."""
-        descriptor = self._open()
-        if descriptor is not None:
+        if (descriptor := self._open()) is not None:
             self.offset = max(0, os.fstat(descriptor).st_size - size)
             self._skipping = size > 0 and self.offset > 0
             os.close(descriptor)
@@ -133,8 +125,7 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     """
     if len(line) > MAX_REPORT_BYTES:
         return None, None
-    event = parse(line)
-    if event is None:
+    if (event := parse(line)) is None:
         return None, None
     claimed = event["type"] if event["type"] in EVIDENCE_TYPES else None
     if claimed is not None or event.get("source") in ("agent", "host"):

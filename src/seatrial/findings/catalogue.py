@@ -91,8 +91,7 @@ class Known(NamedTuple):
                 continue
             if not _BLANK.search(symptom):
                 return {}
-            found = _pattern(symptom).search(text)
-            if found:
+            if found := _pattern(symptom).search(text):
                 values = {name: _value(shown) for name, shown in found.groupdict().items()}
                 return {name: value for name, value in values.items() if value}
         return None

@@ -19,8 +19,7 @@ _NAME = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 def runs_on(code: str, capability: str) -> bool:
     """Return whether ``sm_90a`` or ``compute_90`` runs on a compute capability, ``9.0``. An invalid name runs
     nowhere."""
-    match = _NAME.fullmatch(code)
-    if match is None:
+    if (match := _NAME.fullmatch(code)) is None:
         return False
     kind, suffix = match.group(1), match.group(4)
     made_for = int(match.group(2)), int(match.group(3))

@@ -63,8 +63,7 @@ def explain_missing(
                 ``resource-claim``, ``host``).
     """
     for look in _CHAIN:
-        finding = look(list(expected), list(visible), context)
-        if finding is not None:
+        if (finding := look(list(expected), list(visible), context)) is not None:
             return finding
     return _finding("gpus-unusable", _observed(context))
 
@@ -218,16 +217,14 @@ def _capability(gpu: Facts) -> Optional[Tuple[int, int]]:
 
 def _kernel(expected: List[Facts], visible: List[Facts], context: Facts) -> Optional[Finding]:
     """Explain the failure of the kernel that was run, from the words of CUDA or the framework."""
-    error = context.get("kernel_error")
-    if not error:
+    if not (error := context.get("kernel_error")):
         return None
     torch = context.get("torch") or context.get("framework") or {}
     evidence = ["kernel on %s: %s" % (context.get("kernel_uuid") or "the GPU", error)]
     if torch.get("arch_list"):
         name = torch.get("name") or "torch"
         evidence.append("%s %s has code for %s" % (name, torch.get("version"), " ".join(torch["arch_list"])))
-    found = _known_by(error, evidence + _driver(context))
-    if found is None:
+    if (found := _known_by(error, evidence + _driver(context))) is None:
         return _finding("gpus-unusable", evidence + _driver(context))
     gpu = next((gpu for gpu in expected if gpu.get("uuid") == context.get("kernel_uuid")), {})
     capability = _capability(gpu)

@@ -59,8 +59,7 @@ def first_in(text: str, layers: Sequence[str]) -> Optional[Match]:
     """Return the first entry of these layers, in the catalogue's order, that a text of one or more lines shows."""
     plain_text = plain(text)
     for entry in _begun_in(plain_text.encode("utf-8", "replace"), tuple(layers)):
-        values = entry.values_in(text, plain_text)
-        if values is not None:
+        if (values := entry.values_in(text, plain_text)) is not None:
             return Match(entry, values)
     return None
 
@@ -126,8 +125,7 @@ class Matches:
         if _any_head(self._layers).search(_plain_bytes(raw)) is None:
             return
         line = raw.decode("utf-8", "replace")
-        match = first_in(line, self._layers)
-        if match is None:
+        if (match := first_in(line, self._layers)) is None:
             return
         finding = self._findings.get(match.known.id)
         if finding is None:
@@ -175,8 +173,7 @@ def _heads(layers: Sequence[str]) -> Dict[bytes, List[Tuple[bytes, int]]]:
     found: Dict[bytes, List[Tuple[bytes, int]]] = {}
     for number, entry in enumerate(entries(layers)):
         for symptom in entry.symptoms:
-            start = beginning(symptom).encode()
-            if start:
+            if start := beginning(symptom).encode():
                 found.setdefault(start[:_HEAD], []).append((start, number))
     return found
 

@@ -19,18 +19,15 @@ DRAWN = 16
 
 @dataclass(frozen=True)
 class Original:
-    """A model on the CPU.
+    """A model on the CPU; ``name``: of the exported files by default.
 
     Attributes:
-        name: of the exported files by default.
         module: in evaluation mode; takes the inputs by position and returns tensors alone (see ``Flat``).
         state: its weights under the names that it was saved with.
         examples: inputs that it takes, drawn at random where none are saved; the outputs that were saved with these
             weights, {} where there are none; and what else is known of the model.
-        outputs: their names.
         dynamic: name → {dimension: its name} of those that vary; the batch is dimension 0.
-        longest: of a dimension named ``length``.
-        program: the file's own program, for .pt2.
+        longest: of a dimension named ``length``. program: the file's own program, for .pt2.
     """
 
     name: str

@@ -1,7 +1,4 @@
-"""Read a recipe's saved model: the network with its weights, and its examples.
-
-Only safetensors is read: weights and nothing else. Shapes: B rows, L tokens a row, K classes.
-"""
+"""Read a recipe's network, weights (safetensors alone) and examples. Shapes: B rows, L tokens a row, K classes."""
 
 from __future__ import annotations
 

@@ -219,8 +219,7 @@ class Api:
 
 
 def _whole(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name)
-    if text is None:
+    if (text := request.query_params.get(name)) is None:
         return None
     if not text.isdecimal() or len(text) > 15:
         raise ValueError(f"{name} must be a whole number")

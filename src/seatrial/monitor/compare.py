@@ -45,11 +45,9 @@ _BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run's side of a line.
+    """One run's side of a line: in words; None if the run has none.
 
-    Attributes:
-        text: in words; None if the run has none. best: of all runs.
-        change: against the first run, in words. verdict: of the change, if the number has a good direction.
+    ``change``: against the first run. ``verdict``: of the change, if the number has a good direction.
     """
 
     text: str | None
@@ -83,11 +81,9 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs side by side.
+    """Runs side by side: ``facts`` that differ in words, ``numbers`` compared with the first run's.
 
-    Attributes:
-        facts: that differ in words. numbers: compared with the first run's.
-        names: the name of each run, or its ID; of several runs of one name, both.
+    ``names``: the name of each run, or its ID; of several runs of one name, both.
     """
 
     runs: tuple[Receipt, ...]

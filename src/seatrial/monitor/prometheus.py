@@ -20,8 +20,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Gpu = Mapping[str, Any]
 
-Labels = Mapping[str, str]
-Samples = Iterable[tuple[Labels, float | None]]
+Samples = Iterable[tuple[Mapping[str, str], float | None]]
 #: Intervals after which a reading is stale, and the least seconds: at a driver reset NVML itself takes some.
 STALE_INTERVALS = 3
 STALE_S = 10.0
@@ -152,8 +151,7 @@ class Exposition:
     expects of an unknown value (they then end in its graphs, and alerts on ``absent()`` fire).
     Source: https://prometheus.io/docs/instrumenting/writing_exporters/#failed-scrapes
 
-    Args:
-        runs: returns the live runs. hostname: label of GPUs.
+    ``runs``: returns the live runs. ``hostname``: label of GPUs.
     """
 
     def __init__(

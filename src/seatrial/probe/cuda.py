@@ -176,9 +176,7 @@ def find(name: str, filled: Sequence[str], env: Mapping[str, str]) -> Tuple[str,
     An engine binds the driver's files read-only, from another file system than the image's. Without such a file, it is
     the first that the loader would find. The name itself: there is none.
 
-    Args:
-        filled: targets of mounts that hold other people's files.
-        env: of the process that is to load it.
+    ``filled``: targets of mounts that hold other people's files. ``env``: of the process that is to load it.
     """
     stem = name.partition(".so")[0] + ".so"
     for point in _engines_mounts(filled):

@@ -86,12 +86,9 @@ class DeviceNode(NamedTuple):
 
 
 class Library(NamedTuple):
-    """A library of the driver.
+    """A library of the driver; ``path``: the file, links resolved.
 
-    Attributes:
-        path: the file, links resolved.
-        names: what programs ask for: the links to it (``libcuda.so.1``), or its own name when it has none.
-        capability: the driver capability it belongs to.
+    ``names``: the links to it that programs open (``libcuda.so.1``), or its own name where there is none.
     """
 
     path: str
@@ -215,8 +212,7 @@ def _folders(host: _Host, env: Mapping[str, str], wsl: bool, missing: List[str])
     """Return the folders that may hold the libraries, in the dynamic linker's order, each once."""
     folders = [WSL_FOLDER] if wsl else []
     folders += [folder for folder in env.get("LD_LIBRARY_PATH", "").split(":") if folder.startswith("/")]
-    cache = file_bytes(host.here("/etc/ld.so.cache"))
-    if cache:
+    if cache := file_bytes(host.here("/etc/ld.so.cache")):
         try:
             cached = parse(cache)
         except ValueError as error:

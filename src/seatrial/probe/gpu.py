@@ -232,8 +232,7 @@ class Gpu:
 
     def processes(self) -> Optional[List[ComputeProcess]]:
         """Return the processes with a CUDA context, and their share of the SMs since the last call (None on MIG)."""
-        listed = self.compute_processes()
-        if listed is None:
+        if (listed := self.compute_processes()) is None:
             return None
         shares = self._shares() if listed else {}
         return listed if shares is None else [p._replace(share_pct=shares.get(p.pid, 0.0)) for p in listed]

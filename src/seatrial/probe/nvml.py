@@ -1,7 +1,4 @@
-"""NVML: the GPUs of this machine and who uses them. The only importer of pynvml.
-
-A machine without a driver is a fact, not an error: ``inventory()`` has it in ``error``.
-"""
+"""Read this machine's GPUs and their users by NVML; without a driver ``inventory().error`` has the reason."""
 
 import ctypes
 import importlib

@@ -54,8 +54,7 @@ def contents(path: str, most_bytes: int, flags: int = 0) -> Optional[bytes]:
 
 def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
     """Return the process, or None once it is gone."""
-    stat = contents("%s/%d/stat" % (proc, pid), 4096)
-    if stat is None:
+    if (stat := contents("%s/%d/stat" % (proc, pid), 4096)) is None:
         return None
     # The command name is in parentheses and may hold any character, parentheses included: fields begin after the last.
     fields = stat[stat.rindex(b")") + 2 :].split()

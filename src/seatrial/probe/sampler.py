@@ -23,13 +23,10 @@ class Sampler:
         pid: the process whose container is measured, or it and its descendants where it has no cgroup of its own.
             Default: this process, itself not counted.
         pynvml: an already chosen module; None loads the real one, and only when there are GPUs to read.
-        gpm_interval_s: GPM values are means over this time, and stay for as long.
+        gpm_interval_s: GPM values are means over this time, and stay for as long; may be changed at any time.
 
-    Attributes:
-        error: why no GPU can be read, or None.
-        lost: UUIDs that NVML has called lost (fallen off the bus).
-        failing: UUIDs that were read before and now answer nothing, though NVML does not call them lost.
-        gpm_interval_s: as above; may be changed at any time.
+    ``error``: why no GPU can be read, or None. ``lost``: UUIDs that NVML has called lost (fallen off the bus).
+    ``failing``: UUIDs that were read before and now answer nothing, though NVML does not call them lost.
     """
 
     def __init__(

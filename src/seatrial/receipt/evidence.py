@@ -85,10 +85,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All events of a run, in order and by type.
-
-    ``jumps``: sentences about the clock. ``skipped_lines``: lines of events.jsonl that were no JSON object.
-    """
+    """All events of a run, in order and by type, and sentences about clock jumps and lines that were no JSON object."""
 
     moments: tuple[Moment, ...]
     jumps: tuple[str, ...]

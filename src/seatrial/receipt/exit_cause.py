@@ -117,8 +117,7 @@ def _pods_code(run: RunEvidence) -> int | None:
 
 def _evidence_lost(run: RunEvidence) -> str | None:
     """Explain a run whose pods are gone or whose logs were cut: its end is known, its work is not."""
-    code = _pods_code(run)
-    if code is not None:
+    if (code := _pods_code(run)) is not None:
         request = ", after SIGTERM" if code == EXIT_POD_STOPPED else ""
         return f"The pod ended with exit code {code}{request}, but its evidence is lost: the pod or its log was deleted"
     if run.evidence.exited is None or run.evidence.first(AgentStarted) is not None:
@@ -132,8 +131,7 @@ def _evidence_lost(run: RunEvidence) -> str | None:
 def _engine(run: RunEvidence) -> str | None:
     if _has_begun(run) or _pods_code(run) is not None:
         return None
-    refusal = next((f.message for f in run.evidence.findings if f.severity == "error"), None)
-    if refusal:
+    if refusal := next((f.message for f in run.evidence.findings if f.severity == "error"), None):
         return f"The run could not be started: {refusal}"
     if run.state is None and run.evidence.first(HostLaunched) is None:
         doing = "its image was built" if run.plan.image and run.plan.image.build else "it was prepared"

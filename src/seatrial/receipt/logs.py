@@ -134,8 +134,7 @@ def read_printed(run_dir: Path, metrics: Mapping[str, str]) -> Printed:
 
 def _failed_rank(lines: list[str]) -> str | None:
     """Return how the rank ended that torchrun's summary names first, or None without a summary."""
-    match = _ROOT_CAUSE.search("\n".join(lines))
-    if match is None:
+    if (match := _ROOT_CAUSE.search("\n".join(lines))) is None:
         return None
     code = int(match[2])
     return f"rank {match[1]} " + (f"was killed by {signal_name(-code)}" if code < 0 else f"exited with {code}")

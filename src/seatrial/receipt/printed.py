@@ -77,9 +77,8 @@ class Series:
 class Position:
     """The position in the whole training, of a script that prints it: ``epoch 46/60``, ``step 100/500``.
 
-    Attributes:
-        inner: position in the epoch, 0 to 1, if one was printed since its number. ended: its values stood with it.
-        prints_left: the script prints the time left itself.
+    ``inner``: position in the epoch, 0 to 1, if one was printed since its number. ``ended``: its values stood with it.
+    ``prints_left``: the script prints the time left itself.
     """
 
     unit: str = ""

@@ -1,7 +1,6 @@
 """Check values of unknown JSON for a receipt, and write quantities in words for every rendering.
 
-Any script may append to events.jsonl, so the type of every value in it is checked. job.units writes sizes and
-durations.
+Any script may append to events.jsonl, so the type of every value in it is checked.
 """
 
 from __future__ import annotations

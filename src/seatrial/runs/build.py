@@ -78,10 +78,7 @@ def _shielded(plan: Plan, env: Mapping[str, str], run: Run) -> Plan:
 
 
 def make_image_ready(plan: Plan, run_folder: Path, host: Host, echo: Callable[[str], None]) -> Plan:
-    """Build a cluster run's image, and put the recipes' wheel into the record.
-
-    If a registry is named the image is pushed, and the returned plan's pods pull it by its digest.
-    """
+    """Build a cluster run's image, push it if a registry is named, and put the recipes' wheel into the record."""
     from seatrial.backends.kubernetes.manifests import RECIPES
 
     assert plan.image is not None and plan.cluster is not None, "a plan for k8s has both"
@@ -126,13 +123,11 @@ def _make_venv(plan: Plan, venv: VenvPlan, echo: Echo) -> None:
 
 @dataclass(frozen=True)
 class Built:
-    """A finished image.
+    """A finished image; sizes are of its files, None if they could not be counted.
 
-    Attributes:
-        size_bytes: of the image's files; None if they could not be counted.
-        base_bytes: of the base image, or None when the engine does not have it by that name, or it has no Python.
-        contents: of measure_contents; {} unless requested.
-        compressed_bytes: of the layers, as a registry would hold them; None unless requested.
+    ``base_bytes``: None, too, where the engine has no base image of that name, or it has no Python.
+    ``compressed_bytes``: of the layers, as a registry would hold them. It and ``contents`` (of measure_contents) are
+    there if requested.
     """
 
     plan: Plan

@@ -62,11 +62,8 @@ def export_job(
 ) -> Job:
     """Make the export program the job's target; on the CPU, with the models folder read-only.
 
-    Args:
-        to: the format. out: the file, below the project; None: exports/NAME.suffix.
-        options: further ones of ``python -m seatrial.export``. typed: the words after ``seatrial``.
-
-    Raises UsageError: on Kubernetes; an output outside the project.
+    ``out``: the file, below the project; None: exports/NAME.suffix. ``options``: further ones of ``python -m
+    seatrial.export``. ``typed``: behind ``seatrial``. Raises UsageError: on Kubernetes; an output outside the project.
     """
     if table.is_elsewhere(job.backend):
         raise UsageError("seatrial export runs on this machine, not on Kubernetes", run="seatrial export … --on docker")
@@ -119,14 +116,9 @@ def serving_job(
 ) -> Job:
     """Make the server the job's target: GPUs, mounts, variables and image options are the project's.
 
-    Args:
-        token: True if requests need one. options: those of ``python -m seatrial.serve``.
-        typed: the words after ``seatrial serve``.
-        given: keys set on the command line, which count.
-
-    Raises:
-        UsageError: several GPUs or nodes, or an address that is none.
-        DataError: the model cannot be read.
+    ``token``: True if requests need one. ``options``: those of ``python -m seatrial.serve``. ``typed``: the words after
+    ``seatrial serve``. ``given``: keys set on the command line, which count. Raises UsageError: several GPUs or nodes,
+    or an address that is none. DataError: the model cannot be read.
     """
     try:
         ipaddress.ip_address(address)

@@ -135,13 +135,9 @@ def prepare(
 ) -> Prepared:
     """Make the run's folder and its plan, and lease its GPUs. A ready image that is not here is pulled.
 
-    Args:
-        building: shows the pull.
-        caller: follows it while it runs; None: nobody, or it is a shell, which has the terminal itself.
-        notifies: run the commands of ``[notify]`` at its end; not for a search's trials.
-
-    Raises:
-        SeatrialError: nothing is left behind then.
+    ``caller``: follows it while it runs; None: nobody, or it is a shell, which has the terminal itself. ``notifies``:
+    run the commands of ``[notify]`` at its end; not for a search's trials. Raises SeatrialError: nothing is left behind
+    then.
     """
     secrets.check_secrets(job, host)
     if job.serve is None:

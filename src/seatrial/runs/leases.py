@@ -48,12 +48,10 @@ _ROUNDING = 1e-6
 
 
 class Lease(Value):
-    """One GPU held by one run.
+    """One GPU, or ``share`` of it, held by one run.
 
-    Attributes:
-        launcher: the command line that took it; it counts while handle is None.
-        handle: the started run. share: of the GPU.
-        backend, engine, record: where to look for a run whose launcher died before it wrote the handle.
+    ``launcher``: the command line that took it; it counts while ``handle``, the started run, is None. ``backend``,
+    ``engine``, ``record``: where to look for a run whose launcher died before it wrote the handle.
     """
 
     model_config = ConfigDict(extra="ignore")

@@ -48,10 +48,9 @@ _LOOKS_SHARE = 20
 class Live:
     """The last minute of a run.
 
-    Attributes:
-        numbers: of the last step line, ``step`` and ``epoch`` first, then the measured rates.
-        latest: the last value of each number that the target reported, or printed. percent: names of those in percent.
-        progress: ``epoch 46/60, about 12 s left``; "" if the target prints no position.
+    ``numbers``: of the last step line, ``step`` and ``epoch`` first, then the measured rates. ``latest``: the last
+    value of each number, reported or printed. ``progress``: ``epoch 46/60, about 12 s left``; "" if no position is
+    printed.
     """
 
     numbers: Mapping[str, float]

@@ -43,12 +43,11 @@ _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 @dataclass(frozen=True)
 class Verb:
-    """The models that a command takes.
+    """The models that a command, ``name``, takes.
 
     Attributes:
-        name: as typed. example: of a whole command. done: the participle.
-        suffixes: of the files of models that it reads. vague: suffixes that data has, too, so that a run's files of
-            them are not looked at.
+        example: of a whole command. done: the participle.
+        suffixes: of models that it reads. vague: suffixes that data has, too, so that a run's files are not looked at.
         preferred: suffixes; of several files that a run saved, the only one of the first such group is taken.
     """
 
@@ -81,13 +80,9 @@ FILES = tuple(dict.fromkeys((*EXPORT.suffixes, *SERVE.suffixes, *_PICKLES, *_KER
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model to export or to serve.
+    """A model to export or to serve: a recipe's name, or a file below ``folder``, which is mounted at /models.
 
-    Attributes:
-        model: the recipe's name; the file, below ``folder``.
-        name: of the exported file, and in the server's addresses.
-        folder: what is mounted at /models.
-        files: that the model is loaded from. of_run: the run that made it. warnings: what the user should know.
+    ``name``: of the exported file, and in the server's addresses. ``of_run``: the run that made it.
     """
 
     kind: Literal["recipe", "file"]

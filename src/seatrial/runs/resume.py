@@ -32,8 +32,7 @@ def resumed(run: Run) -> Mount:
     What is mounted is the folder above them, which no container can replace: should a target that still runs turn its
     checkpoints into a link, it leads to nothing but the new container's own files.
 
-    Raises UntrustedPathError when that folder, or one above it in the project, is a link: the target of that run could
-    have put one there.
+    Raises UntrustedPathError: it, or a folder above it in the project, is a link, which that run may have made.
     """
     with _checkpoints(run, make=True):
         return Mount(source=run.outputs, target=CONTAINER_RESUME, read_only=True)

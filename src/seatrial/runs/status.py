@@ -1,7 +1,6 @@
 """The status of a run: its receipt, made once it has ended, and its line in ``runs ls``.
 
-Any process may make the receipt, at any time after the end: the command line that started the run, or a
-later ``seatrial runs``.
+Any process may make the receipt after the end: the run's own command line, or a later ``seatrial runs``.
 """
 
 from __future__ import annotations

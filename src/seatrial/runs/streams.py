@@ -168,8 +168,7 @@ class _Relay(threading.Thread):
         self._done = threading.Event()
 
     def run(self) -> None:
-        pipe = self._open()
-        if pipe is None:
+        if (pipe := self._open()) is None:
             return
         try:
             self._pass_on(pipe)

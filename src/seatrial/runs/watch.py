@@ -153,10 +153,7 @@ def _record_signal(run: Run, number: signal.Signals, origin: str = "user", **mor
 
 @contextmanager
 def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
-    """Pass Ctrl-C to the target as SIGINT, then SIGTERM, then SIGKILL; pass SIGTERM on.
-
-    A server gets SIGTERM at once, upon which it answers all accepted requests.
-    """
+    """Pass SIGTERM on, and Ctrl-C as SIGINT (SIGTERM to a server, which drains), then SIGTERM, then SIGKILL."""
     handle = run.handle()
     if handle is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -253,9 +250,7 @@ class Alerts:
 class Witness(threading.Thread):
     """Counts, for each GPU, looks at which the run had a context there, worked, or shared it with another process.
 
-    Args:
-        own: returns the PIDs of the run.
-        listed: lists processes with a context on a GPU; None if the driver does not report them.
+    ``own``: returns the run's PIDs. ``listed``: processes with a context on a GPU; None if the driver hides them.
     """
 
     def __init__(
@@ -279,8 +274,7 @@ class Witness(threading.Thread):
         A process whose PID is of another namespace counts as another's, unless the run has as many contexts as there
         are such processes. One whose share of the SMs the driver does not report may work.
         """
-        listed = self._listed(uuid)
-        if listed is None:
+        if (listed := self._listed(uuid)) is None:
             return
         own = self._own() if listed else set()
         ours = [process for process in listed if process.pid in own]

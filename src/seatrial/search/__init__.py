@@ -1,4 +1,1 @@
-"""search: settings → runs. A study of trials, engines that choose settings, and those who carry trials out.
-
-docs/decisions.md, 0042 has the design.
-"""
+"""Search: settings → runs, a study of trials and the engines that choose and run them (docs/decisions.md, 0042)."""

@@ -36,15 +36,11 @@ _OF_TIME = ("_s", "_ms", "per_s", "per_second", "seconds", "time", "epoch_time",
 
 
 class Reading:
-    """Reads the values of one trial as they come.
+    """Reads the values of one trial as they come; ``counts``: full name → how many values came.
 
-    Args:
-        series: the objective's full name among what scripts report, where an earlier trial has shown it.
-
-    Attributes:
-        last_printed: with a pattern, the last finite value.
-        diverged: the objective's last value is NaN or infinite.
-        counts: full name among what scripts report → how many values came.
+    ``series``: the objective's full name among what scripts report, where an earlier trial has shown it.
+    ``last_printed``: with a pattern, the last finite value. ``diverged``: the objective's last value is NaN or
+    infinite.
     """
 
     def __init__(self, run: Run, objective: Objective, series: str | None) -> None:
@@ -138,10 +134,7 @@ def ending_of(
     diverged: bool = False,
     series: str | None = None,
 ) -> Ending:
-    """Return how a trial ended.
-
-    ``printed``: with a pattern, its output's last value. ``diverged``: the last is not finite, and none before counts.
-    """
+    """Return how a trial ended; ``printed``: the pattern's last value; ``diverged``: not finite, so none counts."""
     measured = receipt.measurements
     used = [gpu.utilization_mean_pct for gpu in measured.gpus if gpu.utilization_mean_pct is not None]
     cores, wall_s = measured.cpu_cores_mean, measured.wall_s

@@ -279,8 +279,7 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> Any:
         search, objective = self.search, self.search.objective
-        trial = search.ask()
-        if trial is None:
+        if (trial := search.ask()) is None:
             return Searcher.FINISHED
         self._numbers[trial_id] = trial.number
         order = {

@@ -22,8 +22,6 @@ MAX_PARALLEL = 256
 #: Behind --search and --prune; Optuna has the samplers and pruners.
 SEARCHES, PRUNERS = ("grid", "random", "tpe"), ("asha", "median")
 
-Direction = Literal["max", "min"]
-
 
 @dataclass(frozen=True)
 class Objective:
@@ -33,7 +31,7 @@ class Objective:
     """
 
     metric: str
-    direction: Direction
+    direction: Literal["max", "min"]
     pattern: str | None = None
 
     def is_better(self, one: float, other: float) -> bool:
@@ -70,13 +68,9 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
 
 @dataclass(frozen=True)
 class Definition:
-    """The fixed part of a study: what it searches.
+    """The fixed part of a study: what it searches, as typed; ``job``: its JSON, which --resume runs again.
 
-    Attributes:
-        title: the target and its arguments, as typed.
-        space, objective: as typed.
-        trials: maximum number; None for as many as there are.
-        job: the Job's JSON; --resume runs it again.
+    ``trials``: maximum number; None for as many as there are.
     """
 
     name: str

@@ -271,8 +271,7 @@ def _row(
 
 def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> SimpleNamespace:
     """Return a number and the length of its bar in percent: the best is full, one of half its worth half."""
-    value = column.number(trial)
-    if value is None:
+    if (value := column.number(trial)) is None:
         return SimpleNamespace(text="", best=False)
     done = [number for one in trials if one.state == "done" and (number := column.number(one)) is not None]
     best = (min if column.lower_is_better else max)(done, default=value)

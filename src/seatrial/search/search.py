@@ -46,17 +46,13 @@ class Search:
     """A study at work in this process.
 
     Attributes:
-        job: of a trial, before its settings.
+        job: of a trial, before its settings. address: HOST:PORT of the Ray cluster, as typed.
         most: maximum number of the study's trials; None for as many as there are.
         parallel: trials at once, of this process; 0: as many as its runner has capacity for.
-        address: HOST:PORT of the Ray cluster, as typed.
         ends_at: ``time.monotonic()`` at which the budget is used up; None without a budget.
-        note: prints a line.
         building: context manager whose value receives build and pull output; None sends it to ``note``.
         page_s, page_trials: when the page was written last, and with how many ended trials.
-        tick: called at each ``look``.
-        over: once set, no trial begins and running ones are stopped.
-        killed: once set, running trials are killed.
+        over: once set, no trial begins and running ones are stopped. killed: once set, they are killed.
         problem: error that ended the search early; raised at its end.
     """
 
@@ -211,8 +207,7 @@ def resume_search(
     """Return the search that goes on with the study of this name. Raises RunNotFoundError."""
     study = find_study(RunStore(project, host), name)
     study.go_on()
-    stopped = study.retry_stopped()
-    if stopped:
+    if stopped := study.retry_stopped():
         note(f"{stopped} trials that were stopped run again")
     job = Job.model_validate_json(study.definition.job, strict=False)
     return _search(study, trials or study.definition.trials, budget_s, parallel, job, host, note)

@@ -82,10 +82,7 @@ class OneOf:
 class Range:
     """Numbers from ``low`` to ``high``, both included.
 
-    Attributes:
-        whole: whole numbers only; low, high and step are whole then.
-        log: evenly over magnitudes; no step then.
-        typed: as the user wrote it.
+    ``whole``: they, ``low``, ``high`` and ``step`` are whole. ``log``: evenly over magnitudes; no step then.
     """
 
     name: str
@@ -204,8 +201,7 @@ def parse_dimension(text: str) -> Dimension:
         raise UsageError(message, run=better, instead=(text, [better.split()[-1]]))
     spec = spec.strip()
     prefix = next((each for each in sorted(_PREFIXES, key=len, reverse=True) if spec.startswith(each)), "")
-    match = _RANGE.fullmatch(spec[len(prefix) :]) if "..." not in spec else None
-    if match is not None:
+    if "..." not in spec and (match := _RANGE.fullmatch(spec[len(prefix) :])) is not None:
         return _range(name, spec, "int" in prefix, "log" in prefix, match)
     if prefix:
         raise UsageError(

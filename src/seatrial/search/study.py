@@ -41,8 +41,6 @@ FIRST_RUNG = 2
 MEDIAN_OF = 5
 #: Settings that a sampler names again although they were tried, before the search counts as used up.
 _MOST_REPEATS = 100
-#: done: all was tried. stopped, failed: it can go on; a problem ended the failed one.
-Standing = Literal["done", "running", "stopped", "failed"]
 
 
 class Study:
@@ -106,8 +104,8 @@ class Study:
             lost = {each.number for each in self._visible() if _is_lost(each)}
         return [replace(each, state="not followed") if each.number in lost else each for each in self.trials()]
 
-    def standing(self) -> Standing:
-        """Return ``running`` while it is searched; else how its search ended."""
+    def standing(self) -> Literal["done", "running", "stopped", "failed"]:
+        """Return ``running``, ``done`` (all was tried), ``stopped`` or, by a problem, ``failed``: these can go on."""
         with self._errors():
             attributes = self._optuna.user_attrs
         for key, works in attributes.items():
@@ -121,10 +119,7 @@ class Study:
     # Changing it
 
     def ask(self, *, most: int | None = None, settings: Settings | None = None) -> Trial | None:
-        """Return a new trial, or one that waits to run again; None once the study has ``most``.
-
-        ``settings``: of the new trial; None lets the study's search choose.
-        """
+        """Return a trial that waits to run again, or a new one, of ``settings`` or chosen; None from ``most`` on."""
         self._join()
         with self._changing():
             frozen = self._visible()

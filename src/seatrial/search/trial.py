@@ -56,12 +56,9 @@ class Ending:
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial as the study has it.
+    """One trial as the study has it; times are seconds since the epoch.
 
-    Attributes:
-        number: from 0, in the order in which they were made.
-        run_id: None before its run was made.
-        begun_at, ended_at: seconds since the epoch.
+    ``number``: from 0, in the order in which they were made. ``run_id``: None before its run was made.
     """
 
     number: int

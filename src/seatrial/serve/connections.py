@@ -44,10 +44,7 @@ Headers = list[tuple[bytes, bytes]]
 class Limited(HttpToolsProtocol):
     """A connection. ``protocol`` makes a class of it for each server.
 
-    Attributes:
-        counters: of the server. most: connections that it holds at a time.
-        head_s, body_s: patience with a request, see above.
-        on_lost: called when the client leaves.
+    ``most``: connections that a server holds at a time. ``head_s``, ``body_s``: patience, see above.
     """
 
     counters: ClassVar[Counters]

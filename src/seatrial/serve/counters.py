@@ -39,9 +39,8 @@ _STATUS_INDEX = {status: index for index, status in enumerate(STATUSES)}
 class CounterTotals:
     """Sums over all places.
 
-    Attributes:
-        requests: (kind, status) → how many. latencies: of each bucket, of requests that reached the model.
-        batches: size → how many. abandoned: rows whose client left before they were computed.
+    ``requests``: (kind, status) → how many. ``latencies``: of each bucket, of requests that reached the model.
+    ``batches``: size → how many. ``abandoned``: rows whose client left before they were computed.
     """
 
     requests: dict[tuple[str, int], int]

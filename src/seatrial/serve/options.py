@@ -19,9 +19,7 @@ _LOWEST = {"port": 0, "fronts": 1, "max_batch": 1, "queue": 1, "max_body": 1, "d
 class Options:
     """The options that ``parse`` reads.
 
-    Attributes:
-        queue: rows that may wait, of all fronts together.
-        token: required in every request if it is set. hosts: names that it answers to without one, besides its own.
+    ``queue``: rows that may wait, of all fronts. ``token``: required if set. ``hosts``: further names it answers to.
     """
 
     model: str

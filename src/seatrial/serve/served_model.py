@@ -29,12 +29,10 @@ _TOGETHER = "train or export it again: the model and its examples are written to
 
 @dataclass(frozen=True)
 class Description:
-    """Public facts of a model; sent to the front processes.
+    """Public facts of a model; sent to the front processes. ``name``: in addresses: /v2/models/NAME.
 
-    Attributes:
-        name: in addresses: /v2/models/NAME. kind: ``image``, ``text`` or ``tensors``: the page that tries it, and what
-            ``POST /predict`` takes.
-        labels: of the classes, in order; empty where the outputs are not classes.
+    ``kind``: ``image``, ``text`` or ``tensors``: the page that tries it, and what ``POST /predict`` takes. ``labels``:
+    of the classes, in order; empty where the outputs are not classes.
     """
 
     name: str
@@ -67,10 +65,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class WarmUp:
-    """The comparison before the first request is accepted.
-
-    ``examples``: saved ones compared. ``largest_difference``: absolute. ``seconds``: loading, capturing, comparing.
-    """
+    """The absolute difference from saved examples before the first request; ``seconds``: loading and capturing too."""
 
     examples: int
     largest_difference: float

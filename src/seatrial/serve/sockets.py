@@ -96,8 +96,7 @@ class StopSignals:
     descriptor at once. So that descriptor is a file in memory, which each front reads for itself: a byte
     for each signal that Python code handles.
 
-    Args:
-        descriptor: of the file, from ``StopSignals.create``.
+    ``descriptor``: of the file, from ``StopSignals.create``.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -147,8 +146,7 @@ def _release() -> None:
 def _forget() -> None:
     """Detach a process that the model's code has forked: a signal to it is not one to the program.
 
-    It ends by SIGTERM, and not by a Ctrl-C that the terminal sends to all: a request that it works on may still be
-    answered.
+    It ends by SIGTERM, and not by a terminal's Ctrl-C: a request that it works on may still be answered.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -35,10 +35,7 @@ _COLUMNS, _LINES = 80, 24
 
 
 class Host:
-    """One command's view of this machine and its user.
-
-    ``env`` never changes, and has no secrets that a command makes; those of ``secrets`` take precedence over it.
-    """
+    """One command's view of machine and user; ``env`` never changes, and ``secrets``, made by a command, precede it."""
 
     def __init__(self, env: Mapping[str, str] | None = None, *, secrets: Mapping[str, str] | None = None) -> None:
         self.env: Mapping[str, str] = dict(os.environ) if env is None else env
@@ -235,12 +232,10 @@ def _is_usable(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Caller:
-    """Describes the standard streams of the process that runs a command.
+    """Describes the standard streams of the process that runs a command, and the size of its terminal.
 
-    Attributes:
-        input: what standard input is. asks: ``--interactive``: it is for the target in any case.
-        screens: which of stdout (1) and stderr (2) are terminals that show the target's.
-        columns, lines: of that terminal. term, colors: $TERM, $COLORTERM.
+    ``asks``: ``--interactive``: standard input is for the target in any case. ``screens``: which of stdout (1) and
+    stderr (2) are terminals that show the target's. ``term``, ``colors``: $TERM, $COLORTERM.
     """
 
     input: InputKind = "nothing"

@@ -53,8 +53,7 @@ class Folder:
     """The records in one folder.
 
     Args:
-        mode: of the files and locks made here.
-        own: only files of this user are read.
+        mode: of the files and locks made here. own: only files of this user are read.
         shared: other users lock here too, so a lock is opened for reading alone. The kernel's fs.protected_regular
             refuses O_CREAT for another user's file in a sticky folder.
     """
@@ -251,10 +250,8 @@ class TrustStore:
     Each is a digest of a project's real path and of every line that it requests. A changed, added or removed line
     changes the digest, so a rewritten file, even one that the training script rewrote, needs permission again.
 
-    Attributes:
-        problem: why the file counts as empty, in a sentence; None if it could be read or does not exist.
-
-    Raises DiskError: no state folder can be made.
+    ``problem``: why the file counts as empty, in a sentence; None if it could be read or does not exist. Raises
+    DiskError: no state folder can be made.
     """
 
     def __init__(self, host: Host) -> None:

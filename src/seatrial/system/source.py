@@ -37,13 +37,10 @@ _IN_WORDS = (string.ascii_letters + string.digits + "_ ").encode() + bytes(range
 
 
 class UnreadableSourceError(Exception):
-    """``file.py:line: why``.
+    """``file.py:line: why``; ``line``, ``text``: the number and the text of the line.
 
-    Attributes:
-        grammar: it is not Python, or not of this version.
-        magic: a notebook's own line, ``%matplotlib inline`` or ``!pip install x``, as ``file.py:line`` and it show.
-        python_2: it is Python 2, as ``file.py:line`` and what stands there show.
-        line, text: the number and the text of the line.
+    ``grammar``: it is not Python, or not of this version. ``magic``: a notebook's own line, ``%matplotlib inline`` or
+    ``!pip install x``. ``python_2``: it is Python 2. Both as ``file.py:line`` and what stands there show.
     """
 
     line, text = 1, ""

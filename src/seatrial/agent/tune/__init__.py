@@ -19,10 +19,9 @@ WORD = "--tune"
 class Spec(NamedTuple):
     """Attributes:
 
-    argv: the script's whole command line, torchrun included. folder: for the trials' files.
-    steps, seconds: measured in each trial, at most. budget_s: for all of it.
-    only: names of changes (candidates.NAMES); () for all. gpus: the script was given.
-    ranks: processes that torchrun starts. fit: look for the largest and the fastest batch in place of changes.
+    argv: the script's whole command line, torchrun included. ranks: its processes. folder: for the trials' files.
+    steps, seconds: measured in each trial, at most. budget_s: for all of it. gpus: the script was given.
+    only: names of changes (candidates.NAMES); () for all. fit: look for the largest and the fastest batch instead.
     """
 
     argv: List[str]

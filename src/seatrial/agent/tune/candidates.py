@@ -33,11 +33,9 @@ _LAUNCH_BOUND = 0.5
 class TrialAnatomy:
     """Shares of a trial's step time, 0 to 1, and the facts of its training.
 
-    A number that was not reported is 0: nothing that rests on it is tried.
-
-    Attributes:
-        gpu_waits: share of marks at which the GPU had nothing left to do; None without marks.
-        workers: of the loader; None if no DataLoader gives the batches. in_pass: batches in a pass, 0 if unknown.
+    A number that was not reported is 0: nothing that rests on it is tried. ``gpu_waits``: share of marks at which the
+    GPU had nothing left to do; None without marks. ``workers``: of the loader; None if no DataLoader gives the batches.
+    ``in_pass``: batches in a pass, 0 if unknown.
     """
 
     def __init__(self, trial: TuneTrial) -> None:

@@ -214,9 +214,8 @@ class TuneDriver:
             fits = [each for each in able if self.budget.needed_s(each.slow) < self.budget.left_s]
             if not fits:
                 tried = {name for row in self.record.rows for name in row.name.split(BESIDE)}
-                for each in able:
-                    if each.name not in tried:
-                        self.record.not_tried[each.name] = "no time was left for it (--budget)"
+                late = (each.name for each in able if each.name not in tried)
+                self.record.not_tried.update(dict.fromkeys(late, "no time was left for it (--budget)"))
                 return
             self._try(fits[0])
             self._try_with_workers(fits[0], cpus)
@@ -315,8 +314,7 @@ class TuneDriver:
         if faster.high < 1:
             return "slower", "%s times as fast" % faster.words
         is_faster = faster.low > 1 and faster.middle >= statistics.WORTH
-        why = self.standing.why_different(candidate.name, made) if is_faster else None
-        if why:
+        if is_faster and (why := self.standing.why_different(candidate.name, made)):
             return "different", why
         time_for_more = self.budget.left_s > 2 * self.budget.needed_s(candidate.slow)
         sure = statistics.SURE if len(made) == 1 else 1.0

@@ -29,12 +29,7 @@ _OUT_OF_MEMORY = ("OutOfMemoryError", "CUDA out of memory", "HIP out of memory")
 
 
 class SeenBatch(NamedTuple):
-    """One trial's memory and speed.
-
-    Attributes:
-        peak_bytes: reserved by the allocator at most; None if it ran out.
-        why: reason why the trial is of no use; None if it is.
-    """
+    """One trial's memory, None if it ran out, and speed; ``why``: reason why it is of no use, None if it is."""
 
     peak_bytes: Optional[int]
     examples_per_s: Optional[float]
@@ -72,9 +67,8 @@ def fit(
 ) -> Fit:
     """Look for the largest batch and the fastest.
 
-    Args:
-        batch: the script's own. capacity_bytes: of the GPU, or of --gpu-memory.
-        run: makes a trial with a batch size. more: returns whether time is left for another.
+    ``batch``: the script's own. ``capacity_bytes``: of the GPU, or of --gpu-memory. ``run``: makes a trial with a batch
+    size. ``more``: returns whether time is left for another.
     """
     points = [Point(batch, None, run(batch))]
     first = points[0].seen

@@ -73,10 +73,9 @@ def append_report(key: str, value: Dict[str, Any]) -> None:
 class TuneRow(NamedTuple):
     """One change that was tried, or the baseline, or the combination.
 
-    Attributes:
-        faster: its speed relative to its reference, from pairs of trials.
-        verdict: kept, no-faster, unclear, slower, different, failed, refused, removed; or "" without a change.
-        why: the verdict in words. loss_off: how much higher its losses are under the same seeds.
+    ``faster``: its speed relative to its reference, from pairs of trials. ``verdict``: kept, no-faster, unclear,
+    slower, different, failed, refused, removed; or "". ``loss_off``: how much higher its losses are under the same
+    seeds.
     """
 
     name: str

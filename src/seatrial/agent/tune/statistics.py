@@ -152,9 +152,7 @@ class TuneState:
     def remove_last(self) -> Tuple[str, Dict[str, Any]]:
         """Remove the change that was kept last and return its name and what it changed."""
         name, applied, _ = self.kept_order.pop()
-        self.kept = {}
-        for _, changes, _ in self.kept_order:
-            self.kept.update(changes)
+        self.kept = {key: value for _, changes, _ in self.kept_order for key, value in changes.items()}
         self.reference = self.kept_order[-1][2] if self.kept_order else self.baselines
         return name, applied
 

@@ -259,11 +259,8 @@ def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
 
 
 def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
-    for line in reported:
-        if isinstance(line.get(key), dict):
-            found.update(line[key])
-    return found
+    maps = (line[key] for line in reported if isinstance(line.get(key), dict))
+    return {name: value for each in maps for name, value in each.items()}
 
 
 def _tail(path: str) -> str:

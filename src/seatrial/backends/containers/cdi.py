@@ -50,13 +50,10 @@ SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket"
 
 @dataclass(frozen=True)
 class CdiDevice:
-    """One device of a spec.
+    """One device of a ``spec``, a file; its name is qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
 
-    Attributes:
-        name: qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
-        spec: the file that defines it.
-        host_paths: device nodes, mount sources and programs on the host that it needs, the spec's common ones included.
-        programs: those of its hooks, which the runtime executes.
+    ``host_paths``: device nodes, mount sources and programs on the host that it needs, the spec's common ones included.
+    ``programs``: those of its hooks, which the runtime executes.
     """
 
     name: str
@@ -183,8 +180,7 @@ def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> s
     """
     import yaml  # takes 90 ms, and few specs are made
 
-    missing = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
-    if missing:
+    if missing := [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]:
         raise GpuContractError(
             "The CDI spec would name files that do not exist",
             cause="; ".join(missing),

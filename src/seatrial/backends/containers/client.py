@@ -139,8 +139,7 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     """Return the error that the catalogue has for these words; None if it has none."""
     from seatrial.findings.match import first_in  # the engine's words match only when it fails
 
-    match = first_in(stderr, layers)
-    if match is None:
+    if (match := first_in(stderr, layers)) is None:
         return None
     finding = match.known.finding(values={**match.values, "engine": engine, "Engine": engine.capitalize(), **values})
     error = ERRORS.get(match.known.id) or (GpuContractError if match.known in entries(GPU_LAYERS) else EngineError)
@@ -262,9 +261,8 @@ class Dialect:
 class EngineClient:
     """The engine's program with its global options.
 
-    Attributes:
-        at: the engine it uses; None: the one that the environment chooses.
-        call: its command line with the options for ``at``. typed: without them.
+    ``at``: the engine it uses; None: the one that the environment chooses. ``call``: its command line with the options
+    for ``at``. ``typed``: without them.
     """
 
     def __init__(self, dialect: Dialect, call: Sequence[str] = (), at: EngineAddress | None = None) -> None:

@@ -194,15 +194,13 @@ class ImageStore:
                     progress(line)
         except CommandError as error:
             raise pull_error(self.name, reference, error.stderr) from error
-        facts = self.image(reference)
-        if facts is None:
+        if (facts := self.image(reference)) is None:
             raise pull_error(self.name, reference, "the engine pulled it but no longer has it")
         return facts
 
     def push(self, reference: str) -> str:
         """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
-        registry = registry_host(reference)
-        if registry is None:
+        if (registry := registry_host(reference)) is None:
             raise UsageError(
                 f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
                 run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"',

@@ -33,13 +33,10 @@ TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/lat
 
 @dataclass(frozen=True)
 class InjectionPlan:
-    """Holds the parts of a container that give it its GPUs.
+    """Holds the parts of a container that give it its GPUs; ``devices``: nodes, or qualified CDI names.
 
-    Attributes:
-        devices: device nodes, or qualified CDI names.
-        gpus_flag: Docker's ``--gpus`` argument with its inner quotes. runtime: an OCI runtime by name.
-        env: variables for the target. driver_library_folders: put behind the image's own LD_LIBRARY_PATH.
-        groups: supplementary groups that may open the nodes.
+    ``gpus_flag``: Docker's ``--gpus`` argument with its inner quotes. ``runtime``: an OCI runtime by name. ``groups``:
+    supplementary, that may open the nodes. ``driver_library_folders``: put behind the image's own LD_LIBRARY_PATH.
     """
 
     strategy: Injection
@@ -75,8 +72,7 @@ def choose(
     # From here on the toolkit's legacy hook must stay out, even where it is the default runtime and the image sets
     # NVIDIA_VISIBLE_DEVICES=all: "void" is its word for "leave this container alone".
     env["NVIDIA_VISIBLE_DEVICES"] = "void"
-    names = _cdi_names(facts, gpus, driver)
-    if names is None:
+    if (names := _cdi_names(facts, gpus, driver)) is None:
         return _device_nodes(facts, gpus, driver, env, capabilities)
     why = f"{facts.title} ignores --gpus" if facts.ignores_gpus_flag else f"{facts.title} has no NVIDIA hook or runtime"
     groups = _groups(facts, _nodes(gpus, driver) or ())

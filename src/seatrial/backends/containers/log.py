@@ -31,10 +31,7 @@ _LAST_TURN_S = 0.05
 
 
 class K8sFile:
-    """Reads a container's stdout from its log file, or raises OSError.
-
-    ``goes_on``: whether its writer lives; None: read to the end as it is now.
-    """
+    """Reads stdout from a log file, or raises OSError; ``goes_on``: whether its writer lives; None: as it is now."""
 
     def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -36,8 +36,7 @@ OPTIONS = "ro,size=4k,mode=0555"
 
 def parse_mount(text: str) -> Mount:
     """Parse ``./weights:/weights:ro``. Raises UsageError."""
-    mount = Mount.parse(text)
-    if mount is None:
+    if (mount := Mount.parse(text)) is None:
         raise UsageError(
             f"--mount {text!r} is not SOURCE:TARGET[:ro|rw]",
             cause="a path with a colon in it cannot be mounted this way" if text.count(":") > 1 else None,

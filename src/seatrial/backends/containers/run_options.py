@@ -103,10 +103,7 @@ def flag_words(flag: str, value: Any) -> list[str]:
 
 
 def read_env_file(path: Path, host: Host) -> dict[str, str]:
-    """Read Docker's format: ``NAME=value`` verbatim, quotes included; ``NAME`` takes the host's value if it has one.
-
-    Raises UsageError naming file and line.
-    """
+    """Read Docker's ``NAME=value``, verbatim, or ``NAME``, of the host. Raises UsageError naming file and line."""
     lines = read_text(path, inside=None).splitlines()
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, 1):

@@ -25,10 +25,8 @@ _LONGEST = 300
 class Surroundings:
     """Holds the facts around a pod.
 
-    Attributes:
-        item: the pod as the API has it.
-        nodes: None if they may not be listed. holders: (namespace/pod, GPUs) of pods that hold some, None likewise.
-        pods: of the run, each of which requests the same.
+    ``item``: the pod as the API has it. ``nodes``: None if they may not be listed. ``holders``: (namespace/pod, GPUs)
+    of pods that hold some, None likewise. ``pods``: of the run, each of which requests the same.
     """
 
     item: dict[str, Any]
@@ -100,9 +98,8 @@ def gpu_holders(pods: Sequence[Object], gpu_resource: str) -> tuple[tuple[str, i
 class Facts:
     """Holds facts of a failure that the catalogue does not have.
 
-    Attributes:
-        detail: behind the message. values: for the fix and the cause. id: of the entry that fits better.
-        fix: instead of that entry's.
+    ``detail``: behind the message. ``values``: for the fix and the cause. ``id``: of the entry that fits better.
+    ``fix``: instead of that entry's.
     """
 
     detail: str = ""
@@ -242,8 +239,7 @@ def is_of_run(involved: Object, name: str) -> bool:
 
 def explain_workload(event: Object) -> Finding | None:
     """Return the finding of an event of a workload; None if it blocks nothing."""
-    match = _match(event)
-    if match is None:
+    if (match := _match(event)) is None:
         return None
     text = _text(event)
     detail = text.rpartition(" is forbidden: ")[2] if " is forbidden: " in text else event.get("message") or ""

@@ -41,9 +41,8 @@ Object = dict[str, Any]
 class Node:
     """A node's GPUs: ``capacity`` as the device plugin reported, ``allocatable`` those that are healthy.
 
-    Attributes:
-        offers: NVIDIA's resources that it has → the healthy ones; MIG slices of each size are a resource of their own.
-        taints: those that keep pods off.
+    ``offers``: NVIDIA's resources that it has → the healthy ones; MIG slices of each size are a resource of their own.
+    ``taints``: those that keep pods off.
     """
 
     name: str
@@ -59,14 +58,10 @@ class Node:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """A cluster at one moment.
+    """A cluster at one moment; ``version``: ``(1, 29)``; ``git_version``: as the server prints it.
 
-    Attributes:
-        version: ``(1, 29)``; git_version as the server prints it.
-        address: None if it has not answered.
-        kueue: Kueue is installed.
-        nodes: None if they may not be listed, or do not report what the pods request: capacity is not judged then.
-        unread: sentences about what could not be read.
+    ``address``: None if it has not answered. ``nodes``: None if they may not be listed, or do not report what the pods
+    request: capacity is not judged then. ``unread``: sentences about what could not be read.
     """
 
     version: tuple[int, int] = (1, 99)

@@ -187,8 +187,7 @@ def _carries_driver(machine: Machine) -> Verdict:
         return nothing
     mounted = tuple(f"{mount.target}/" for mount in inspection.request.mounts)
     paths = inspection.still["libraries"]["driver"]
-    inside = [path for path in paths if not path.startswith(mounted) and "stubs" not in path][:5]
-    if inside:
+    if inside := [path for path in paths if not path.startswith(mounted) and "stubs" not in path][:5]:
         return found("driver-libraries-in-image", inside, fix=f"RUN rm -f {' '.join(inside)}   # in the Dockerfile")
     return ok("it contains no driver library")
 

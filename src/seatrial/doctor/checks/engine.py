@@ -220,7 +220,6 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 def _indent(text: str) -> int | str:
     """Return the file's indentation, so that the difference shows the change alone."""
     for line in text.splitlines()[1:]:
-        space = line[: len(line) - len(line.lstrip())]
-        if space:
+        if space := line[: len(line) - len(line.lstrip())]:
             return space if "\t" in space else len(space)
     return 4

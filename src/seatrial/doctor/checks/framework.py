@@ -31,8 +31,7 @@ def _context(machine: Machine, torch: dict[str, Any], **more: str) -> dict[str, 
 
 @FRAMEWORK.check("torch-build", "torch is built for CUDA", "torch-cpu-only", timeout_s=60)
 def _torch_build(machine: Machine) -> Verdict:
-    torch = _torch(machine)
-    if not torch:
+    if not (torch := _torch(machine)):
         return skipped("no torch inside")
     if torch["cuda"] is None:
         evidence = [f"torch {torch['version']}: torch.version.cuda is None"]
@@ -48,8 +47,7 @@ def _torch_build(machine: Machine) -> Verdict:
     "driver", "The driver is new enough for torch's CUDA", "driver-too-old", needs="framework.torch-build", timeout_s=60
 )
 def _driver(machine: Machine) -> Verdict:
-    cuda = _torch(machine).get("cuda")
-    if cuda is None:
+    if (cuda := _torch(machine).get("cuda")) is None:
         return _NO_CUDA
     driver = machine.inventory.driver_version or machine.driver.version
     if driver is None:

@@ -15,8 +15,7 @@ PASS_THROUGH = ("vfio-pci", "pci-stub", "xen-pciback")
 
 @HARDWARE.check("present", "A GPU is on the PCI bus", "no-gpu-on-bus", needs="")
 def _present(machine: Machine) -> Verdict:
-    gpus = machine.gpus_on_bus
-    if gpus:
+    if gpus := machine.gpus_on_bus:
         return ok(f"{len(gpus)} NVIDIA GPU{'s' * (len(gpus) > 1)} on the PCI bus: {', '.join(g.address for g in gpus)}")
     if machine.wsl:
         return ok("WSL 2: Windows's GPU behind /dev/dxg")
@@ -126,8 +125,7 @@ def _loaded(machine: Machine) -> Verdict:
     if machine.inventory.driver_version:
         return ok(f"driver {machine.inventory.driver_version} responds; /proc/driver/nvidia is not visible here")
     evidence = ["/proc/driver/nvidia/version: missing"]
-    modules = machine.read(f"/lib/modules/{machine.kernel}/modules.dep")
-    if modules is not None:
+    if (modules := machine.read(f"/lib/modules/{machine.kernel}/modules.dep")) is not None:
         built = "nvidia.ko" in modules
         evidence.append(f"/lib/modules/{machine.kernel} has {'the module nvidia' if built else 'no module nvidia'}")
         if built:

@@ -40,8 +40,7 @@ def _daemon_json(machine: Machine) -> Verdict:
     if machine.docker_info is None:
         return skipped("Docker is not installed")
     path = daemon_json_path(machine)
-    text = machine.read(path)
-    if text is None:
+    if (text := machine.read(path)) is None:
         return skipped(f"no {path}: Docker's defaults")
     try:
         settings = json.loads(text) if text.strip() else {}
@@ -141,8 +140,7 @@ def _features(machine: Machine) -> Verdict:
         lost = sorted(set(before) - set(features or {}))
         if lost and features == {"cdi": True}:
             return found("ctk-erases-features", [f"{folder}/{backup} has {', '.join(lost)}", f"{path} has only cdi"])
-    others = ", ".join(sorted(set(features) - {"cdi"})) if isinstance(features, dict) else ""
-    if others:
+    if isinstance(features, dict) and (others := ", ".join(sorted(set(features) - {"cdi"}))):
         return ok(f"features {others}: use seatrial doctor --fix for CDI, nvidia-ctk --cdi.enabled drops them")
     return ok("daemon.json sets no feature that could be lost")
 
@@ -307,8 +305,7 @@ def _names(machine: Machine) -> Verdict:
 
 @CDI.check("fresh", "Specs match the driver", "cdi-spec-stale")
 def _fresh(machine: Machine) -> Verdict:
-    devices = _nvidia_devices(_specs(machine))
-    if not devices:
+    if not (devices := _nvidia_devices(_specs(machine))):
         return skipped("no spec of kind nvidia.com/gpu")
     loaded = machine.driver.version or machine.inventory.driver_version
     evidence: dict[str, None] = {}

@@ -41,8 +41,7 @@ def check() -> Dict[str, Any]:
     except Exception as error:  # noqa: BLE001
         result["error"] = first_lines(error)
         return result
-    for index, device in enumerate(devices):
-        result["kernels"].append(try_jit(jax, index, device))
+    result["kernels"] = [try_jit(jax, index, device) for index, device in enumerate(devices)]
     return result
 
 

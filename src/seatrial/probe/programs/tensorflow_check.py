@@ -52,8 +52,7 @@ def check() -> Dict[str, Any]:
         result["error"] = "TensorFlow %s finds no GPU" % tf.__version__
         for library in missing():
             sys.stderr.write("Could not load dynamic library '%s'\n" % library)
-    for index in range(len(gpus)):
-        result["kernels"].append(try_graph(tf, index))
+    result["kernels"] = [try_graph(tf, index) for index in range(len(gpus))]
     return result
 
 

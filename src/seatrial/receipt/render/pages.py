@@ -1,7 +1,4 @@
-"""Render HTML pages from templates in one look; the receipt's is one file without scripts that loads nothing.
-
-Values are escaped; only our own drawings are not.
-"""
+"""Render HTML pages in one look, values escaped; the receipt's is one file without scripts that loads nothing."""
 
 from __future__ import annotations
 

@@ -31,16 +31,11 @@ MAX_BARS = 24
 def draw(
     plot: Plot, window: tuple[float, float] | None = None, *, styles: Sequence[str] | None = None, width: int = WIDTH
 ) -> str:
-    """Return one ``<svg>``.
+    """Return one ``<svg>``, of a ``width`` in user units.
 
-    Percentages span 0 to 100 and all that is measured over time begins at 0; a metric does unless that would hide
-    its curve.
-
-    Args:
-        window: the training window in seconds, shaded in plots over time.
-        styles: the classes of each line; default: a colour each. With ``dots`` it has no curve, with
-            ``faint`` or ``plain`` no dots.
-        width: in user units.
+    Percentages span 0 to 100, all that is measured over time begins at 0, and a metric where that hides no curve.
+    ``window``: the training window in seconds, shaded in plots over time. ``styles``: the classes of each line;
+    default: a colour each. With ``dots`` it has no curve, with ``faint`` or ``plain`` no dots.
     """
     xs = [x for line in plot.lines for x, _ in line.points]
     ys = [y for line in plot.lines for _, y in line.points]

@@ -135,8 +135,7 @@ def _clean_output(run: RunEvidence) -> Judgement:
         return Judgement("not judged", "the target was not started")
     others = {entry.id for entry in entries(_NOT_OF_CUDA)}
     found = ((f, by_id(f.id).of_cuda) for f in run.output.findings if f.severity != "info")
-    trouble = [f for f, of_cuda in found if (f.id not in others if of_cuda is None else of_cuda)]
-    if trouble:
+    if trouble := [f for f, of_cuda in found if (f.id not in others if of_cuda is None else of_cuda)]:
         shown = f" ({quote(trouble[0].evidence[0])})" if trouble[0].evidence else ""
         return Judgement("fail", f"{', '.join(f.id for f in trouble)}{shown}")
     return Judgement("pass", "no known CUDA failure in stdout or stderr")
@@ -224,8 +223,7 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     folders = [folder for folder in looked if folder is not None]
     found = list(dict.fromkeys(file for folder in folders for file in _candidates(folder, patterns, run.run_dir)))
     new = [(path, size) for path, size, modified in found if modified >= started - CLOCK_SLACK_S]
-    saved = [(path, size) for path, size in new if size]
-    if saved:
+    if saved := [(path, size) for path, size in new if size]:
         path, size = max(saved, key=lambda file: file[1])
         more = f" and {count(len(saved) - 1, 'more file')}" if len(saved) > 1 else ""
         return Judgement("pass", f"{_shown(path, folders)}, {format_bytes(size)}{more}, written by this run")
@@ -247,8 +245,7 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
 
 def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:
     """Judge by the agents' reports: on a cluster they look at the end of each attempt."""
-    reports = run.evidence.all(ModelsSaved)
-    if not reports:
+    if not (reports := run.evidence.all(ModelsSaved)):
         return Judgement("not judged", "no agent reported saved models")
     files = {
         str(file["path"]): int(file["bytes"])

@@ -199,8 +199,7 @@ def unused_gpus(run: RunEvidence) -> tuple[Gpu, ...]:
 
 def _computed_nothing(run: RunEvidence, gpu: Gpu) -> bool:
     """Return whether the GPU's own counters show no work of its SMs from the target's context to its end."""
-    context = run.evidence.contexts.get(gpu.uuid)
-    if context is None:
+    if (context := run.evidence.contexts.get(gpu.uuid)) is None:
         return False
     after = [s.gpus[gpu.uuid] for s in run.evidence.samples if s.at_s >= context.at_s and gpu.uuid in s.gpus]
     worked = [reading["sm_activity_pct"] for reading in after if "sm_activity_pct" in reading]
@@ -209,8 +208,7 @@ def _computed_nothing(run: RunEvidence, gpu: Gpu) -> bool:
 
 def not_used_finding(run: RunEvidence) -> Finding | None:
     """Return the finding of requested GPUs that were not used, with a probable cause, or None."""
-    unused = unused_gpus(run)
-    if not unused:
+    if not (unused := unused_gpus(run)):
         return None
     names = ", ".join(f"GPU {gpu.index} ({short_uuid(gpu.uuid)})" for gpu in unused)
     evidence = [

@@ -178,8 +178,7 @@ def _errors(serving: ServingRecord) -> str | None:
 
 
 def _batches(serving: ServingRecord) -> str | None:
-    total = sum(each.batches for each in serving.batches)
-    if not total:
+    if not (total := sum(each.batches for each in serving.batches)):
         return None
     rows = sum(each.rows * each.batches for each in serving.batches)
     most = max(serving.batches, key=lambda each: each.batches)

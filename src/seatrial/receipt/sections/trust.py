@@ -88,8 +88,7 @@ def evidence_in_words(seal: Seal) -> str:
 
 def alterable(run: RunEvidence) -> str | None:
     """Return why the target could have altered the evidence, or None if it could not."""
-    started = run.evidence.all(AgentStarted)
-    if not started:
+    if not (started := run.evidence.all(AgentStarted)):
         return None
     if any("alterable" not in moment.keys for moment in started):
         return "the agent's version did not yet isolate itself"
@@ -152,8 +151,7 @@ def _exit_codes(run: RunEvidence) -> list[str]:
 
 def refused_finding(run: RunEvidence) -> Finding | None:
     """Return the finding of lines of the target that pose as the agent's, or None."""
-    claims = _refused(run.evidence)
-    if not claims:
+    if not (claims := _refused(run.evidence)):
         return None
     values = {"lines": count(sum(claims.values()), "line"), "claims": ", ".join(sorted(claims))}
     return by_id("forged-evidence").finding([f"{claim}: {n}" for claim, n in sorted(claims.items())], values=values)

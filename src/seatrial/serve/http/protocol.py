@@ -174,8 +174,7 @@ def _tensor(spec: TensorSpec, tensor: dict[str, Any]) -> list[np.ndarray]:
         raise BadInputError(f"The data of the input {name} is not all {spec.datatype}.")
     if plain.size != math.prod(shape):
         raise BadInputError(f"The data of the input {name} has {plain.size} numbers and its shape {math.prod(shape)}.")
-    array = checked_array(plain, np.dtype(dtype))
-    if array is None:
+    if (array := checked_array(plain, np.dtype(dtype))) is None:
         raise BadInputError(f"The data of the input {name} has a number outside of {spec.datatype}.")
     return list(array.reshape(shape))
 

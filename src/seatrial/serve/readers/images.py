@@ -40,8 +40,7 @@ class ImageReader:
     size is scaled. With ``drawing`` (a light figure on black, as MNIST's), a file whose border is light is turned
     around first, and one of another size is cut out and placed as MNIST's digits were.
 
-    Attributes:
-        box: pixels of the longer side that a drawing is scaled to; None for images that are not drawings.
+    ``box``: pixels of the longer side that a drawing is scaled to; None for images that are not drawings.
     """
 
     description: Description

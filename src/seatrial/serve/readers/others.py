@@ -27,13 +27,11 @@ def inputs_of(body: Any, noun: str, several: Callable[[Any, bool], bool]) -> tup
     """Return the inputs of a JSON body, and whether the client sent a list of them: the same names for every model.
 
     Args:
-        body: ``{"input": …}`` or ``{"inputs": …}``, or with the noun (``image``, ``images``) in their place; a bare
-            list is as "inputs".
+        body: ``{"input": …}`` or ``{"inputs": …}``, or with the noun (``image``, ``images``); a bare list is "inputs".
         several: return True if a value is a list of inputs, judging by the model's rank and not by the name; the second
             argument is True if the name is a plural.
 
-    Raises:
-        BadInputError: none of the names is given, or two, or no inputs or too many.
+    Raises BadInputError: none of the names is given, or two, or no inputs or too many.
     """
     value, plural = _named(body, noun)
     if not several(value, plural):

@@ -1,7 +1,4 @@
-"""Classify images: bytes to the device, normalised and classified there in one graph.
-
-Shapes: B rows, H and W pixels, C channels, K classes.
-"""
+"""Classify images on the device in one graph. Shapes: B rows, H and W pixels, C channels, K classes."""
 
 from __future__ import annotations
 

@@ -40,10 +40,8 @@ TOLERANCE = 1e-2
 class TensorModel:
     """Rows of one shape are one batch; for a program with a fixed batch it is filled up.
 
-    Args:
-        outputs: names, if there are as many; else they are numbered.
-        fixed: the only batch size that the program takes; None: any.
-        examples: rows, and the trained model's outputs for them: an array for each output.
+    ``outputs``: names, if there are as many; else they are numbered. ``fixed``: the only batch size that the program
+    takes; None: any. ``examples``: rows, and the trained model's outputs for them: an array for each output.
     """
 
     def __init__(
@@ -121,8 +119,7 @@ class TensorModel:
         except Exception as error:
             message = f"the model cannot be run on its own inputs: {first_line(error)}"
             raise ServeError(message, fix="export it again") from error
-        unknown = [array.dtype for array in arrays if array.dtype not in NAMES]
-        if unknown:
+        if unknown := [array.dtype for array in arrays if array.dtype not in NAMES]:
             raise ServeError(f"the model gives outputs of type {unknown[0]}, which JSON has no numbers for")
         if len(names) != len(arrays):
             names = [f"output{number}" for number in range(len(arrays))]
