@@ -198,14 +198,25 @@ def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: st
     assert [each.reason.partition(" imports ")[2].partition(", and")[0] for each in choices] == words
 
 
-@pytest.mark.parametrize("args", [("c.json",), ("--report_to", "wandb"), ("c.json", "--report_to", "none")])
-def test_a_tracker_that_the_configuration_names_is_offline_without_a_key(tmp_path: Path, args: tuple[str, ...]) -> None:
-    (tmp_path / "c.json").write_text('{\n  "report_to": ["wandb"]\n}\n')
+@pytest.mark.parametrize(
+    ("text", "args", "where"),
+    [
+        ('{\n  "report_to": ["tensorboard", "wandb"]\n}\n', ("c.json",), "c.json:2"),
+        ("lr: 1\nreport_to:\n  - wandb\n", ("c.yaml",), "c.yaml:2"),
+        ("", ("--report_to", "tensorboard", "wandb"), "--report_to"),
+        ("report_to: wandb\n", ("c.yaml", "--report_to", "none"), None),
+        ("# report_to: wandb\nlr: 1  # no report_to: wandb\n", ("c.yaml",), None),
+    ],
+)
+def test_a_tracker_that_the_configuration_names_is_offline_without_a_key(
+    tmp_path: Path, text: str, args: tuple[str, ...], where: str | None
+) -> None:
+    (tmp_path / args[0]).write_text(text)
     (tmp_path / "train.py").write_text("import transformers\n")
     script = script_facts(Target(kind="script", value="train.py", args=args), tmp_path)
-    env, [choice] = without_login(job(tmp_path), script, {}, Host({}))
-    assert env == {"WANDB_MODE": "offline"}
-    assert choice.reason.startswith(f"{'c.json:2' if args[0] == 'c.json' else args[0]} reports to it, and the run has")
+    env, choices = without_login(job(tmp_path), script, {}, Host({}))
+    assert env == ({"WANDB_MODE": "offline"} if where else {})
+    assert [each.reason.partition(", and")[0] for each in choices] == [f"{where} reports to it"] * bool(where)
 
 
 def test_an_offline_script_without_its_model_is_warned_of_with_the_next_command(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ _OUTPUT_KEYS = regex(
     r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
 )
 _OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
-_REPORTS = regex(r"""\breport_to["']?(?:\s*[:=]|\s)\s*\[?\s*["']?(\w+)""")
+_REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+\S+)+|[ \t]*["']?\w+)""")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
@@ -205,14 +205,15 @@ class Files:
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
-        typed_ones = _REPORTS.finditer(" ".join(self.constants.arguments))
-        self.reports = {one[1]: "--report_to" for one in typed_ones}
+        typed_ones = re.findall(r"\breport[_-]to[= ](\w+(?: \w+)*)", " ".join(self.constants.arguments))
+        self.reports = dict.fromkeys(" ".join(typed_ones).split(), "--report_to")
         names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
         for name in (each for each in names if each.endswith(CONFIGURATION)):
             text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
             self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
-            named = _REPORTS.finditer(text)
-            self.reports |= {one[1]: f"{name}:{text.count(chr(10), 0, one.start()) + 1}" for one in named}
+            for one in () if typed_ones else _REPORTS.finditer(text):
+                place = f"{name}:{text.count(chr(10), 0, one.start()) + 1}"
+                self.reports |= dict.fromkeys(re.findall(r"\w+", one[1]), place)
         words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
         typed = {match[1].replace("/", "."): match[2] for match in words if match}
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
