@@ -248,9 +248,10 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
 
 def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, project: Path) -> None:
     """Refuse relative imports in a file started by its path, which has no package, unless it sets ``__package__``."""
-    if reading.relative is None or b"__package__" in read_bytes(project / target.value, inside=project):
+    place, written, imported = reading.relative or ("", "", "")
+    files = [project / each for each in (target.value, place.rpartition(":")[0])]
+    if not place or any(b"__package__" in read_bytes(each, inside=project) for each in files):
         return
-    place, written, imported = reading.relative
     short = written if len(written) <= _LONGEST_NAME else written[: _LONGEST_NAME - 1] + "…"
     message = f"{place} imports from {short}, which only a module of a package can"
     module = module_name(target.value, project)

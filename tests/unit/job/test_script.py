@@ -376,6 +376,8 @@ def test_a_file_of_a_package_is_started_as_a_module(tmp_path: Path, source: str,
         ("try: import data\nexcept ImportError: pass", False, False),
         ("from lib import data", False, False),
         ("import data", True, False),
+        ("import data, named", False, True),
+        ("import named", False, False),
     ],
 )
 def test_a_module_next_to_the_script_is_in_no_package(tmp_path: Path, line: str, package: bool, refused: bool) -> None:
@@ -383,6 +385,7 @@ def test_a_module_next_to_the_script_is_in_no_package(tmp_path: Path, line: str,
         folder.mkdir(exist_ok=True)
         (folder / ("__init__.py" if folder.name == "data" else "data.py")).write_text("from .config import LR\n")
         (folder / "config.py").write_text("LR = 1\n")
+    (tmp_path / "named.py").write_text("__package__ = 'lib'\nfrom .config import LR\n")
     (tmp_path / "train.py").write_text(f"{line}\nprint(1)\n")
     if not refused:
         script_facts(Target(kind="script", value="train.py"), tmp_path)
