@@ -15,6 +15,7 @@ from seatrial.cli.options import Root, has_undecoded, options_of, quoted
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import read_table
+from seatrial.system.names import SECRET
 
 #: Files of a project that are searched for the name of an option.
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
@@ -81,6 +82,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     env = [each[-1].removeprefix("--env=") for name, each in typed_parts(argv[1:cut], known) if name in ("-e", "--env")]
+    env = [f"{each}={os.environ[each]}" if each in os.environ and not SECRET.search(each) else each for each in env]
     if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
         return argv
     parts = list(typed_parts(read.words(), known))

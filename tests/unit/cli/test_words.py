@@ -9,6 +9,7 @@ import pytest
 
 from seatrial import cli
 from seatrial.cli.words import _in_our_words, _with_dashes
+from seatrial.errors import TargetError
 from tables import cases, constant
 
 NAN = ["-1", "nan", "inf", "-inf", "1e999", "1e3", "0x10", "", " ", "9" * 5000]
@@ -84,6 +85,20 @@ def test_a_command_that_starts_python_is_read_into_our_words(
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     assert shlex.join(_in_our_words(shlex.split(typed))) == read
+
+
+def test_a_variable_of_the_machine_is_read_into_the_words_and_a_secret_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    for name, value in {"LR": "5", "MY_TOKEN": "hidden"}.items():
+        monkeypatch.setenv(name, value)
+        (tmp_path / f"{name}.sh").write_text(f"python train.py --value ${name}\n")
+    assert shlex.join(_in_our_words(["plan", "-e", "LR", "LR.sh"])) == "plan -e LR train.py -- --value 5"
+    with pytest.raises(TargetError) as refusal:
+        _in_our_words(["plan", "-e", "MY_TOKEN", "MY_TOKEN.sh"])
+    assert "hidden" not in f"{refusal.value} {refusal.value.cause} {refusal.value.run}"
 
 
 @cases("typed", "run")
