@@ -449,9 +449,11 @@ class UvResolver:
             (folder / "requirements.in").write_text("\n".join([*bounded_first(request), ""]))
             early = [f"{name}>=0a0" for name in request.early or ()]
             (folder / "constraints.txt").write_text("\n".join([*request.constraints, *early, ""]))
-            over, lines = set(map(canonical_name, request.overrides)), (*request.overrides, *request.lines)
-            rows_of = {canonical_name(line): line for line in lines if is_for(line, request.python)}  # a line wins
-            (folder / "overrides.txt").write_text("\n".join(rows_of[name] for name in over & rows_of.keys()))
+            over = set(map(canonical_name, request.overrides))
+            first = [each for each in request.lines if canonical_name(each) in over and is_for(each, request.python)]
+            over -= set(map(canonical_name, first))  # a line wins; one override for another machine drops the package
+            first += [each for each in request.overrides if canonical_name(each) in over]
+            (folder / "overrides.txt").write_text("\n".join(first))
             (folder / "excludes.txt").write_text("\n".join([*request.excluded, *excluded, ""]))
             digests = write_links(folder / "links", request.links, stand_ins, self._required)
             preferred = {_SETUPTOOLS[0]: _SETUPTOOLS[1], **dict(request.preferred), **dict(request.named)}

@@ -107,6 +107,14 @@ def test_override_lifts_what_packages_require_but_not_a_line(tmp_path: Path, ind
     assert isinstance(pinned, Lock) and {each.name: each.version for each in pinned.packages}["held"] == "3.0"
 
 
+def test_override_for_no_machine_drops_what_packages_require(tmp_path: Path, index: Index) -> None:
+    index.needs = {"plain-1.0": ("missing",)}
+    over = ("missing ; sys_platform == 'never'",)
+    request = ResolveRequest(("plain",), "3.11", (PackageSource(index.url),), overrides=over)
+    lock = UvResolver(tmp_path, Host({})).resolve(request)
+    assert isinstance(lock, Lock) and [each.name for each in lock.packages] == ["plain"]
+
+
 def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Index) -> None:
     index.login = "me:right"
     request = ResolveRequest(("plain",), "3.11", (PackageSource(index.with_login("me:wrong")),))
