@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -295,16 +297,21 @@ def canonical_name(line: str) -> str | None:
     return canonicalize_name(requirement.name) if requirement else None
 
 
+#: A container's processor: Linux's own, or that of the GPU machines which a Mac reaches.
+MACHINE = platform.machine() if sys.platform == "linux" else "x86_64"
 #: A container's values of markers, on whatever machine the plan is made.
-_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+_LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": MACHINE}
 
 
+@lru_cache(maxsize=2 * MOST_LINES)
 def is_for(line: str, python: str, extra: str = "") -> bool:
-    """Return True if the line has no marker, or its marker is true on this Python."""
-    marker = requirement.marker if (requirement := parsed(line)) else None
-    return marker is None or marker.evaluate(
-        {"python_version": python, "python_full_version": f"{python}.0", "extra": extra, **_LINUX}
-    )
+    """Return True if the line has no marker, or one that is true on this Python's last patch; nonsense is false."""
+    values = {"python_version": python, "python_full_version": f"{python}.99", "extra": extra, **_LINUX}
+    try:
+        marker = requirement.marker if (requirement := parsed(line)) else None
+        return marker is None or marker.evaluate(values)
+    except (ValueError, KeyError, RecursionError):
+        return False
 
 
 def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:

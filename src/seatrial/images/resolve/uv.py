@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import re
 import sys
 import tempfile
@@ -36,7 +35,7 @@ from packaging.version import Version
 
 import seatrial
 from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError, fallback
-from seatrial.images.requirements.pip_format import canonical_name, is_for
+from seatrial.images.requirements.pip_format import MACHINE, canonical_name, is_for
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import (
     Answer,
@@ -103,7 +102,7 @@ _PYTHONS = re.compile(rb"(?:[\xa2-\xbf]|\xd9[\x20-\xff])((?:(?:[<>!~=]=?|===)\d[
 _SETUPTOOLS = ("setuptools", "81.0.0")
 
 #: Ubuntu 22.04 has the oldest glibc of the base images, 2.35. Source: packages.ubuntu.com/jammy/libc6.
-_PLATFORM = f"{platform.machine()}-manylinux_2_35"
+_PLATFORM = f"{MACHINE}-manylinux_2_35"
 
 #: Variables of the machine that uv needs: the way to the network and to logins.
 _PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR")

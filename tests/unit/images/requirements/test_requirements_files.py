@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,15 @@ def test_comments_blanks_and_continued_lines_go(tmp_path: Path) -> None:
     text += "six==1.17.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
     listed = ("torch>=2.6", "numpy >=1.26", "x @ https://e.org/x-1.whl#sha256=aa")
     assert read(tmp_path, text).lines == (*listed, "six==1.17.0 --hash=sha256:aa --hash=sha256:bb")
+
+
+def test_markers_on_a_mac_are_those_of_a_linux_container() -> None:
+    program = "import sys, platform, importlib, seatrial.images.requirements.pip_format as read\n"
+    program += "sys.platform, platform.machine = 'darwin', lambda: 'arm64'\nread = importlib.reload(read)\n"
+    program += "each = [f'x ; platform_machine == \"{name}\"' for name in ('x86_64', 'arm64')]\n"
+    program += "print(read.MACHINE, [read.is_for(line, '3.11') for line in each])"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed == "x86_64 [True, False]\n"
 
 
 def test_included_files_and_constraints(tmp_path: Path) -> None:
