@@ -58,7 +58,7 @@ _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
 #: Packages whose release decides the Python, and so is the same for each.
 _DECIDING = (*FRAMEWORKS, *chain(*PARTNERS.values()))
-_EXTRA = regex(r"extra == ['\"]([^'\"]+)")
+_EXTRA, _MOST_EXTRAS = regex(r"extra == ['\"]([^'\"]+)"), 20
 
 #: Characters of one of Poetry's constraints.
 _MOST_CHARACTERS = 500
@@ -153,8 +153,11 @@ def read_pyproject(file: Path, imported: Iterable[str] | None = ()) -> Requireme
     keys = ("override-dependencies", "constraint-dependencies")
     overrides, bounds = (tables.listed(uv.get(key, []), f"tool.uv.{key}") for key in keys)
     listed = (*required, *_imported(optional, required, imported or ()))
-    own = ([each for each in overrides if canonical_name(each) == canonical_name(line)] or [line] for line in listed)
-    lines = tuple(chain.from_iterable(own))  # of extras and markers nothing stays, as with uv
+    instead = defaultdict[str | None, list[str]](list)
+    for line in overrides:
+        instead[canonical_name(line)].append(line)
+    own = (instead.get(canonical_name(line) or "", [line]) for line in listed)
+    lines = tuple(dict.fromkeys(chain.from_iterable(own)))  # of extras and markers nothing stays, as with uv
     if not lines and not lists and poetry is None:
         return None
     dynamic, name = table.get("dynamic"), table.get("name")
@@ -232,7 +235,7 @@ def _pins(name: str, rows: list[dict[str, Any]], lock: str) -> Iterator[str]:
     """Yield a package's pin on Linux, or its pins for Pythons; a framework, whose release decides, has the best's."""
     of_python = defaultdict[str, list[str]](list)
     for python in PYTHONS:
-        held = _held(rows, python, lock)
+        held = _held(rows, python)
         releases = {str(row.get("version", "")) if _from_an_index(row, lock) else "" for row in held} or {""}
         if len(releases) == 1 and (release := releases.pop()):
             of_python[f"{name}=={release}"].append(python)
@@ -242,13 +245,13 @@ def _pins(name: str, rows: list[dict[str, Any]], lock: str) -> Iterator[str]:
         yield checked_requirement(f"{pin} ; {marker}" if several else pin, lock)
 
 
-def _held(rows: list[dict[str, Any]], python: str, lock: str) -> list[dict[str, Any]]:
+def _held(rows: list[dict[str, Any]], python: str) -> list[dict[str, Any]]:
     """Return the entries whose markers hold without extras; or else with one of the project's, CUDA's first."""
     markers = [as_list(row.get("resolution-markers", row.get("markers"))) for row in rows]
-    lines = [[checked_requirement(f"x ; {each}", lock) for each in own if isinstance(each, str)] for own in markers]
-    extras = sorted({*_EXTRA.findall(str(lines))}, key=lambda each: not re.search("cu|gpu", each))
-    for extra in ("", *extras):
-        fits = [not own or any(is_for(each, python, extra) for each in own) for own in lines]
+    markers = [[f"x ; {each}" for each in own if each and isinstance(each, str)] for own in markers]
+    extras = sorted({*_EXTRA.findall(str(markers))}, key=lambda each: (not re.search("cu|gpu", each), each))
+    for extra in ("", *extras[:_MOST_EXTRAS]):
+        fits = [not own or any(is_for(each, python, extra) for each in own) for own in markers]
         if any(fits):
             return list(compress(rows, fits))
     return []
