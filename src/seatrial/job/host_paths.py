@@ -118,7 +118,8 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         of_home = read.path.startswith("~/") and job.backend != "local"
         inside = posixpath.join(CONTAINER_HOME, read.path[2:]) if of_home else read.path
         seen = posixpath.normpath(posixpath.join(job.folder_inside, inside))
-        path = (brought := on_host(job, seen)) or Path(os.path.normpath(job.folder / read.path))
+        here = os.path.expanduser(read.path)  # noqa: PTH111  keeps what has no home
+        path = (brought := on_host(job, seen)) or Path(os.path.normpath(job.folder / here))
         if of_home and not brought:
             whole = Path(read.path).suffix == "" or read.path.count("/") == 1
             source, target = (each if whole else posixpath.dirname(each) for each in (read.path, seen))

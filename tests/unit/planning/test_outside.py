@@ -147,6 +147,12 @@ def test_path_of_the_authors_machine_is_named(project: Path, source: str, words:
     assert [each.endswith(end) for each in found] == [True] * bool(end)
 
 
+def test_file_of_the_home_folder_is_there_without_a_container(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(project.parent))
+    job, script = read(project, "import os\nopen(os.path.expanduser('~/data/x.csv'))\n", backend="local")
+    assert not [*missing_inputs(job, script.reads)]
+
+
 def test_paths_of_equal_beginning_are_two(project: Path) -> None:
     (project / "code" / "train.py").write_text("A = '/home/nobody/data'\nB = '/home/nobody/data2'\n")
     assert len(script_facts(TARGET, project).reads) == 2
