@@ -166,10 +166,19 @@ def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
 
 @pytest.mark.parametrize(
     ("end", "missed"),
-    [("start(a.config)", True), ("if os.path.exists(a.config):\n    start(a.config)", False), ("", False)],
+    [
+        ("start(a.config)", True),
+        ("if os.path.exists(a.config):\n    start(a.config)", False),
+        ("start(open('etc/' + a.config))", False),
+        ("start(a.config_out)", False),
+        ("", False),
+    ],
 )
 def test_a_configuration_that_an_option_names_by_default_is_missed(tmp_path: Path, end: str, missed: bool) -> None:
-    source = f"p.add_argument('--config', default='conf/c.yaml')\na = p.parse_args()\nfrom etc import start\n{end}\n"
+    source = f"p.add_argument('--config{'_out' * ('_out' in end)}', default='conf/c.yaml')\na = p.parse_args()\n"
+    source += f"from etc import start\n{end}\n"
+    (tmp_path / "etc/conf").mkdir(parents=True)
+    (tmp_path / "etc/conf/c.yaml").touch()
     target = target_of(tmp_path, source)
     found = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
     assert [each.partition(",")[0] for each in found] == ["train.py:4 names conf/c.yaml"] * missed

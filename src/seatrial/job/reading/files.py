@@ -61,10 +61,10 @@ _REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 OUTPUT = regex(
     r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
 )
-#: Options whose names, and values, show a path that is read, and not a root that a download may fill.
+#: Options whose names, and values, show a path that is read, not a root that a download fills or data_files of a Hub.
 _DATA_PATH, _OF_DATA = (
-    regex(r"((train|val\w*|eval|test|data(set)?)_)+(path|file)"),
-    regex("train_|val|eval_|test_|data"),
+    regex(r"((train|val[a-z]*|eval|test|data(set)?)_)+(path|file)"),
+    regex("train_|val|eval_|test_|data(?!_files)"),
 )
 _DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
 #: Names of settings for a place to write to.
@@ -321,13 +321,17 @@ class Files:
 
     def _name_configurations(self, reads: Mapping[str, Read]) -> None:
         """Note the configurations that options name by default, and that no call makes or checks for."""
-        known = {each.text for _, each in (*self._made, *self._checked) if each} | {*reads}
+        opened = (self.constants.text(path, each.unit) for each in self._reading for path in self._paths(*each[:2]))
+        texts = (*opened, *(each for _, each in (*self._made, *self._checked)))
+        known = "".join(f"/{each}\n" for each in (*reads, *(each.text for each in texts if each)))
         for name, option in self.constants.options.items():
             is_used = name in self.used and option.unit in self.constants.always and _OF_CONFIGURATIONS.search(name)
+            is_used = is_used and not OUTPUT.search(name)
             text, module = self.constants.of_option(name) if is_used else None, self._module_at(option.unit[0])
-            if module and text and text.sure and text.text.endswith(CONFIGURATION) and text.text not in known:
+            named = posixpath.normpath(text.text) if module and text and text.sure else ""
+            if module and named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
                 place, flag = f"{module.shown}:{option.node.lineno}", max(option.flags, key=len)
-                self.named.setdefault(posixpath.normpath(text.text), Read(text.text, place, flag, verb="names"))
+                self.named.setdefault(named, Read(named, place, flag, verb="names"))
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
