@@ -137,6 +137,8 @@ NO_FOLDERS = (
         (TRAIN_FILE, ("--train_file", "data/t.csv"), "which the project does not have"),
         (TRAIN_FILE + "unseen.download(args.train_file)\n", ("--train_file", "data/t.csv"), ""),
         (TRAIN_FILE, ("--train_file", "hub/name"), ""),
+        (TRAIN_FILE.replace("train_file", "data_files"), ("--data_files", "data/of_a_hub.jsonl"), ""),
+        (TRAIN_FILE, ("--" + "val_" * 40, "./a/b"), ""),
         ("from keras.utils import get_file\nget_file('w.h5', 'https://e.org/w.h5')\nopen('data/x')\n", (), "have"),
     ],
 )
