@@ -33,9 +33,11 @@ def test_a_run_on_the_cpu_is_certain(tmp_path: Path, source: str, words: str, ch
     assert first.startswith("!") and words in first and first.endswith(change)
 
 
-@cases("source", "words")
-def test_a_gpu_that_may_be_missing_is_warned_of(tmp_path: Path, source: str, words: str) -> None:
-    first = next(iter(found(tmp_path, source)))
+@cases("source", "words", "args")
+def test_a_gpu_that_may_be_missing_is_warned_of(
+    tmp_path: Path, source: str, words: str, args: tuple[str, ...] | None
+) -> None:
+    first = next(iter(found(tmp_path, source, *(args or ()))))
     assert not first.startswith("!") and words in first
 
 

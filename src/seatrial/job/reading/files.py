@@ -326,8 +326,8 @@ class Files:
         known = "".join(f"/{each}\n" for each in (*reads, *(each.text for each in texts if each)))
         for name, option in self.constants.options.items():
             is_used = name in self.used and option.unit in self.constants.always and _OF_CONFIGURATIONS.search(name)
-            is_used = is_used and not OUTPUT.search(name)
-            text, module = self.constants.of_option(name) if is_used else None, self._module_at(option.unit[0])
+            text = self.constants.of_option(name) if is_used and not OUTPUT.search(name) else None
+            module = self._module_at(option.unit[0])
             named = posixpath.normpath(text.text) if module and text and text.sure else ""
             if module and named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
                 place, flag = f"{module.shown}:{option.node.lineno}", max(option.flags, key=len)
