@@ -74,8 +74,8 @@ class TuneRow(NamedTuple):
     """One change that was tried, or the baseline, or the combination.
 
     ``faster``: its speed relative to its reference, from pairs of trials. ``verdict``: kept, no-faster, unclear,
-    slower, different, failed, refused, removed; or "". ``loss_off``: how much higher its losses are under the same
-    seeds.
+    slower, different, failed, refused, removed; "" without a change. ``loss_off``: how much higher its losses are
+    under the same seeds.
     """
 
     name: str

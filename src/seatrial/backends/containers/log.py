@@ -31,7 +31,7 @@ _LAST_TURN_S = 0.05
 
 
 class K8sFile:
-    """Reads stdout from a log file, or raises OSError; ``goes_on``: whether its writer lives; None: as it is now."""
+    """Reads stdout from a log file, or raises OSError; ``goes_on``: its writer lives; None: read only what is there."""
 
     def __init__(self, path: Path, goes_on: Callable[[], bool] | None) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

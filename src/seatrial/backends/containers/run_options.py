@@ -103,7 +103,7 @@ def flag_words(flag: str, value: Any) -> list[str]:
 
 
 def read_env_file(path: Path, host: Host) -> dict[str, str]:
-    """Read Docker's ``NAME=value``, verbatim, or ``NAME``, of the host. Raises UsageError naming file and line."""
+    """Read Docker's ``NAME=value``, quotes kept, or ``NAME``, if the host has it. Raises UsageError with the line."""
     lines = read_text(path, inside=None).splitlines()
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
