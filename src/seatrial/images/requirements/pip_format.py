@@ -297,7 +297,7 @@ def canonical_name(line: str) -> str | None:
     return canonicalize_name(requirement.name) if requirement else None
 
 
-#: A container's processor: Linux's own, or that of the GPU machines which a Mac reaches.
+#: Processor of the container: this machine's on Linux; else x86_64, which most GPU machines have.
 MACHINE = platform.machine() if sys.platform == "linux" else "x86_64"
 #: A container's values of markers, on whatever machine the plan is made.
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": MACHINE}

@@ -76,8 +76,8 @@ _REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES = 100, 100_000
-#: An item of a list, and those of Hydra's defaults lists that are no file of the project: Hydra's own groups, none, one
-#: to choose or to compute.
+#: Matches an item of a YAML list. ``_NO_OPTION`` matches items of Hydra's defaults lists that name no file of the
+#: project: Hydra's own groups, none, ``???`` and interpolations.
 _ITEM = regex(r"\s*-\s+([^\s:#][^:#]*)")
 _NO_OPTION = regex(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")
 
