@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
 
+from seatrial.job.reading.constants import ANY, Text
 from seatrial.job.reading.flow import fails
 from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.text import regex
@@ -46,6 +51,58 @@ BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
 MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
+#: Calls that may create any path, and programs that one of them starts.
+_MAKES_ANY = regex(
+    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
+)
+_STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
+#: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
+GIVES_NONE = regex(
+    r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|expanduser|join|makedirs|mkdir|print|info"
+)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A file or folder that a script makes.
+
+    Attributes:
+        path: as far as it is constant, ``*`` for the rest: ``/models/*.pth``.
+        folder: it is a folder.
+        where: ``train.py:78``, or the option that was typed.
+        certain: it runs in every run that ends well, and with this path.
+        option: by which the path is given, ``--out``, or None.
+    """
+
+    path: str
+    folder: bool
+    where: str
+    certain: bool
+    option: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """Hold a file or folder that a script reads in any usual run, and neither creates nor checks for.
+
+    Attributes:
+        where: ``train.py:78``. option: by which it is given, ``--data``, or None.
+        advice: the message of the script where the path is missing: ``Run prepare.py first``, or "".
+        verb: ``names`` where no call is seen to read it. value: the option's own, which may be a folder of the path.
+    """
+
+    path: str
+    where: str
+    option: str | None
+    advice: str = ""
+    verb: str = "reads"
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.verb} {self.path}"
 
 
 def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
@@ -76,6 +133,14 @@ def made_paths(node: ast.Call) -> list[ast.expr]:
     """Return the written paths that the call itself does not require."""
     required = [*read_paths(node, {})]
     return [path for path, *_ in written_paths(node) if path not in required]
+
+
+def makes_any(node: ast.Call) -> bool:
+    """Return whether a call may create any path: it downloads, unpacks, or starts a program that may."""
+    name, last = called_names(node)
+    made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
+    elsewhere = name.startswith("nltk.") or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
+    return bool(made and not elsewhere and (not made[2] or _STARTS.search(ast.dump(node))))
 
 
 def reads_by_name(node: ast.Call, names: Mapping[str, str]) -> bool:
@@ -148,3 +213,25 @@ def called_names(node: ast.Call) -> tuple[str, str]:
 
 def _opens_to_write(mode: ast.expr | None, letters: frozenset[str] = _WRITES) -> bool:
     return mode is not None and not (isinstance(mode, ast.Constant) and letters.isdisjoint(literal(mode) or ""))
+
+
+class Paths:
+    """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
+
+    def __init__(self, texts: Sequence[Text | None]) -> None:
+        starts = [each.text.partition(ANY) for each in texts if each is not None]
+        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | MADE
+        self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
+        self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
+
+    def has(self, text: str) -> bool:
+        """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
+        return text in self._above or text in self._known or text.startswith(self._begun)
+
+    def __contains__(self, text: str) -> bool:
+        parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
+        ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
+        return ours or not parents or text.startswith(self._begun)
+
+
+known_paths = lru_cache(8)(Paths)  # most reads of a script come after the same calls

@@ -16,10 +16,12 @@ from typing import Any
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
-from seatrial.job.reading.constants import ANY, member, typed_options
+from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
+from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices, Reason
 from seatrial.job.reading.env_checks import EnvCheck, env_checks
-from seatrial.job.reading.files import CONFIGURATION, Files, Read, Write, composed
+from seatrial.job.reading.file_calls import Read, Write
+from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import RunNode, Tests, fails, only_defines
 from seatrial.job.reading.import_roots import ImportRoots, imported_modules, is_cython
 from seatrial.job.reading.keras_names import keras_signs
@@ -79,9 +81,8 @@ _ASKS = regex(
     r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
     r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
 )
-#: The key of Hydra's configurations that names a class, and the most modules that a pattern of names may give.
-_SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
-_TARGET, _MOST_MODULES = regex(r"\b(?:_target_|class_path|(target)):\s*[\"']?(\w+(?:\.\w+)+)"), 300
+#: A script's name in a text; signs of a process alone; the most modules that a pattern of names may give.
+_SCRIPT, _OF_PROCESSES, _MOST_MODULES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"], 300
 _DOTTED = regex(r"[A-Za-z_]\w*(?:\.\w+)+")
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
@@ -377,39 +378,26 @@ class ProjectReader:
             self._name_targets(file, "".join(read_sources([file], self.project, MAX_BYTES)))
         self.unread = ()
         for path, call in calls:
-            given = dict(zip(("config_path", "config_name"), call.args, strict=False)) | keywords(call)
-            folder, named = (literal(given.get(key)) for key in ("config_path", "config_name"))
-            options = dict(typed_options(self.words_typed))
-            name = options.get("--config-name") or options.get("-cn") or named or "config"
-            base = Path(os.path.normpath(path.parent / (folder or ".")))
-            files, lost = composed(base, name, self.words_typed, self.project)
-            if not files:
-                required = bool(folder and (named or name != "config"))
-                where = f"{self.modules.shown(path)}:{call.lineno}"
-                lost = [(base / f"{name.removesuffix('.yaml')}.yaml", where)] * required
-                files, _ = composed(base, named or "config", self.words_typed, self.project)
-            line = " ".join((*self.words_typed, folder or ""))
-            registers = "ConfigStore" in self.mentioned or re.search(r"--config-(?!name)|(^| )-c[pd]|://", line)
+            files, lost = composed(call, path, self.modules.shown(path), self.words_typed, self.project)
             missing = ((os.path.relpath(file, self.roots.folder), where) for file, where in lost)
-            self.composed |= {} if registers else dict(missing)
+            self.composed |= {} if "ConfigStore" in self.mentioned else dict(missing)
             for file, text in files:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
                 self._name_targets(file, text)
         return bool(self.certain)
 
     def _name_targets(self, file: Path, text: str) -> None:
-        """Queue the classes that a configuration names, by the keys of Hydra, jsonargparse and latent-diffusion."""
-        lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.lstrip()[:1] != "#")
-        for number, match in ((number, match) for number, line in lines for match in _TARGET.finditer(line)):
-            parts = match[2].split(".", MOST_PARTS)[:MOST_PARTS]
+        """Queue the classes that a configuration names."""
+        for number, name, is_vague in targets(text):
+            parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
             own = [each for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
             self.certain += [(each[0], "") for each in own]
             if own and (module := self.modules.at(own[-1][0])):
                 self.certain += functions_of(module, parts[-1])
                 self.own.add(parts[0])
                 self.found_under.setdefault(own[-1][1])
-            elif not own and not match[1]:
-                self.reading.needed.setdefault(match[2], f"{self.modules.shown(file)}:{number}")
+            elif not own and not is_vague:
+                self.reading.needed.setdefault(name, f"{self.modules.shown(file)}:{number}")
 
     def _mention(self) -> bool:
         """Queue functions that code which was read speaks of, and modules that only a condition imports."""
