@@ -6,7 +6,7 @@ import ast
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from seatrial.errors import ConfigError
 from seatrial.job.reading.constants import ANY, typed_options
 from seatrial.job.reading.modules import is_file, is_folder
-from seatrial.job.reading.signs import keywords, literal
+from seatrial.job.reading.signs import dotted, full_name, keywords, literal
 from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
 from seatrial.system.text import regex
 
@@ -97,6 +97,15 @@ def targets(text: str) -> Iterator[tuple[int, str, bool]]:
     jsonargparse and latent-diffusion."""
     lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.lstrip()[:1] != "#")
     yield from ((number, found[2], bool(found[1])) for number, line in lines for found in _TARGET.finditer(line))
+
+
+def initialized(node: ast.Call, file: Path, names: Mapping[str, str], folder: Path) -> str | None:
+    """Return the folder of configurations that ``hydra.initialize`` in a file sets, seen from ``folder``, or None."""
+    full, given = full_name(dotted(node.func), names), keywords(node)
+    name = literal(next(iter(node.args), given.get("config_path", given.get("config_module")))) or ""
+    path = file.parent / name if full == "hydra.initialize" else folder / name.replace(".", "/")
+    known = full in ("hydra.initialize", "hydra.initialize_config_module") and name and is_folder(path)
+    return os.path.relpath(path, folder) if known else None
 
 
 def composed(call: ast.Call, path: Path, shown: str, words: Sequence[str], project: Path) -> tuple[_Files, _Files]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -32,13 +33,13 @@ _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?
 _OF_PACKAGES = regex(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
 #: Packages whose paths are not of this project's files; a path, neither a dotted name nor a name on a hub.
 _OF_OTHERS = regex(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
-IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
+_IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
-OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
+_OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
-MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
+_MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Calls that fail without the file or folder of their path.
-READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - MAY_LACK
+READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - _MAY_LACK
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Letters of modes that write, and of those that make the file: r+ requires it.
@@ -46,7 +47,27 @@ _WRITES, _MAKES = frozenset("wax+"), frozenset("wax")
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 #: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
-BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
+_BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
+#: The scheme of a remote path; pathlib takes one of its slashes.
+_REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
+#: Names of options for a place to write to.
+OUTPUT = regex(
+    r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
+)
+#: Names of settings for a place to write to.
+OUTPUT_KEYS = regex(
+    r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
+)
+#: Words of a message with advice.
+ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
+#: Names of options for a configuration.
+OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
+#: Options whose names, and values, show a path that is read, not a root that a download fills or data_files of a Hub.
+_DATA_PATH, _OF_DATA = (
+    regex(r"((train|val[a-z]*|eval|test|data(set)?)_)+(path|file)"),
+    regex("train_|val|eval_|test_|data(?!_files)"),
+)
+_DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
@@ -149,6 +170,31 @@ def reads_by_name(node: ast.Call, names: Mapping[str, str]) -> bool:
     known = {name, last} & {*SETS["readers"], *OPENERS}
     shown = _BY_NAME.fullmatch(last) or (root in names and _OF_PACKAGES.fullmatch(last))
     return bool(shown) and not known and root != "self" and not _OF_OTHERS.match(full_name(dotted(node.func), names))
+
+
+def may_be_no_file(node: ast.Call, text: str, path: str, names: Mapping[str, str]) -> bool:
+    """Return whether what a call reads may not be a file of the user's. Args: text, path: as given, normalized."""
+    last = called_names(node)[1]
+    return bool(
+        re.search(r"^~(?!/)|(?<!^[A-Z]):|\n", path)
+        or (reads_by_name(node, names) and not _IS_PATH.fullmatch(text))
+        or (last == "compose" and not path.endswith(".yaml"))  # may be of the ConfigStore
+        or (last in _MAY_LACK and OUTPUT.search(path.replace("/", "-")))
+        or (last == "train" and _OF_ULTRALYTICS.fullmatch(text))
+    )
+
+
+def remote_driver(node: ast.Call, path: str, names: Mapping[str, str]) -> str | None:
+    """Return ``remote.s3`` for a remote path that a call opens through fsspec, which needs the store's driver."""
+    store = _REMOTE.match(path)
+    return f"remote.{store[1]}" if store and _BY_FSSPEC.match(full_name(dotted(node.func), names)) else None
+
+
+def is_data(option: str, value: str) -> bool:
+    """Return whether an option's name, and its value, show a path of data that is read."""
+    below = not ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
+    in_file = _OF_DATA.match(option) and _DATA_FILE.fullmatch(value)
+    return bool(in_file or (below and _DATA_PATH.fullmatch(option)))
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -13,47 +11,18 @@ from math import inf
 from pathlib import Path, PurePosixPath
 
 from seatrial.job.reading import file_calls as calls
-from seatrial.job.reading.configurations import CONFIGURATION, by_ends, read_settings
+from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import (
-    PLACEHOLDER,
-    WINDOWS,
-    dotted,
-    full_name,
-    keywords,
-    last_name,
-    literal,
-    of_a_machine,
-)
-from seatrial.system.text import regex
+from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 
 _MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS = 500, 300, 8
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
-#: Words of a message with advice.
-_ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
-#: The scheme of a remote path; pathlib takes one of its slashes.
-_REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
-#: Names of options for a place to write to.
-OUTPUT = regex(
-    r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
-)
-#: Options whose names, and values, show a path that is read, not a root that a download fills or data_files of a Hub.
-_DATA_PATH, _OF_DATA = (
-    regex(r"((train|val[a-z]*|eval|test|data(set)?)_)+(path|file)"),
-    regex("train_|val|eval_|test_|data(?!_files)"),
-)
-_DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
-#: Names of settings for a place to write to.
-_OUTPUT_KEYS = regex(
-    r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
-)
-_OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
 
 
 class Files:
@@ -72,7 +41,6 @@ class Files:
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.used: set[str] = set()  # attributes and keys in what is likely to run
-        self.reports: dict[str, str] = {}  # tracker that a setting of transformers' trainer names → where
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -93,7 +61,8 @@ class Files:
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = calls.called_names(node)
-        self._note_configs(unit, node)
+        module = self._module_at(unit[0])
+        self._configs = initialized(node, unit[0], module.names if module else {}, self._folder) or self._configs
         if name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
@@ -113,14 +82,6 @@ class Files:
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
 
-    def _note_configs(self, unit: Unit, node: ast.Call) -> None:
-        given, module = keywords(node), self._module_at(unit[0])
-        name = literal(next(iter(node.args), given.get("config_path", given.get("config_module")))) or ""
-        full = full_name(dotted(node.func), module.names if module else {})
-        path = unit[0].parent / name if full == "hydra.initialize" else self._folder / name.replace(".", "/")
-        if full in ("hydra.initialize", "hydra.initialize_config_module") and name and is_folder(path):
-            self._configs = os.path.relpath(path, self._folder)
-
     def note_demands(self, node: ast.AST) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
         self._demanded |= {id(call): texts for call, texts in calls.demanded(node)}
@@ -129,22 +90,26 @@ class Files:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
         self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
 
-    def read_settings(self, composed: Mapping[str, str]) -> None:
-        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones."""
+    def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
+        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones.
+
+        Return tracker that a setting of transformers' trainer names → where.
+        """
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
         names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
-        self._settings, self.reports = read_settings(names, self.constants.arguments, self._folder, keys)
+        self._settings, reports = read_settings(names, self.constants.arguments, self._folder, keys)
         self.constants.settings = by_ends(self._set_in_code(), self._settings)
+        return reports
 
     def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
         """Yield (key, value, place) of settings in code; none if something unknown is merged into them."""
         owners = {key.partition(".")[0] for key, *_ in self.constants.set_keys}
         made = [each for each, _ in chain(*self._calls.values())] if owners else []
         names = [dotted(each.args[0] if dotted(each.func) == "setattr" and each.args else each.func) for each in made]
-        merged = [each for each in self._reading if last_name(each.node.func) == "merge_from_file"]
+        merged = [each for each in self._reading if calls.called_names(each.node)[1] == "merge_from_file"]
         texts = (self.constants.text(path, each.unit) for each in merged for path in self._paths(each.unit, each.node))
         changes = {f"{owner}{end}" for owner in owners for end in ("", ".merge", ".merge_from_other_cfg", ".update")}
         known = changes.isdisjoint(names) and all(text and is_file(self._folder / text.text) for text in texts)
@@ -185,19 +150,15 @@ class Files:
                 if module and opens and (unit[0], ast.dump(path)) not in known:
                     self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
-            full = full_name(dotted(node.func), module.names)
-            if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
-                self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
+            if driver := calls.remote_driver(node, found.text, module.names):
+                self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
             usual = runs and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
-            unclear: object = found.text in given or re.search(r"^~(?!/)|(?<!^[A-Z]):|\n", text)
-            unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
-            unclear = unclear or (last == "compose" and not text.endswith(".yaml"))  # may be of the ConfigStore
-            unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
+            unclear: object = found.text in given or calls.may_be_no_file(node, found.text, text, module.names)
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
@@ -205,7 +166,6 @@ class Files:
             if named and is_typed and is_folder(model) and not any(model.glob("[!.]*")):  # waits for a download
                 named, text = False, f"{text}/config.json"
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
-            unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
@@ -224,10 +184,9 @@ class Files:
         seen = {each.option for each in reads.values()} | self.outputs
         for option, value in typed.items():
             name, text = option.lstrip("-").replace("-", "_"), posixpath.normpath(value)
-            data = _DATA_FILE.fullmatch(value) if _OF_DATA.match(name) else None
-            below = not calls.ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
-            shows = data or (below and _DATA_PATH.fullmatch(name))
-            if shows and not (value.startswith(("/", "~")) or option in seen or text in reads or text in begun):
+            if calls.is_data(name, value) and not (
+                value.startswith(("/", "~")) or option in seen or text in reads or text in begun
+            ):
                 reads[text] = Read(text[:_LONGEST_PATH], option, option, verb="names")
 
     def _name_configurations(self, reads: Mapping[str, Read]) -> None:
@@ -236,8 +195,10 @@ class Files:
         texts = (*opened, *(each for _, each in (*self._made, *self._checked)))
         known = "".join(f"/{each}\n" for each in (*reads, *(each.text for each in texts if each)))
         for name, option in self.constants.options.items():
-            is_used = name in self.used and option.unit in self.constants.always and _OF_CONFIGURATIONS.search(name)
-            text = self.constants.of_option(name) if is_used and not OUTPUT.search(name) else None
+            is_used = (
+                name in self.used and option.unit in self.constants.always and calls.OF_CONFIGURATIONS.search(name)
+            )
+            text = self.constants.of_option(name) if is_used and not calls.OUTPUT.search(name) else None
             module = self._module_at(option.unit[0])
             named = posixpath.normpath(text.text) if module and text and text.sure else ""
             if module and named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
@@ -332,7 +293,7 @@ class Files:
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
         texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
-        return next((each.text.replace(ANY, "…") for each in texts if each and _ADVICE.search(each.text)), "")
+        return next((each.text.replace(ANY, "…") for each in texts if each and calls.ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files in folders that it does not make; () if unseen code may. Call ``reads`` first."""
@@ -387,8 +348,7 @@ class Files:
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        always = self.reached(start, lambda _, edge: edge[1])
-        self.constants.always = always
+        self.constants.always = always = self.reached(start, lambda _, edge: edge[1])
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
             known = writes.get(write.path)
@@ -415,17 +375,17 @@ class Files:
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
         for name, option in self.constants.options.items():
-            found = self.constants.of_option(name) if OUTPUT.search(name) else None
+            found = self.constants.of_option(name) if calls.OUTPUT.search(name) else None
             if found is not None and is_outside(found.text):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
         known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self.constants.arguments):
-            if flag not in known and OUTPUT.search(flag.lstrip("-")) and is_outside(value):
+            if flag not in known and calls.OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
         for key, value, where in self._settings:
-            if _OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
+            if calls.OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
 
     def _runs_when_called(self, unit: Unit) -> bool | None:
