@@ -215,9 +215,7 @@ def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[
     return check
 
 
-def _percent(value: Any) -> float | None:
-    if value is False:
-        return None
+def _percent(value: Any) -> float:
     try:
         number = _number(value)
         if number > 100:
@@ -379,4 +377,4 @@ Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$
 Day = Annotated[str, Typed(_day, TEXT)]
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
 Globs = Annotated[Listed[str], one_or_more("models/*.pth")]
-Percent = Annotated[float | None, Typed(_percent, {"anyOf": [{**_ABOVE_ZERO, "maximum": 100}, OR_FALSE]})]
+Percent = Annotated[float | None, or_false(_percent, {**_ABOVE_ZERO, "maximum": 100})]

@@ -7,7 +7,7 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -113,11 +113,6 @@ class ScriptFacts(Readings):
         """Return where it imports Ray, or None."""
         where = self.where.get(RAY)
         return f"{where} {RAY}" if where else None
-
-    @property
-    def horovod_part(self) -> str:
-        """Return the part of Horovod that shows best what the script wants."""
-        return _telling_part(self.horovod)
 
     @property
     def without_horovod(self) -> ScriptFacts:
@@ -309,7 +304,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
     imports, optional = _foreign(reading.needed), _foreign(reading.optional)
     alone = torchrun, one_process = _how_it_starts(reading, imports)
     if horovod:  # in any of its forms it is one process per GPU
-        part = _telling_part(horovod)
+        part = telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
     modules = {**reading.optional, **reading.needed}
     of_2 = "tensorflow-2" in seen or any(name.startswith(("tensorflow.keras", "tensorflow.compat")) for name in modules)
@@ -398,7 +393,8 @@ def _taken_out(modules: dict[str, str], package: str) -> dict[str, str]:
     return {name: modules.pop(name) for name in names}
 
 
-def _telling_part(horovod: dict[str, str]) -> str:
+def telling_part(horovod: Mapping[str, str]) -> str:
+    """Return the part of Horovod that shows best what a script wants."""
     parts = [name for name in horovod if name.count(".") == 1]
     return f"{HOROVOD}.torch" if f"{HOROVOD}.torch" in parts else next(iter([*parts, *horovod]))
 

@@ -11,7 +11,7 @@ from seatrial.images.plan import further_lines
 from seatrial.images.requirements.pip_format import canonical_name
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
-from seatrial.job.script import HOROVOD, ScriptFacts
+from seatrial.job.script import HOROVOD, ScriptFacts, telling_part
 from seatrial.planning.process import missing_in
 from seatrial.planning.site import Parts
 from seatrial.system.project_files import own_table
@@ -33,7 +33,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     """Plan a stand-in for Horovod where the script imports it. Raises TargetError: a part that it needs has none."""
     if not script.horovod:
         return HorovodParts()
-    name = script.horovod_part
+    name = telling_part(script.horovod)
     imports = f"{script.horovod[name]} imports {name}"
     if parts.image is None and parts.venv is None and parts.python and not missing_in(Path(parts.python), (HOROVOD,)):
         choice = Choice(what="horovod", value="as installed", reason=f"{imports}, and {parts.python} has it")

@@ -256,9 +256,8 @@ def other_python(file: Dockerfile) -> Iterator[Remark]:
 
 def deprecated_launcher(file: Dockerfile) -> Iterator[Remark]:
     """Find CMD and ENTRYPOINT with torch.distributed.launch."""
-    for each in (each for each in file.instructions if each.name in ("CMD", "ENTRYPOINT")):
-        if "torch.distributed.launch" in each.raw:
-            yield remark(each.line, "deprecated-launcher")
+    starts = (each for each in file.instructions if each.name in ("CMD", "ENTRYPOINT"))
+    yield from (remark(each.line, "deprecated-launcher") for each in starts if "torch.distributed.launch" in each.raw)
 
 
 def _fills_default(command: Command, pythons: _Pythons) -> bool:

@@ -227,9 +227,7 @@ class Install:
 
 def installs_of(commands: tuple[Command, ...]) -> Iterator[Install]:
     """Yield the installations among commands."""
-    for command in commands:
-        if found := _install(command):
-            yield found
+    yield from filter(None, map(_install, commands))
 
 
 def _install(command: Command) -> Install | None:

@@ -64,9 +64,8 @@ def compiled_against(lines: Iterable[str]) -> Iterator[str]:
 
 def _unconditional(lines: Iterable[str]) -> Iterator[tuple[NormalizedName, Version, frozenset[Tag]]]:
     """Yield the wheels of lines without a marker: lists name one for each Python and system."""
-    for match in (_match(line) for line in lines if ";" not in line):
-        if match and (wheel := _parsed(match)):
-            yield wheel
+    matches = filter(None, (_match(line) for line in lines if ";" not in line))
+    yield from filter(None, map(_parsed, matches))
 
 
 def _match(line: str) -> re.Match[str] | None:

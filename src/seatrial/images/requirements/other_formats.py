@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.imports import known_package
 from seatrial.images.requirements.pip_format import (
     Requirements,
@@ -356,11 +356,10 @@ def own_dependencies(project: Path, extras: Iterable[str]) -> tuple[Requirements
     return Requirements(tuple(dict.fromkeys(found)), options=options, python=python), tuple(warnings)
 
 
-def own_names(project: Path) -> set[str]:
+@fallback(frozenset(), on=ConfigError)  # an unreadable list is refused where it is used
+def own_names(project: Path) -> Set[str]:
     """Return the project's canonical names: the index may have a stranger's package of the same name."""
-    with suppress(ConfigError):  # an unreadable list is refused where it is used
-        return {setup.name for setup in _setups(project) if setup.name}
-    return set()
+    return {setup.name for setup in _setups(project) if setup.name}
 
 
 def _setups(project: Path) -> Iterator[Requirements]:

@@ -16,7 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.named_wheels import compiled_against, pythons
 from seatrial.job.plan import Choice
 from seatrial.job.reading.modules import is_folder
@@ -304,14 +304,12 @@ _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix
 
 
 @lru_cache(maxsize=2 * MOST_LINES)
+@fallback(False, on=(ValueError, KeyError, RecursionError))
 def is_for(line: str, python: str, extra: str = "") -> bool:
     """Return True if the line has no marker, or one that is true on this Python's last patch; nonsense is false."""
     values = {"python_version": python, "python_full_version": f"{python}.99", "extra": extra, **_LINUX}
-    try:
-        marker = requirement.marker if (requirement := parsed(line)) else None
-        return marker is None or marker.evaluate(values)
-    except (ValueError, KeyError, RecursionError):
-        return False
+    marker = requirement.marker if (requirement := parsed(line)) else None
+    return marker is None or marker.evaluate(values)
 
 
 def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:

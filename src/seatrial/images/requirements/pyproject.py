@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import (
     Requirements,
     canonical_name,
@@ -423,14 +423,10 @@ def _members(project: Path) -> dict[str, Path]:
     return {canonicalize_name(name): folder for name, folder in named if isinstance(name, str)}
 
 
+@fallback({}, on=ConfigError)
 def _unchecked(file: Path) -> dict[str, Any]:
     """Return the table of a pyproject.toml; empty if it cannot be read: only uv checks it."""
-    if not is_there(file):
-        return {}
-    try:
-        return read_toml(file, inside=file.parent)
-    except ConfigError:
-        return {}
+    return read_toml(file, inside=file.parent) if is_there(file) else {}
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:

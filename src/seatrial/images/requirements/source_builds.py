@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -144,18 +143,15 @@ def _declared(project: str) -> list[str] | None:
     return [each for each in requires if isinstance(each, str) and _is_requirement(each)]
 
 
+@fallback(False, on=ConfigError)
 def _is_requirement(text: str) -> bool:
-    with suppress(ConfigError):
-        return "://" not in checked_requirement(text, "pyproject.toml")
-    return False
+    return "://" not in checked_requirement(text, "pyproject.toml")
 
 
-def _imported(setup: str, own: Collection[str]) -> set[str]:
+@fallback(frozenset(), on=UnreadableSourceError)
+def _imported(setup: str, own: Collection[str]) -> Set[str]:
     """Return the third-party modules that setup.py needs to run and to build all extensions."""
-    try:
-        tree = parse_source(setup.encode(), "setup.py")
-    except UnreadableSourceError:
-        return set()
+    tree = parse_source(setup.encode(), "setup.py")
     return {*tops_of(tree.body), *(_ANYWHERE & tops_of(ast.walk(tree)))} - STANDARD_MODULES - _NOT_NEEDED - {*own}
 
 
