@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import ImageOptions, Job
+from seatrial.job.reading.modules import is_file
 from seatrial.system.host import Host
 from seatrial.system.project_files import read_bytes
 from seatrial.system.text import without_login
@@ -76,20 +78,15 @@ def index_sources(options: ImageOptions, found: Requirements, host: Host) -> tup
 def pip_configuration(host: Host) -> dict[str, list[str]]:
     """Read package sources as ``pip config list`` merges them (pip.pypa.io/en/stable/topics/configuration)."""
     merged: dict[str, list[str]] = {}
-    for file in _files(host):
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, ValueError):
-            continue
+    for file in filter(is_file, _files(host)):
         import configparser  # few machines have such a file
 
         parser = configparser.RawConfigParser(strict=False)
-        try:
-            parser.read_string(text)
-        except configparser.Error:
-            continue
-        for section in filter(parser.has_section, _SECTIONS):
-            merged.update({key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)})
+        with suppress(OSError, ValueError, configparser.Error):
+            parser.read_string(file.read_text(encoding="utf-8"))
+            for section in filter(parser.has_section, _SECTIONS):
+                own = {key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)}
+                merged.update(own)
     for key in _KEYS:
         if value := host.env.get(f"PIP_{key.upper().replace('-', '_')}"):
             merged[key] = value.split()

@@ -222,9 +222,7 @@ def origin_labels(job: Job) -> dict[str, str]:
 
     The tag's digest leaves them out. Source of the names: github.com/opencontainers/image-spec, annotations.md.
     """
-    if job.target.kind == "recipe":
-        return {}
-    revision = checkout.commit(job.project)
+    revision = checkout.commit(job.project) if job.target.kind != "recipe" else None
     if revision is None:
         return {}
     if checkout.differs(job.project):

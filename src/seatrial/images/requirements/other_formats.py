@@ -294,9 +294,7 @@ _BEGIN, _END = "# /// script", "# ///"
 def read_inline(file: Path, project: Path) -> Requirements | None:
     """Read the dependencies and the Python that a script names; None if it names none. Raises ConfigError."""
     text = _block(read_bytes(file, inside=project).decode("utf-8", "replace").splitlines())
-    if text is None:
-        return None
-    table = parse_toml(text, file)
+    table = parse_toml(text, file) if text is not None else {}
     listed, place = table.get("dependencies"), f"{file.name}: {_BEGIN}"
     if listed is None:
         return None
@@ -310,16 +308,10 @@ def read_inline(file: Path, project: Path) -> Requirements | None:
 
 def _block(lines: list[str]) -> str | None:
     """Return the TOML of the first such comment; None without one, or if it does not end."""
-    if _BEGIN not in lines:
-        return None
-    inside: list[str] = []
-    for line in lines[lines.index(_BEGIN) + 1 :]:
-        if line == _END:
-            return "\n".join(inside)
-        if line != "#" and not line.startswith("# "):
-            return None
-        inside.append(line[2:])
-    return None
+    rest = lines[lines.index(_BEGIN) + 1 :] if _BEGIN in lines else []
+    inside = rest[: rest.index(_END)] if _END in rest else [""]
+    is_comment = all(line == "#" or line.startswith("# ") for line in inside)
+    return "\n".join(line[2:] for line in inside) if is_comment else None
 
 
 #: Extras that name each other.

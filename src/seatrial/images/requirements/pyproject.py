@@ -333,9 +333,7 @@ def _part(text: str) -> str:
         return ""
     if not (match := _PART.fullmatch(text)):
         raise ValueError(text)
-    sign, version = match["sign"] or "==", match["version"]
-    if sign == "=":
-        sign = "=="
+    sign, version = {None: "==", "=": "=="}.get(match["sign"], match["sign"]), match["version"]
     if sign not in ("^", "~"):
         return f"{sign}{version}"
     release = Version(version).release

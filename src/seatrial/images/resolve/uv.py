@@ -269,11 +269,8 @@ class UvResolver:
 
     def _resolve(self, request: ResolveRequest) -> Answer:
         """Find the pins without a wheel first, because the check of each source takes a run of uv."""
-        pins = {
-            name: at
-            for name, at in pinned(request.lines, request.python)
-            if name not in (*request.excluded, *request.elsewhere)
-        }
+        others = (*request.excluded, *request.elsewhere)
+        pins = {name: at for name, at in pinned(request.lines, request.python) if name not in others}
         lacking = self.lacking(request) if request.dependencies and len(pins) > 1 else ()
         if isinstance(lacking, Unreachable):
             return lacking
