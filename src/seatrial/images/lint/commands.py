@@ -157,6 +157,7 @@ _PIP_VALUES = (
 _CONDA_VALUES = ("-n", "--name", "-p", "--prefix", "-c", "--channel", "-f", "--file", "--solver")
 _INDEXES = ("-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links")
 _CHANNELS = ("-c", "--channel")
+_BY_PIP = (("pip", "install"), ("uv", "install"), ("uv", "sync"), ("uv", "add"))
 _FILES, _CONDA_FILES = ("-r", "--requirement", "--requirements"), ("-f", "--file")
 
 
@@ -249,20 +250,13 @@ def _install(command: Command) -> Install | None:
         tool = program
     if not tool:
         return None
+    taking = _PIP_VALUES if tool in ("pip", "uv") else ()
     for at, word in enumerate(words[1:], 1):
-        if (
-            not word.startswith("-")
-            and not (tool in ("pip", "uv") and words[at - 1] in _PIP_VALUES)
-            and "=" not in word
-        ):
+        if not word.startswith("-") and words[at - 1] not in taking and "=" not in word:
             return Install(tool, word, tuple(words[at + 1 :]), tuple(words[1:at]), command)
     return None
 
 
 def pip_installs(commands: tuple[Command, ...]) -> Iterator[Install]:
     """Return the installations by pip and uv."""
-    return (
-        each
-        for each in installs_of(commands)
-        if (each.tool, each.action) in (("pip", "install"), ("uv", "install"), ("uv", "sync"), ("uv", "add"))
-    )
+    return (each for each in installs_of(commands) if (each.tool, each.action) in _BY_PIP)

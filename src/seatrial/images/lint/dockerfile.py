@@ -166,9 +166,8 @@ def _stage(each: Instruction, stages: list[Stage], outside: dict[str, Setting]) 
     image = _filled(words[0].strip("\"'"), outside)
     name = words[2].lower() if len(words) > 2 and words[1].lower() == "as" else ""
     parent = next((stage for stage in reversed(stages) if stage.name and stage.name == image.lower()), None)
-    if parent is not None:
-        return Stage(parent.image, name, each.line, len(stages), parent.number)
-    return Stage(image, name, each.line, len(stages))
+    below = (parent.image, parent.number) if parent else (image, None)
+    return Stage(below[0], name, each.line, len(stages), below[1])
 
 
 def _declare(each: Instruction, known: dict[str, Setting], outside: dict[str, Setting]) -> None:
@@ -189,14 +188,10 @@ def _filled(text: str, known: dict[str, Setting]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match["bare"] or match["name"]
-        setting = known.get(name) if name else None
-        if setting is None:
-            return _filled(match["other"], known) if match["kind"] == "-" else match[0]
-        if match["kind"] == "+":
-            return _filled(match["other"], known) if setting.value else ""
-        if match["kind"] == "-" and not setting.value:
+        kind, found = match["kind"], known[name].value if name in known else None
+        if kind == ("+" if found else "-"):
             return _filled(match["other"], known)
-        return setting.value
+        return match[0] if found is None else "" if kind == "+" else found
 
     filled = _VARIABLE.sub(value, text)
     return filled if len(filled) <= max(_MOST_CHARACTERS, len(text)) else text

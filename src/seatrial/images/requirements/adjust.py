@@ -207,9 +207,8 @@ def _merged(foreign: Mapping[str, str | None], own: str) -> str:
 def _plain_name(line: str) -> str | None:
     """Return the package's name; None if the line has a marker, a hash or a URL, which decide by themselves."""
     requirement = parsed(line)
-    if requirement is None or requirement.url or requirement.marker or " --" in line:
-        return None
-    return canonical_name(line)
+    decides = requirement is None or requirement.url or requirement.marker or " --" in line
+    return None if decides else canonical_name(line)
 
 
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.
