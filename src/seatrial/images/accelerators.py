@@ -74,11 +74,8 @@ def without_use(
     if own and resolved.stack.wheel is None:
         return (f"seatrial does not know which GPUs {own[0]} supports: see its release notes",)
     open_ended = needs.image or needs.extensions or None in names or job.target.kind not in ("script", "module")
-    if (
-        resolved.stack.wheel is not None
-        or open_ended
-        or any((name or "").startswith(_FOR_GPUS) for name in [*names, *script.where])
-    ):
+    computes = any((name or "").startswith(_FOR_GPUS) for name in [*names, *script.where])
+    if resolved.stack.wheel is not None or open_ended or computes:
         return ()
     listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
     message = f"nothing that {listed}the target imports computes on a GPU"

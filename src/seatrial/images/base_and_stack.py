@@ -50,10 +50,8 @@ def base_and_stack(
         resolved = resolved_on(needs.image.python)
         stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
         base, *choices = needs.image_choices
-        own = (each for each in resolved.choices if each.what != "python")
-        resolved = replace(
-            resolved, stack=stack, choices=(*choices, *(own if needs.image.python else resolved.choices))
-        )
+        own = (each for each in resolved.choices if each.what != "python" or not needs.image.python)
+        resolved = replace(resolved, stack=stack, choices=(*choices, *own))
         return Base(needs.image.image, None, (), base, kept_packages(needs.image)), resolved
     if job.image.base != DEFAULT_BASE:
         resolved = resolved_on(python_of_image(job.image.base))

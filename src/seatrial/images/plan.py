@@ -396,9 +396,8 @@ def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: 
         around = file.parent if file else job.folder
 
         def reread(folders: Iterable[str]) -> ScriptFacts:
-            path = ":".join(
-                [*filter(None, [job.env.get("PYTHONPATH")]), *(f"{CONTAINER_PROJECT}/{each}" for each in folders)]
-            )
+            own = filter(None, [job.env.get("PYTHONPATH")])
+            path = ":".join([*own, *(f"{CONTAINER_PROJECT}/{each}" for each in folders)])
             return source_facts(job.changed(env={**job.env, "PYTHONPATH": path}))
 
         needs = project_needs(

@@ -316,9 +316,8 @@ class ClusterOptions(KeyTable):
 
 def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:
     """Move ``data = "pvc:mnist"`` to ``kubernetes.data``: it is a cluster's volume, not a folder of this machine."""
-    moved = {
-        key: table[key] for key in ("data", "models") if isinstance(table.get(key), str) and _VOLUME.match(table[key])
-    }
+    typed = {key: table[key] for key in ("data", "models") if isinstance(table.get(key), str)}
+    moved = {key: value for key, value in typed.items() if _VOLUME.match(value)}
     if not moved:
         return dict(table)
     rest = {key: value for key, value in table.items() if key not in moved}

@@ -160,9 +160,8 @@ def _canonical_device(word: str) -> str | None:
 
 def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
     names = [word.lower() for word in words if word.lower() != "gpu"]
-    for name in names:
-        if name not in CAPABILITIES:
-            raise _unreadable(text, f"unknown capability {name!r}; known: {', '.join(CAPABILITIES)}")
+    if unknown := [name for name in names if name not in CAPABILITIES]:
+        raise _unreadable(text, f"unknown capability {unknown[0]!r}; known: {', '.join(CAPABILITIES)}")
     if names and not {"compute", "all"} & set(names):
         raise GpuRequestError(
             f"GPU request {text!r}: CUDA needs the capability compute",

@@ -306,10 +306,8 @@ def _check_paths(config: Mapping[str, Any], project: Path) -> None:
     if models is not None and models.exists() and not models.is_dir():
         raise DataError(f"models folder {from_here(models)} is a file", run=f"ls -l {as_typed(models)}")
     # A plan knows whether the script writes to a folder of the project, which is then made.
-    mounts = [
-        mount for mount in config.get("mounts", ()) if mount.read_only or not mount.source.is_relative_to(project)
-    ]
-    read = [("mount", mount.source) for mount in mounts]
+    mounts = config.get("mounts", ())
+    read = [("mount", each.source) for each in mounts if each.read_only or not each.source.is_relative_to(project)]
     read += [("env file", path) for path in config.get("env_files", ())]
     read += [("image.ca_bundle", path) for path in [config.get("image", {}).get("ca_bundle")] if path]
     for what, path in read:

@@ -133,10 +133,8 @@ def _read_agent(value: Any) -> AgentPlan:
 
 
 def _written_agent(agent: AgentPlan) -> dict[str, Any]:
-    terminal = agent.terminal and agent.terminal._asdict()
-    return {name: value for name, value in agent._asdict().items() if name not in ("injection", "mounts")} | {
-        "terminal": terminal
-    }
+    values = {**agent._asdict(), "terminal": agent.terminal and agent.terminal._asdict()}
+    return {name: value for name, value in values.items() if name not in ("injection", "mounts")}
 
 
 class ContainerPlan(Value):

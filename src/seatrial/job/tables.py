@@ -11,7 +11,7 @@ from pydantic import Field, StrictBool, ValidationInfo, create_model, model_vali
 from pydantic import WithJsonSchema as Schema
 
 from seatrial.common.tunables import TUNABLES, Tunable, in_words
-from seatrial.errors import UsageError
+from seatrial.errors import UsageError, fallback
 from seatrial.job.flags import KEYS
 from seatrial.job.keys import Duration, KeyTable, Line, Listed, Typed, one_or_more, text
 from seatrial.system.text import shown
@@ -80,11 +80,8 @@ class ScriptChanges(KeyTable):
 
     def set_ones(self) -> dict[str, Any]:
         """Return the settings that are set, as the hook reads them."""
-        return {
-            key: value
-            for key, value in self.model_dump(exclude=set(ScriptChanges.model_fields)).items()
-            if value not in (None, False)
-        }
+        changes = self.model_dump(exclude=set(ScriptChanges.model_fields))
+        return {key: value for key, value in changes.items() if value not in (None, False)}
 
     @property
     def words(self) -> str:
@@ -217,12 +214,10 @@ def from_flags(words: Collection[str]) -> dict[str, Any]:
     return {"command": list(words)} if words else {}
 
 
+@fallback("a command", on=ValueError)  # an open quote, which the shell will report
 def program_of(command: str) -> str:
     """Return ``curl …``: arguments and variables in front may be secrets."""
-    try:
-        words = shlex.split(command)
-    except ValueError:  # an open quote, which the shell will report
-        words = []
+    words = shlex.split(command)
     if not words or "=" in words[0]:
         return "a command"
     return words[0] + (" …" if words[1:] else "")

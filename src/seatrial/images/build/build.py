@@ -164,9 +164,8 @@ def _watched(image: ImagePlan, progress: Callable[[str], None]) -> Callable[[str
     """Stop a CPU image's build when pip takes a CUDA build."""
     if image.stack.get("build") != "cpu" or image.index_decides:
         return progress
-    return without_cuda(
-        progress, [line for text in image.context_texts.values() for line in text.splitlines()], image=True
-    )
+    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
+    return without_cuda(progress, lines, image=True)
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:

@@ -146,12 +146,9 @@ def sources_of(project: Path, extensions: Collection[Extension]) -> dict[str, st
         around = folder if folder == project else folder.parent
         for entry in files_below(around, skip=SKIPPED_FOLDERS, hidden=False, links=False):
             path = Path(entry.path)
-            own = (
-                folder != project
-                and path.is_relative_to(folder)
-                and path.suffix in (".py", ".txt", ".toml", ".cfg", ".md")
-            )
-            if own or path.suffix in _COMPILED or (path.is_relative_to(folder) and path.name in _ABOUT):
+            inside = path.is_relative_to(folder)
+            own = inside and folder != project and path.suffix in (".py", ".txt", ".toml", ".cfg", ".md")
+            if own or path.suffix in _COMPILED or (inside and path.name in _ABOUT):
                 text = read_bytes(path, inside=project, limit_bytes=_MOST_SOURCES).decode("utf-8", "replace")
                 found[f"{EXTENSIONS}/{path.relative_to(project).as_posix()}"] = text
                 if (size := size + len(text)) > _MOST_SOURCES:

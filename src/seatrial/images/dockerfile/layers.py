@@ -95,7 +95,7 @@ class ImageContents:
     @property
     def git(self) -> bool:
         """Return True if a requirement comes from a git repository."""
-        return self.resolved.requirements.needs_git
+        return any("git+" in line for line in self.resolved.requirements.lines)
 
     @property
     def in_sight(self) -> bool:
@@ -134,7 +134,7 @@ def split(
     ``pages``: addresses of wheels that the index lacks, for LISTED.
     """
     place = framework_place(found)
-    hashed = "--require-hashes" in found.options or any("--hash" in line for line in found.lines)
+    hashed = "--require-hashes" in found.options or found.hashed
     folders, by_hash = {}, set()
     if locked is not None:
         large = tuple(line for line in locked.packages if canonical_name(line) in _LARGE)

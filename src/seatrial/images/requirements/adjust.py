@@ -274,9 +274,8 @@ _FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
 def _admits(found: Requirements, package: str, release: str) -> bool:
     """Return True if the lines of a package admit this release, and none limits newer ones."""
     listed = [each.specifier for each in found.of(package, constraints=False)]
-    return all(release in each for each in listed) and not any(
-        part.operator in ("<", "<=", "==", "~=") for each in listed for part in each
-    )
+    limits = (part.operator in ("<", "<=", "==", "~=") for each in listed for part in each)
+    return all(release in each for each in listed) and not any(limits)
 
 
 def _has(found: Requirements, package: str) -> bool:

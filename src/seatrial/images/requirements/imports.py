@@ -177,9 +177,8 @@ class _Names:
 def _names() -> _Names:
     data = table("import_names")
     same, generic = (frozenset(" ".join(data[key]).split()) for key in ("same_name", "generic"))
-    packages = frozenset(
-        map(canonicalize_name, {*same, *(re.split("[<>=]", each)[0] for each in data["renamed"].values())})
-    )
+    renamed = {re.split("[<>=]", each)[0] for each in data["renamed"].values()}
+    packages = frozenset(map(canonicalize_name, {*same, *renamed}))
     return _Names(same, data["renamed"], data["elsewhere"], generic, data["implied"], data["conda"], packages)
 
 

@@ -81,10 +81,8 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
     A list that README or Dockerfile installs comes first, then one named after the script's folder.
     """
     found: dict[str, tuple[int, str]] = {}
-    for path in (
-        *islice(folder.glob("*[rR][eE][qQ]*.txt"), _MOST_LISTS),
-        *islice(folder.glob("[rR]eq*/*.txt"), _MOST_LISTS),
-    ):
+    globs = map(folder.glob, ("*[rR][eE][qQ]*.txt", "[rR]eq*/*.txt"))
+    for path in (path for each in globs for path in islice(each, _MOST_LISTS)):
         every = re.split(r"[\W\d_]+", path.stem.lower())
         words = [word for word in every if word and not _REQUIREMENTS.fullmatch(word)]
         in_folder = path.parent != folder and _REQUIREMENTS.fullmatch(path.parent.name.lower())

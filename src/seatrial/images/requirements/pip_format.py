@@ -108,9 +108,8 @@ class Requirements:
     def unhashed(self) -> Requirements:
         """Return the same requirements without the options of lines, such as hashes."""
         options = tuple(each for each in self.options if each != "--require-hashes")
-        return replace(
-            self, lines=tuple(_OWN_OPTION.split(each, maxsplit=1)[0] for each in self.lines), options=options
-        )
+        lines = tuple(_OWN_OPTION.split(each, maxsplit=1)[0] for each in self.lines)
+        return replace(self, lines=lines, options=options)
 
     @property
     def frozen(self) -> bool:
@@ -121,10 +120,6 @@ class Requirements:
     def names_an_index(self) -> bool:
         """Return True if the options name an index or find-links."""
         return any(option.split()[0].split("=")[0] in _INDEX_OPTIONS for option in self.options)
-
-    @property
-    def needs_git(self) -> bool:
-        return any("git+" in line for line in self.lines)
 
 
 @dataclass
@@ -213,10 +208,8 @@ class _Reader:
     def _extras_of_itself(self, text: str, path: Path) -> list[str] | None:
         """Return ["dev"] for ``.[dev]``; None for what is not the project. pip takes paths from where it is called."""
         match = _ITSELF.fullmatch(text)
-        if match is None:
-            return None
-        folders = {os.path.normpath(base / match["folder"]) for base in (self.root, path.parent)}
-        if os.path.normpath(self.root) not in folders:
+        folders = {os.path.normpath(base / match["folder"]) for base in (self.root, path.parent)} if match else ()
+        if match is None or os.path.normpath(self.root) not in folders:
             return None
         return [extra.strip() for extra in (match["extras"] or "").split(",") if extra.strip()]
 

@@ -233,11 +233,8 @@ def _with_imported(
 ) -> Needs:
     """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
     listed = needs.requirements.plus(*also)
-    missing = {
-        name: package
-        for name, package in packages.known.items()
-        if name not in FRAMEWORKS and not is_listed(listed, name, package)
-    }
+    known = {name: package for name, package in packages.known.items() if name not in FRAMEWORKS}
+    missing = {name: package for name, package in known.items() if not is_listed(listed, name, package)}
     if not missing or needs.requirements.hashed:
         return needs
     places = {each: script.where.get(name, "imported") for name, each in reversed(missing.items())}  # the first counts
@@ -353,12 +350,9 @@ def _nearest_list(
         inner = replace(inner, requirements=found, reason=f"{inner.source} is the nearest to the script")
         if outer is None or found.hashed or theirs.hashed:
             return inner
-        more = tuple(
-            line
-            for line in theirs.lines
-            for module, package in packages.known.items()
-            if canonical_name(line) == canonicalize_name(package) and not is_listed(found, module, package)
-        )
+        unlisted = (package for module, package in packages.known.items() if not is_listed(found, module, package))
+        names = {*map(canonicalize_name, unlisted)}
+        more = tuple(line for line in theirs.lines if canonical_name(line) in names)
         if not more:
             return inner
         options, itself = (*found.options, *theirs.options), (*found.itself, *theirs.itself)

@@ -156,9 +156,8 @@ def transformers_for_torch(needs: Needs) -> Iterator[Needs]:
     for place, line in enumerate(needs.requirements.lines):
         if re.fullmatch(r"transformers(?:\s*>=[\s\d.]+)?", line) and operators & {"==", "<", "<=", "~="}:
             extra = line.replace("transformers", "transformers[torch]")
-            yield needs.changed(
-                needs.requirements.replaced(place, extra), why=f"{extra}, so that it matches the listed torch"
-            )
+            found = needs.requirements.replaced(place, extra)
+            yield needs.changed(found, why=f"{extra}, so that it matches the listed torch")
 
 
 def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]:

@@ -200,9 +200,8 @@ def own_page(line: str, stack: Stack, sms: Collection[str]) -> str | None:
     release = ".".join(stack.wheel.version.split(".")[:2])
     for row in _rows(wanted):
         of_torch = Version(row["torch"][0]) <= Version(release) <= Version(row["torch"][1])
-        has_code = (
-            not row.get("gpus") if stack.cpu else all(Version(sm) <= Version(row.get("most_sm", "99")) for sm in sms)
-        )
+        most_sm = Version(row.get("most_sm", "99"))
+        has_code = not row.get("gpus") if stack.cpu else all(Version(sm) <= most_sm for sm in sms)
         least = Version(row.get("least", {}).get(canonical_name(line), "0"))
         if of_torch and has_code and _newest(wanted.specifier) >= least:
             return str(row["page"].format(torch=release, build=stack.build))
@@ -239,10 +238,8 @@ def _named(line: str) -> Requirement | None:
 
 def _rows(wanted: Requirement) -> list[dict[str, Any]]:
     """Return the package's rows of the table for the newest release that the requirement admits."""
-    name = canonicalize_name(wanted.name)
-    return [
-        row for row in table("source_builds")["pages"] if name in row["packages"].split() and _is_about(row, wanted)
-    ]
+    name, rows = canonicalize_name(wanted.name), table("source_builds")["pages"]
+    return [row for row in rows if name in row["packages"].split() and _is_about(row, wanted)]
 
 
 def _is_about(row: Mapping[str, Any], wanted: Requirement) -> bool:
