@@ -308,10 +308,16 @@ def read_inline(file: Path, project: Path) -> Requirements | None:
 
 def _block(lines: list[str]) -> str | None:
     """Return the TOML of the first such comment; None without one, or if it does not end."""
-    rest = lines[lines.index(_BEGIN) + 1 :] if _BEGIN in lines else []
-    inside = rest[: rest.index(_END)] if _END in rest else [""]
-    is_comment = all(line == "#" or line.startswith("# ") for line in inside)
-    return "\n".join(line[2:] for line in inside) if is_comment else None
+    if _BEGIN not in lines:
+        return None
+    inside: list[str] = []
+    for line in lines[lines.index(_BEGIN) + 1 :]:
+        if line == _END:
+            return "\n".join(inside)
+        if line != "#" and not line.startswith("# "):
+            return None
+        inside.append(line[2:])
+    return None
 
 
 #: Extras that name each other.
