@@ -105,14 +105,12 @@ def needed_flavour(options: ImageOptions, project: Path, needs: Needs) -> tuple[
 
 def slim_base(stack: Stack, options: ImageOptions, reason: str) -> Base:
     """Return the official slim Python, or the base that the user names. Raises ConfigError for an Alpine image."""
-    if options.base != DEFAULT_BASE:
-        if "alpine" in options.base:
-            raise ConfigError(
-                f"the base image {options.base} uses musl as its C library, and no framework has wheels for it",
-                run=f'in seatrial.toml: [image] base = "{DEFAULT_BASE}"',
-            )
-        return Base(options.base, None, (), Choice(what="base image", value=options.base, reason="image.base names it"))
-    image = DEFAULT_BASE.replace("3.11", stack.python) if stack.python else DEFAULT_BASE
+    image, is_own = options.base, options.base != DEFAULT_BASE
+    if "alpine" in image:
+        message = f"the base image {image} uses musl as its C library, and no framework has wheels for it"
+        raise ConfigError(message, run=f'in seatrial.toml: [image] base = "{DEFAULT_BASE}"')
+    image = image.replace("3.11", stack.python) if stack.python and not is_own else image
+    reason = "image.base names it" if is_own else reason
     return Base(image, None, (), Choice(what="base image", value=image, reason=reason))
 
 

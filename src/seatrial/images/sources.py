@@ -189,9 +189,8 @@ def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str
     urls = [url for url in (job.image.index_url, job.image.find_links) if url and _is_url(url)]
     shown, files = [PackageSource(url).shown for url in urls], digest_of_wheels(wheels)
     sources = [*shown, *([files] if files else [])]
-    bundle = (
-        [read_bytes(ca_bundle(job), inside=None, limit_bytes=_MAX_BUNDLE_BYTES).hex()] if job.image.ca_bundle else []
-    )
+    named = [ca_bundle(job)] if job.image.ca_bundle else []
+    bundle = [read_bytes(path, inside=None, limit_bytes=_MAX_BUNDLE_BYTES).hex() for path in named]
     cell = [os.path.realpath(job.project)] if shown != urls else []
     return _digest(sources), _digest([*sources, *bundle, *cell])
 

@@ -18,14 +18,9 @@ def render_plain(contents: ImageContents) -> str | None:
 
     Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
     """
-    needs = (
-        contents.base.builder or contents.base.toolkit,
-        contents.base.kept,
-        contents.extensions,
-        contents.options.ca_bundle,
-        contents.pip_conf,
-    )
-    if any((*needs, contents.wheels, contents.own_wheel, contents.in_sight)):
+    of_base = contents.base.builder or contents.base.toolkit or contents.base.kept
+    own = contents.extensions or contents.options.ca_bundle or contents.pip_conf or contents.own_wheel
+    if of_base or own or contents.wheels or contents.in_sight:
         return None
     if contents.slimming.arguments and contents.slimming.packages:  # requested; `auto` may as well keep it
         return None
@@ -42,11 +37,8 @@ def _lines(contents: ImageContents) -> Iterator[str]:
     yield f"RUN python3 -m venv {VENV}"
     if lines:
         files = {"requirements.txt": lines, "constraints.txt": constraints}
-        commands = [
-            f"printf '%s\\n' {' '.join(map(shlex.quote, text))} > {_BUILD}/{name}"
-            for name, text in files.items()
-            if text
-        ]
+        quoted = {name: " ".join(map(shlex.quote, text)) for name, text in files.items() if text}
+        commands = [f"printf '%s\\n' {words} > {_BUILD}/{name}" for name, words in quoted.items()]
         flags = [f"--extra-index-url {contents.resolved.index}"] if contents.resolved.index else []
         flags += [f"-r {_BUILD}/requirements.txt"] + ([f"-c {_BUILD}/constraints.txt"] if constraints else [])
         install = f"{VENV_PYTHON} -m pip install --no-cache-dir {' '.join(flags)}"

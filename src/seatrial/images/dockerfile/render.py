@@ -117,10 +117,8 @@ def _base(contents: ImageContents) -> Iterator[str]:
     how, keep = "", ""
     if contents.base.kept:
         yield "# The base's own framework stays: packages are installed above it, and none of these is replaced."
-        how, keep = (
-            " --system-site-packages --without-pip",
-            f" && {VENV_PYTHON} {_LAYER} keep {shlex.join(contents.base.kept)}",
-        )
+        how = " --system-site-packages --without-pip"
+        keep = f" && {VENV_PYTHON} {_LAYER} keep {shlex.join(contents.base.kept)}"
     yield f"RUN --mount={_TOOLS_MOUNT} python3 -m venv{how} {VENV}{keep} && {VENV_PYTHON} {_LAYER} finish{OURS}"
 
 

@@ -94,9 +94,8 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         elif not re.search(r"-[a-z]+\d[\d.]*$", base["rest"]):
             problem = "every tag ends with its system"
         if problem:
-            instead = (
-                image.tag(_flavour(stage.image)) if image else _nearest(base["cuda"], ubuntu, _flavour(stage.image))
-            )
+            flavour = _flavour(stage.image)
+            instead = image.tag(flavour) if image else _nearest(base["cuda"], ubuntu, flavour)
             yield remark(stage.line, "dead-tag", image=stage.image, problem=problem, instead=instead)
 
 

@@ -69,10 +69,8 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     for line in found.lines:
         name, requirement = _name(line), parsed(line)
         has = _releases(name, image)
-        if (
-            requirement is None or has is None or (requirement.url and name in image.bounds)
-        ):  # the project's fork of the framework
-            lines.append(line)
+        if requirement is None or has is None or (requirement.url and name in image.bounds):
+            lines.append(line)  # with a URL the project's fork of the framework
             continue
         fits = not (requirement.specifier or requirement.url) or _overlap(requirement, has)
         if not fits:

@@ -413,15 +413,12 @@ def _reaches_gpu(sinks: Iterable[_Sink]) -> bool:
 def _nowhere(script: str, modules: list[Module], imported: set[str]) -> Iterator[Reason]:
     """Yield what a script needs to use a GPU and lacks."""
     source = b"".join(module.source for module in modules)
+    moves = imported & _MOVERS or re.search(rb"\bcuda|\.to\(|to_device|default_device", source)
     if not imported & _LIBRARIES:
         named = ", ".join(sorted(imported - STANDARD_MODULES)[:4]) or "only standard ones"
         words = f"{script} imports no library that uses a GPU ({named})"
         yield Reason(1, words, "import torch, JAX or CuPy, or request no GPU: seatrial run --gpus none", "")
-    elif (
-        "torch" in imported
-        and not imported & _MOVERS
-        and not re.search(rb"\bcuda|\.to\(|to_device|default_device", source)
-    ):
+    elif "torch" in imported and not moves:
         words = f'nothing in {script} moves the model or data to the GPU: no .to(…), .cuda() or "cuda"'
         change = 'model.to("cuda") before the optimizer is made, and each batch.to("cuda")'
         yield Reason(4, words, change, "cpu" if b".backward(" in source else "")

@@ -91,10 +91,8 @@ class Files:
         self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
 
     def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
-        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones.
-
-        Return tracker that a setting of transformers' trainer names → where.
-        """
+        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones;
+        return tracker that a setting of transformers' trainer names → where."""
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]

@@ -88,10 +88,7 @@ class ImportRoots:
         self, module: Module, node: Import, at: Callable[[Path], Module | None], *, needed: bool
     ) -> Iterator[tuple[str, list[Path], bool, bool]]:
         """Bind the names of an import in a module, and yield (name, the project's files, whether it is the project's,
-        whether a file is imported as a module of no package) of each module.
-
-        Args: needed: note what is missing.
-        """
+        whether a file is imported as a module of no package) of each module; ``needed``: note what is missing."""
         absolute = self.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
             self.located([node.module.partition(".")[0]], absolute)
