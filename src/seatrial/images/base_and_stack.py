@@ -44,9 +44,8 @@ def base_and_stack(
     if needs.image is not None:
         if (why := barred.get(needs.image.python or "")) is not None:
             message = f"{why}, and {needs.image.image} has Python {needs.image.python}"
-            raise ConfigError(
-                message, run=f"change that in {needs.source}, or name an image that has them: --image IMAGE"
-            )
+            way = f"change that in {needs.source}, or name an image that has them: --image IMAGE"
+            raise ConfigError(message, run=way)
         resolved = resolved_on(needs.image.python)
         stack = replace(resolved.stack, wheel=resolved.stack.wheel or needs.image.wheel, of_the_base=True)
         base, *choices = needs.image_choices

@@ -329,9 +329,8 @@ def _check_data(folder: Path, *, read_only: bool) -> None:
         run = f"seatrial run --data {shlex.quote(close)} …" if close else f"ls {_nearest(folder)}"
         raise DataError(f"data folder {from_here(folder)} does not exist{hint}", run=run)
     if not folder.is_dir():
-        raise DataError(
-            f"data folder {from_here(folder)} is a file", run=f"seatrial run --data {as_typed(folder.parent)} …"
-        )
+        run = f"seatrial run --data {as_typed(folder.parent)} …"
+        raise DataError(f"data folder {from_here(folder)} is a file", run=run)
     try:
         empty = next(folder.iterdir(), None) is None
     except OSError as error:

@@ -178,10 +178,8 @@ def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) ->
 
 
 def _is_open(line: str) -> bool:
-    requirement = parsed(line)
-    return (
-        requirement is not None and not requirement.url and {each.operator for each in requirement.specifier} <= {">="}
-    )
+    own = parsed(line)
+    return own is not None and not own.url and {each.operator for each in own.specifier} <= {">="}
 
 
 def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:

@@ -70,9 +70,8 @@ def bounded_first(request: ResolveRequest) -> list[str]:
     limited = {each.name.lower() for _, each in every if re.search(r"<|~=|\*", str(each.specifier))}
     rank = {line: (each.name.lower() in limited) * (1 + (each.name in BUILT_ON)) for line, each in every}
     authors = dict(request.named)
-    return sorted(
-        request.lines, key=lambda line: (-rank[line], canonicalize_name(Requirement(line).name) not in authors)
-    )
+    order = {line: (-rank[line], canonicalize_name(each.name) not in authors) for line, each in every}
+    return sorted(request.lines, key=order.__getitem__)
 
 
 def up_to(line: str) -> str | None:

@@ -84,11 +84,19 @@ class ImportRoots:
             return True
         return is_file(around / f"{top}.py") and b"sys.path" in module.source
 
+    def _is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
+        """Return whether a top-level module exists only in ``src/``."""
+        known = (self.start.parent, self.project, *self.placed)
+        return len(parts) == 1 and roots is self.absolute and root not in known
+
     def resolved(
         self, module: Module, node: Import, at: Callable[[Path], Module | None], *, needed: bool
     ) -> Iterator[tuple[str, list[Path], bool, bool]]:
         """Bind the names of an import in a module, and yield (name, the project's files, whether it is the project's,
-        whether a file is imported as a module of no package) of each module; ``needed``: note what is missing."""
+        whether a file is imported as a module of no package) of each module.
+
+        Args: needed: note what is missing.
+        """
         absolute = self.absolute
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
             self.located([node.module.partition(".")[0]], absolute)
@@ -100,8 +108,7 @@ class ImportRoots:
                 return
             other = at(found[-1][0]) if found[-1] is not None else None
             lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
-            first = (None, self.start.parent, self.project, *self.placed)
-            if lacking and len(parts) == 1 and roots is absolute and found[0] and found[0][1] not in first:
+            if lacking and found[0] is not None and self._is_guess(parts, roots, found[0][1]):
                 found, lacking = [None], []  # the installed package datasets, not src/datasets
             files = [each for each in found if each is not None]
             if roots is absolute and files:
