@@ -106,9 +106,7 @@ def _split(text: str) -> tuple[list[str], list[str]]:
 
 
 def _parse_what(words: list[str], text: str) -> GpuRequest:
-    key, equals, value = words[0].partition("=")
-    if not equals:
-        key, value = "", words[0]
+    key, _, value = words[0].partition("=") if "=" in words[0] else ("", "", words[0])
     values = [value, *words[1:]]
     single = value.lower() if len(values) == 1 else None
     if single in ("auto", "none", "all") and not key:
