@@ -1,4 +1,4 @@
-"""What single nodes of a script and its modules show, each with its first place."""
+"""Collect what single nodes of a script and its modules show, each with its first place."""
 
 from __future__ import annotations
 
