@@ -61,7 +61,7 @@ class Compose:
         argv, env = self.argv(*words), self.host.env
         ended = command.run(argv, timeout_s=timeout_s, env=env, cwd=self.files[0].parent, input="")
         copied = self._copied or os.devnull
-        return replace(ended, stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
+        return ended._replace(stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
 
     def bring_up(self, log: Path, *words: str) -> Process:
         """Start ``docker compose up --detach``, with output to ``log``; it goes on when this process is killed."""
