@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.backends.containers.client import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
@@ -96,8 +96,7 @@ def compose_of(backend: ContainerEngine, host: Host) -> Compose:
     return Compose((*backend.client.call, "compose"), (), host)
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """Holds a container's state: ``created``, ``running`` or ``exited``, and the exit code of one that has ended."""
 
     status: str

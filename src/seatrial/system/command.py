@@ -91,7 +91,7 @@ def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
 
 
 def failed(ended: Completed) -> CommandError:
-    """Return the error for a command that ended with another exit code than 0."""
+    """Return the error for a command that ended with an exit code other than 0."""
     return CommandError(
         f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
         argv=ended.argv,

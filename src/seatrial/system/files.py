@@ -28,7 +28,7 @@ class ArchiveFile(io.FileIO):
 
 @fallback(None, on=(OSError, ValueError))  # a name too long, a null byte: no file has it
 def status_of(path: Path) -> os.stat_result | None:
-    """Return the status of what has this name, be it a link; None if nothing has it."""
+    """Return the status of what has this name, of a link its own; None if nothing has it."""
     return path.lstat()
 
 

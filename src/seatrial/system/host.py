@@ -254,7 +254,7 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
 
 @fallback((_COLUMNS, _LINES), on=OSError)
 def window_size(descriptor: int) -> tuple[int, int]:
-    """Return (columns, lines) of a terminal; those of a usual one where they are unknown."""
+    """Return (columns, lines) of a terminal; the usual ones where they are unknown."""
     size = os.get_terminal_size(descriptor)
     return size.columns or _COLUMNS, size.lines or _LINES
 

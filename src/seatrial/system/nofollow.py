@@ -185,7 +185,7 @@ def write_inside(project: Path, *parts: str, data: bytes) -> Path:
 def write_tree(parent: Path, name: str, files: Mapping[str, bytes | Path]) -> None:
     """Make a folder with these files, whole or not at all: aside, then renamed. A path's file is copied.
 
-    Raises OSError: for a name that something has, too, unless it is an empty folder's; UntrustedPathError; DiskError.
+    Raises OSError: also for a name that is taken, unless by an empty folder; UntrustedPathError; DiskError.
     """
     top, aside = Path(os.path.realpath(parent)), f".{name}.{os.urandom(4).hex()}"
     try:

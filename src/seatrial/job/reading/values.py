@@ -288,8 +288,8 @@ class Evaluation:
         stored = [each for each in self._stored.get(key, ()) if each[1] < line or each[0] != unit]
         if stored:
             by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
-            for where, _, *entry in stored:
-                by_unit.setdefault(where, []).append((entry[0], entry[1]))
+            for where, _, value, sure in stored:
+                by_unit.setdefault(where, []).append((value, sure))
             found = [self.values(value, where) for where, entries in by_unit.items() for value in _last(entries)]
             if any(each[3] for each in stored) or not (is_option or setting):
                 return _union(found)
