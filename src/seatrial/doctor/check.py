@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
@@ -29,7 +29,8 @@ class Verdict:
 Look = Callable[["Machine"], Verdict]
 
 
-class Check(NamedTuple):
+@dataclass(frozen=True)
+class Check:
     """Holds one link of the chain.
 
     Attributes:
