@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Echo:
         self.reader: Any = EchoReader(self.description)
         if kind == "pictures":
             pictures = (TensorSpec("image", "UINT8", (28, 28)),)
-            self.reader = ImageReader(replace(self.description, kind="image", inputs=pictures))
+            self.reader = ImageReader(self.description._replace(kind="image", inputs=pictures))
 
     def warm_up(self) -> WarmUp:
         while (awaited := os.environ.get("ECHO_WAITS_FOR")) and not Path(awaited).exists():

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from pydantic import ConfigDict, Field
 
@@ -33,8 +33,7 @@ Status = Literal["created", "running", "exited", "gone"]
 Planner = Literal["container", "process", "pods"]
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(NamedTuple):
     """Capabilities of a backend: other code reads these, and never its name.
 
     Attributes:
@@ -116,8 +115,7 @@ def time_ns(stamp: str) -> int | None:
     return int(seconds.timestamp()) * 10**9 + int((match[2] or "").ljust(9, "0")) if match and seconds else None
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The state of a started run in its engine; ``status``: ``gone`` when the engine no longer knows it.
 
     ``oom_killed``: by the kernel. ``exit_code``: of container or agent; None while it runs or when unknown.
@@ -158,8 +156,7 @@ def confirm(kind: str, recorded: EngineAddress | None, here: Callable[[], Engine
     raise EngineUnavailableError(f"{kind} {where}: the one that answers has nothing of it", cause=cause, run=run)
 
 
-@dataclass(frozen=True)
-class EngineFacts:
+class EngineFacts(NamedTuple):
     """Holds the facts of an engine that planning needs, read once.
 
     Attributes:
@@ -236,8 +233,7 @@ class ImageFacts:
     layers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Freed:
+class Freed(NamedTuple):
     """Counts what was removed of seatrial's own: images, cached steps of builds, and the bytes freed on the disk."""
 
     images: int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 
 import click
@@ -41,7 +40,7 @@ def answer(root: click.Group, argv: Sequence[str]) -> int:
         from seatrial.errors import UsageError
 
         raise UsageError("--completion needs a shell: bash, zsh or fish", run="seatrial --completion bash")
-    script = resources.files("seatrial.cli").joinpath("shells").joinpath(f"seatrial.{argv[0]}")
+    script = Path(__file__).with_name("shells") / f"seatrial.{argv[0]}"
     print(script.read_text(encoding="utf-8"), end="")
     return 0
 

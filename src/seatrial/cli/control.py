@@ -152,7 +152,7 @@ def prune(keep: int, dry_run: bool, everything: bool, yes: bool, as_json: bool, 
             return EXIT_DONE
     pruned, freed = _prune(folder, keep, everything=everything, dry_run=dry_run)
     if as_json:
-        engines = {name: dataclasses.asdict(each) for name, each in freed.items()}
+        engines = {name: each._asdict() for name, each in freed.items()}
         print(json.dumps({**dataclasses.asdict(pruned), "engines": engines, "dry_run": dry_run}))
     else:
         _print_pruned("would remove" if dry_run else "removed", pruned, freed)

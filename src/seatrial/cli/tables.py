@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.cli import terminal
 from seatrial.cli.options import quoted
@@ -153,8 +152,7 @@ _LEAST_OUTCOME = 16
 _GAP = 2
 
 
-@dataclass(frozen=True)
-class _Column:
+class _Column(NamedTuple):
     title: str
     cells: Sequence[Text]
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.backends.containers.client import STATUSES
 from seatrial.backends.containers.engine import COMPOSE_LABEL, ContainerEngine
@@ -61,7 +61,7 @@ class Compose:
         argv, env = self.argv(*words), self.host.env
         ended = command.run(argv, timeout_s=timeout_s, env=env, cwd=self.files[0].parent, input="")
         copied = self._copied or os.devnull
-        return replace(ended, stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
+        return ended._replace(stdout=ended.stdout.replace(copied, ""), stderr=ended.stderr.replace(copied, ""))
 
     def bring_up(self, log: Path, *words: str) -> Process:
         """Start ``docker compose up --detach``, with output to ``log``; it goes on when this process is killed."""
@@ -96,8 +96,7 @@ def compose_of(backend: ContainerEngine, host: Host) -> Compose:
     return Compose((*backend.client.call, "compose"), (), host)
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(NamedTuple):
     """Holds a container's state: ``created``, ``running`` or ``exited``, and the exit code of one that has ended."""
 
     status: str

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seatrial.compose.group import Group, GroupStore
 from seatrial.errors import SeatrialError
@@ -24,8 +25,7 @@ _DRAWS = re.compile(rb"\x1b\[[0-9;?]*[A-HJKSTdfhl]")
 _INTERVAL_S = 0.3
 
 
-@dataclass(frozen=True)
-class UpRequest:
+class UpRequest(NamedTuple):
     """Holds the command line of ``seatrial up``.
 
     Attributes:
@@ -57,7 +57,7 @@ class Console:
 
     Attributes:
         note: prints a line of ours. write: prints a target's output. show: prints a whole answer on standard output.
-        building: while what it gives holds, what that gives takes the lines of a build or download.
+        building: returns a context whose value takes the lines of a build or download.
         working: returns a context in which a terminal shows these words and the elapsed time.
         allow: returns when the user has allowed what a job asks for beyond a container; raises TrustError.
     """
@@ -93,7 +93,7 @@ class MemberOutput:
         return write
 
     def end(self, name: str) -> None:
-        """Print what a member has written last without a line's end."""
+        """Print the last output of a member, which has no line end."""
         streams: tuple[Stream, Stream] = ("stdout", "stderr")
         with self._lock:
             for stream in streams:

@@ -6,9 +6,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -32,8 +31,7 @@ _SET = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*[=:](.*)$", re.MULTILINE)
 _PLAIN = re.compile(r"[\w./@:+,-]*")
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A line of a file; ``str()`` is ``compose.yaml:12``."""
 
     file: Path

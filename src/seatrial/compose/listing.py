@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.compose.group import KIND, Group, GroupStore, Member
 from seatrial.errors import UntrustedPathError
@@ -29,8 +29,7 @@ class MemberLine(RunLine):
     status: str  # type: ignore[assignment]
 
 
-@dataclass(frozen=True)
-class Listed:
+class Listed(NamedTuple):
     """One line of ``runs ls``.
 
     ``group``: ID of the group, or name of the sweep, that it is or belongs to. ``member``: its name there, or None.

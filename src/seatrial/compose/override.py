@@ -107,7 +107,7 @@ def _agent(service: Service, own: Mapping[str, Any]) -> Entry:
 
 
 def _gpus(service: Service, container: ContainerPlan) -> Entry:
-    """Return the GPUs by this host's way in, in place of every way in which the file requests them."""
+    """Return the GPUs in this host's form, which replaces every form in which the file requests them."""
     entry, config = Entry(), service.config
     reserved = value_at(config, RESERVED)
     requests = [each for each in reserved if not is_nvidias(each)]

@@ -145,7 +145,7 @@ def plan_service(
         watch=watch if service.is_task else watch.changed(hang_after_s=None),
     )
     another = another_machine(job, context.host)
-    return make_plan(job, replace(site, selection=selection, another=another), _facts(service, argv))
+    return make_plan(job, site._replace(selection=selection, another=another), _facts(service, argv))
 
 
 def compare_service(context: ComposeContext, service: Service, run: Run) -> tuple[ContainerPlan, dict[str, str]] | None:
@@ -179,7 +179,7 @@ def _site(context: ComposeContext, service: Service, run: Run) -> Site:
         filled=tuple(volume.target for volume in service.volumes),
         read_only_root=bool(service.config.get("read_only")),
     )
-    return replace(run_site(run, project, context.backend, context.engine, context.host), service=own)
+    return run_site(run, project, context.backend, context.engine, context.host)._replace(service=own)
 
 
 def one_command(argv: Sequence[str]) -> str:

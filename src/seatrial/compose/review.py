@@ -8,10 +8,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from seatrial.compose.lines import Place
 from seatrial.compose.read import ComposeFile
@@ -149,8 +149,7 @@ def _rules(table: Mapping[str, Any]) -> Inside:
     return {**dict.fromkeys(table.get("any", "").split(), True), **found}
 
 
-@dataclass(frozen=True)
-class ComposeWarning:
+class ComposeWarning(NamedTuple):
     """One thing found in a Compose file: an error cannot work as written, a warning will hurt."""
 
     place: Place

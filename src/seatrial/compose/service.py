@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from seatrial.backends.base import ImageFacts
 from seatrial.job.gpu_request import CAPABILITIES, GpuRequest
@@ -53,8 +53,7 @@ _FOREIGN = re.compile(r"/dev/(kfd|davinci|accel|hl\d)|(amd|intel)\.com/gpu=")
 _FOREIGN_RUNTIMES = ("amd", "habana", "ascend")
 
 
-@dataclass(frozen=True)
-class ServiceMount:
+class ServiceMount(NamedTuple):
     """A mount of a service: ``volume`` (``source``: its key), ``bind`` (its folder on the host) or another kind."""
 
     kind: str

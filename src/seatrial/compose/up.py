@@ -8,9 +8,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.backends.containers.mounts import held_sources, make_host_files, real_source
 from seatrial.compose.client import Compose, containers
@@ -45,8 +45,7 @@ RENDERED, OVERRIDE, BUILD_OVERRIDE, LOG = "rendered.json", "override.yaml", "bui
 COPIES = "copies"
 
 
-@dataclass(frozen=True)
-class Planned:
+class Planned(NamedTuple):
     """Holds the services that are about to start.
 
     ``plans``: of the services that become runs. ``others``: what those get that do not, and what the command gets back

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seatrial.common.signals import FEWEST_STEPS, Anatomy
 from seatrial.diagnosis import AT, CAUSES, Advice, Cause, Diagnosis
@@ -30,8 +30,7 @@ STEADY_S, FEW_TIMES, MANY_TIMES = 4.0, 1.5, 3.0
 LONG_START_S = 5.0
 
 
-@dataclass(frozen=True)
-class EndFacts:
+class EndFacts(NamedTuple):
     """The end of a run, as far as a diagnosis needs it.
 
     Attributes:

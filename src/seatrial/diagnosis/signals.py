@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.common.signals import Anatomy, is_hooks, read_anatomy
 from seatrial.diagnosis import AT
@@ -18,8 +17,7 @@ _GPU_KEYS = (
 _HOST_KEYS = ("cpu_cores", "main_cpu_cores", "worker_cpu_cores", "workers", "cpu_throttled_pct", "cpu_quota_cores")
 
 
-@dataclass(frozen=True)
-class Signals:
+class Signals(NamedTuple):
     """Means over the samples given; GPU values also over the GPUs. A value without samples is None.
 
     Attributes:

@@ -11,8 +11,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
+from typing import NamedTuple
 
 from seatrial.doctor.check import Check, Layer, Verdict, found, unknown
 from seatrial.doctor.checks.container import CONTAINER, IMAGE
@@ -35,8 +36,7 @@ HOST = ("hardware", "driver", "userspace", "engine", "toolkit", "cdi")
 PROCESS = ("hardware", "driver", "userspace")
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """One check and its verdict; ``blocked_by``: ID of the first broken link in front of it."""
 
     check: Check

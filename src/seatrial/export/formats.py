@@ -7,9 +7,8 @@ import inspect
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -151,8 +150,7 @@ class DisagreesError(TrainError):
     """The exported model does not compute what the original computes."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The result of the comparison.
 
     Attributes:

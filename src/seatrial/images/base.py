@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -37,8 +38,7 @@ _XLA_SINCE = Version("2.11")
 _UBUNTU_PYTHON: tuple[str, ...] = ("python3", "python3-venv")
 
 
-@dataclass(frozen=True)
-class Base:
+class Base(NamedTuple):
     """Images to build from.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
@@ -19,8 +19,7 @@ from seatrial.system.text import from_here
 _MOST_FILES = 10_000
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """A recipe as the host side knows it.
 
     Attributes:

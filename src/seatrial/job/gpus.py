@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from seatrial.errors import GpuContractError, GpuRequestError, GpusHeldError
 from seatrial.job.gpu_request import GpuRequest
@@ -14,8 +14,7 @@ from seatrial.job.plan import Choice, Gpu
 IDLE_LOAD = 0.1
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The GPUs that answer a request, in PCI order, and why these. No GPUs means the CPU."""
 
     gpus: tuple[Gpu, ...]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seatrial.backends.base import Traits
 from seatrial.errors import TargetError
@@ -19,8 +19,7 @@ from seatrial.system.project_files import own_table
 _WHY_NOT = "its last release, 0.28.1 of 2023, has no wheels and does not build against current torch"
 
 
-@dataclass(frozen=True)
-class HorovodParts:
+class HorovodParts(NamedTuple):
     """Holds a plan's choices about Horovod; ``starts_ranks``: it, or its stand-in, takes a rank per GPU."""
 
     starts_ranks: bool = True

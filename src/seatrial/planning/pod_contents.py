@@ -5,8 +5,9 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -86,8 +87,7 @@ def _facts_here(tag: str, host: Host) -> ImageFacts | None:
     return None
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(NamedTuple):
     """Describes how the project's code gets into the pod; ``files`` are those of a ConfigMap."""
 
     way: CodeWay
@@ -140,8 +140,7 @@ def _text_of(path: Path) -> str:
         ) from None
 
 
-@dataclass(frozen=True)
-class Volumes:
+class Volumes(NamedTuple):
     """Holds a pod's volumes, and its folders as the pod sees them.
 
     ``run`` is the run's own folder on the volume of models; None where it needs no mount: it does not outlive the
@@ -224,8 +223,7 @@ def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:
             )
 
 
-@dataclass(frozen=True)
-class PodGpus:
+class PodGpus(NamedTuple):
     """GPUs of each pod; ``facts``: the cluster's, without nodes where GPUs are claimed: claims are not counted."""
 
     plan: GpuPlan

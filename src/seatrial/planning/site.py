@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.errors import UsageError
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from seatrial.backends.kubernetes.survey import ClusterFacts
 
 
-@dataclass(frozen=True)
-class ServiceSite:
+class ServiceSite(NamedTuple):
     """A container that somebody else makes (a service of a Compose file), to which only what is ours is added.
 
     Attributes:
@@ -54,16 +53,14 @@ class ServiceSite:
     read_only_root: bool = False
 
 
-@dataclass(frozen=True)
-class ClusterSite:
+class ClusterSite(NamedTuple):
     """A cluster as it was seen, and a line on when."""
 
     facts: ClusterFacts
     seen: Choice
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """Where a plan will happen: the backend, its facts, this host, and the run.
 
     Attributes:
@@ -167,8 +164,7 @@ class Parts:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     """Where things are, as the target sees them.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from seatrial.common.agent_plan import Terminal
 from seatrial.errors import UsageError
@@ -17,8 +17,7 @@ from seatrial.system.host import Caller
 _ASKS = "asks on the terminal, which -d and clusters lack; answers can be piped: printf 'ANSWER\\n' | seatrial run …"
 
 
-@dataclass(frozen=True)
-class Streams:
+class Streams(NamedTuple):
     """Holds the terminal and the input that the target gets of the caller's.
 
     ``container``: the plan's, with the pipe, if there is one, mounted. ``input``: the pipe as the agent sees it.

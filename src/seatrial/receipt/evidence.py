@@ -60,8 +60,7 @@ class Moment:
         return text(self.keys.get(key))
 
 
-@dataclass(frozen=True)
-class SampleFacts:
+class SampleFacts(NamedTuple):
     """One sample: numbers of the container (HOST_KEYS), and of each GPU by UUID. A missing counter is absent."""
 
     at_s: float
@@ -70,8 +69,7 @@ class SampleFacts:
     throttled: Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """The training window in seconds since the first event; ``begins`` describes its first event."""
 
     start_s: float

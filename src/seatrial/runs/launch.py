@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Echo, EngineFacts
@@ -46,8 +46,7 @@ _ENGINES_PLACES = ("/run/docker.sock", "/run/podman/podman.sock", "/run/containe
 Building = Callable[[], AbstractContextManager[Echo]]
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A run with a plan and a folder; nothing has started. ``host``: with what became a secret on the way."""
 
     run: Run
@@ -56,8 +55,7 @@ class Prepared:
     host: Host
 
 
-@dataclass(frozen=True)
-class _Ground:
+class _Ground(NamedTuple):
     """Holds the facts that planning needs, read once."""
 
     job: Job
@@ -317,8 +315,7 @@ def _plan(
         from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
         cluster = survey_cluster(job, ground.host, offline=offline)
-    site = replace(
-        run_site(run, job.project, ground.backend, ground.engine, ground.host),
+    site = run_site(run, job.project, ground.backend, ground.engine, ground.host)._replace(
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
         resumed=resumed(earlier) if earlier and not on_a_cluster else None,
         selection=selection,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial import events
 from seatrial.common.signals import LINE, is_hooks, rates
@@ -44,8 +43,7 @@ _READ_EVERY_S, _SPEED_BYTES = 1.0, 64 * 1024
 _LOOKS_SHARE = 20
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(NamedTuple):
     """The last minute of a run.
 
     ``numbers``: of the last step line, ``step`` and ``epoch`` first, then the measured rates. ``latest``: the last

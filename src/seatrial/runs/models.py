@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, fallback, os_errors
 from seatrial.images.recipes import RECIPES
@@ -41,8 +41,7 @@ _CHECKPOINTS = (".pth", ".pt", ".ckpt", ".th", ".pth.tar", ".pt.tar", ".bin")
 _LENGTH_BYTES, _MOST_HEADER_BYTES = 8, 10_000_000
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(NamedTuple):
     """The models that a command, ``name``, takes.
 
     Attributes:

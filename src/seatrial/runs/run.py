@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from seatrial import events
 from seatrial.errors import SeatrialError, UntrustedPathError, fallback, os_errors
@@ -94,8 +94,7 @@ class Summary:
         return self.metrics or {"loss": self.loss, "accuracy": self.accuracy}
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """One run: ``folder``, its record, and ``place``, its folder in the project."""
 
     folder: Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Freed, Handle
@@ -37,8 +37,7 @@ class Pruned:
     which: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Verification:
+class Verification(NamedTuple):
     """The result of ``verify``: whether all is as it was written, and sentences about it."""
 
     intact: bool

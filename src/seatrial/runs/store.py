@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import random
 import re
-import secrets
 import shlex
 import shutil
 import time
@@ -37,7 +37,7 @@ _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 def new_run_id(now: float | None = None) -> str:
     """Make a sortable ID: local start time and four random characters, e.g. ``20261120-231501-k3f9``."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    return f"{stamp}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(4))}"
+    return f"{stamp}-{''.join(random.SystemRandom().choices(_ID_ALPHABET, k=4))}"
 
 
 def _planned(run: Run, in_second: Mapping[str, int]) -> float:

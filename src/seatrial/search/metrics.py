@@ -77,7 +77,7 @@ class Reading:
         self._unfinished.clear()
 
     def new(self) -> list[tuple[int, float]]:
-        """Return (1, 2, 3 …, value) of those that have come since the last call; NaN and infinity do not count."""
+        """Return (number, value) of each value since the last call, counted from 1; NaN and infinity are left out."""
         values, self._printed = self._printed, []
         if self._output is None:
             values = self._reported()

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import seatrial
 from seatrial.errors import (
@@ -46,8 +46,7 @@ _CHECK_S = 120.0
 _NOT_SENT = (".git", ".seatrial", ".venv", "venv", "__pycache__", "node_modules")
 
 
-@dataclass(frozen=True)
-class RayNode:
+class RayNode(NamedTuple):
     """A living node with its resources by Ray's names."""
 
     id: str

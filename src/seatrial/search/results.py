@@ -6,10 +6,10 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from seatrial.common.paired import mean
 from seatrial.job.units import format_seconds
@@ -30,8 +30,7 @@ MAX_METRICS = 8
 _EVERY_S = 10.0
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One number of each trial; ``judged``: a metric of the script whose name shows which way is better."""
 
     title: str
@@ -41,7 +40,7 @@ class Column:
 
 
 def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column]:
-    """Return the columns that some trial has a number for: the objective, measurements, metrics of the script."""
+    """Return the columns that any trial has a number for: the objective, measurements, metrics of the script."""
     percent = {name for trial in trials if trial.ending for name in trial.ending.percent}
     sign = " %" if objective and any(phase + objective.metric in percent for phase in PHASES) else ""
     made = [Column(objective.metric + sign, lambda trial: trial.value, objective.lower_is_better)] if objective else []

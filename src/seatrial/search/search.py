@@ -204,7 +204,7 @@ def resume_search(
     budget_s: float | None = None,
     parallel: int | None = 1,
 ) -> Search:
-    """Return the search that goes on with the study of this name. Raises RunNotFoundError."""
+    """Return the search that continues the study of this name. Raises RunNotFoundError."""
     study = find_study(RunStore(project, host), name)
     study.go_on()
     if stopped := study.retry_stopped():
@@ -231,7 +231,7 @@ def find_study(store: RunStore, name: str) -> Study:
 
 
 def looked_at(study: Study, host: Host) -> Search:
-    """Return a study to be shown, and not to go on with."""
+    """Return a study to show, not to continue."""
     job = Job.model_validate_json(study.definition.job, strict=False)
     return _search(study, study.definition.trials, None, 1, job, host, lambda line: None)
 

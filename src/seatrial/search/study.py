@@ -287,7 +287,7 @@ class Study:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Lock the study within: one process changes it at a time, and a killed one holds nothing."""
+        """Lock the study: one process changes it at a time, and a killed one holds no lock."""
         with self._errors(), self.path.with_name(".changing").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from seatrial.errors import UsageError
 from seatrial.job.model import Job
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 State = Literal["waiting", "running", "done", "pruned", "failed", "stopped", "not followed"]
 
 
-@dataclass(frozen=True)
-class TrialReport:
+class TrialReport(NamedTuple):
     """A value of the objective that the script reported; ``step`` is 1 for the first report, 2 for the second …"""
 
     step: int
@@ -220,7 +219,7 @@ def _switch(flag: str, behind: str) -> str:
 
 
 def _end_of_call(behind: str) -> int:
-    """Return the place where the call ends in whose arguments the text begins, or the next option begins."""
+    """Return where the call ends in whose arguments the text begins, or where the next option begins."""
     following = _NEXT_OPTION.search(behind)
     end, deep = following.start() if following else len(behind), 0
     for place, letter in enumerate(behind[:end]):
@@ -231,7 +230,7 @@ def _end_of_call(behind: str) -> int:
 
 
 def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a value other than true or false for an option that is there or not. Raises UsageError."""
+    """Refuse a value other than true or false for an option that takes no value. Raises UsageError."""
     for name, way in ways.items():
         wrong = [value for value in values.get(name, ()) if value.lower() not in (*_TRUE, *_FALSE)]
         if "?" in way and wrong:

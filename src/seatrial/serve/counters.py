@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: Statuses that the server gives; any other is counted as the last.
 STATUSES = (200, 400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503, 504, 0)
@@ -35,8 +35,7 @@ _PLACE = _BATCHES_AT + MOST_BATCH + 1
 _STATUS_INDEX = {status: index for index, status in enumerate(STATUSES)}
 
 
-@dataclass(frozen=True)
-class CounterTotals:
+class CounterTotals(NamedTuple):
     """Sums over all places.
 
     ``requests``: (kind, status) → how many. ``latencies``: of each bucket, of requests that reached the model.
@@ -106,13 +105,13 @@ class Counters:
         self._own[kind * len(STATUSES) + _STATUS_INDEX.get(status, len(STATUSES) - 1)] += 1
 
     def took(self, seconds: float) -> None:
-        """Count a request that reached the model and was answered after so long."""
+        """Count a request that reached the model, and the time until its answer."""
         steps = math.ceil((math.log2(seconds) - FIRST_EXPONENT) * PER_OCTAVE) if seconds > 0 else 0
         self._own[_LATENCY_AT + min(max(steps, 0), BUCKETS - 1)] += 1
         self._own[_LATENCY_SUM_AT] += int(seconds * 1e9)
 
     def enter(self, rows: int, limit: int) -> bool:
-        """Count in so many more rows that wait; return False if that is beyond the limit."""
+        """Count rows that begin to wait; return False if they would exceed the limit."""
         total = rows
         for at in self._in_flight:
             total += self._all[at]
@@ -125,7 +124,7 @@ class Counters:
         return True
 
     def leave(self, rows: int) -> None:
-        """Count out rows that wait no longer."""
+        """Count rows that no longer wait."""
         self._own[_IN_FLIGHT_AT] -= rows
 
     def waiting(self) -> int:

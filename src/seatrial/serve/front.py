@@ -132,7 +132,7 @@ class Front:
         return waited_for or fresh or not self._link.idle
 
     def _close_idle(self, drained_s: float) -> None:
-        """Close connections that nothing has come on, also nothing that this loop has not read yet."""
+        """Close connections on which nothing has arrived, not even bytes that this loop has yet to read."""
         for each in list(self._server.server_state.connections):
             connection: Any = each
             if connection.fresh and drained_s < _FRESH_S:

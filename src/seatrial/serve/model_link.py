@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from seatrial.serve import wire
 from seatrial.serve.counters import Counters
@@ -16,8 +15,7 @@ from seatrial.serve.served_model import Answer, Reader, Row
 _SWEEP_S = 0.05
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """An error in place of an answer: a status and one sentence. ``retry_after_s``: when it is worth trying again."""
 
     status: int
@@ -76,7 +74,7 @@ class ModelLink(asyncio.Protocol):
         self._give_up(pending, Refusal(499, "The client has left."))
 
     def unready(self) -> Refusal:
-        """Return the refusal of a model that is not ready, or no longer."""
+        """Return the refusal while the model is not ready, or once it no longer is."""
         if self.phase == "loading":
             return Refusal(503, "The model is still being loaded: try again in a few seconds.", 2)
         return Refusal(503, "The model no longer answers, and the server ends.", 10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 TOKEN_VARIABLE = "SEATRIAL_SERVE_TOKEN"
 #: Names of the server besides the machine's own, with commas: of a Kubernetes service, for example.
@@ -15,8 +15,7 @@ HOSTS_VARIABLE = "SEATRIAL_SERVE_HOSTS"
 _LOWEST = {"port": 0, "fronts": 1, "max_batch": 1, "queue": 1, "max_body": 1, "deadline_ms": 0}
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """The options that ``parse`` reads.
 
     ``queue``: rows that may wait, of all fronts. ``token``: required if set. ``hosts``: further names it answers to.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -27,8 +26,7 @@ TOLERANCE = 0.02
 _TOGETHER = "train or export it again: the model and its examples are written together"
 
 
-@dataclass(frozen=True)
-class Description:
+class Description(NamedTuple):
     """Public facts of a model; sent to the front processes. ``name``: in addresses: /v2/models/NAME.
 
     ``kind``: ``image``, ``text`` or ``tensors``: the page that tries it, and what ``POST /predict`` takes. ``labels``:
@@ -63,8 +61,7 @@ class Reader(Protocol):
         """Return the answer of ``POST /predict``: for classes the label, its probability, and all probabilities."""
 
 
-@dataclass(frozen=True)
-class WarmUp:
+class WarmUp(NamedTuple):
     """The absolute difference from saved examples before the first request; ``seconds``: loading and capturing too."""
 
     examples: int

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from packaging.version import Version
 from pydantic import ConfigDict, Field
@@ -26,7 +26,7 @@ Framework = Literal["torch", "tensorflow", "jax"]
 _TABLES = Path(__file__).parent / "tables"
 
 
-class Wheel(Value):
+class Wheel(NamedTuple):
     """One build of a framework on a package index.
 
     Attributes:
@@ -155,8 +155,9 @@ def _with_patches(row: dict[str, Any], framework: Framework) -> Iterator[str]:
 def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:
     """Make a build of its row: TensorFlow has one for each release, JAX's bear the name of their extra."""
     extra = "and-cuda" if row.get("extra") is True else row.get("extra") or None
-    own = {key: row[key] for key in row.keys() & Wheel.model_fields.keys()}
     facts = {
+        "framework": framework,
+        "default": row.get("default", framework == "tensorflow"),
         "version": row[framework],
         "variant": row.get("variant", extra or "system"),
         "extra": extra,
@@ -164,7 +165,13 @@ def _wheel(framework: Framework, row: dict[str, Any]) -> Wheel:
         "jit_from": row.get("sm_from"),
         "sure": framework == "jax" or row["confidence"] in ("high", "medium"),
     }
-    return Wheel.model_validate({"framework": framework, "default": framework == "tensorflow", **own, **facts})
+    return _of_fields({**row, **facts})
+
+
+def _of_fields(row: Mapping[str, Any]) -> Wheel:
+    own: dict[str, Any] = {key: row[key] for key in Wheel._fields if key in row}
+    own |= {key: tuple(value) for key, value in own.items() if isinstance(value, list)}
+    return Wheel(**own)
 
 
 @lru_cache
@@ -196,8 +203,7 @@ def framework_image(image: str) -> FrameworkImage | None:
     """Return the facts of an image that a framework's publisher, or NVIDIA, made; None for any other image."""
     for row in table("nvidia_images")["framework_images"]:
         if row["image"] == image:
-            facts = {key: row[key] for key in row.keys() & Wheel.model_fields.keys()}
-            own = Wheel.model_validate({**facts, "default": False, "python": (row["python"], row["python"])})
+            own = _of_fields({**row, "default": False, "python": (row["python"], row["python"])})
             return FrameworkImage(**row, wheel=own)
     if (match := _WITH_FRAMEWORK.match(image)) is None:
         return None

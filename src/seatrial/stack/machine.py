@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -17,8 +17,7 @@ _CC = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)[af]?")
 _EXAMPLE = "seatrial plan … --target driver=535.129,gpu=A4000"
 
 
-@dataclass(frozen=True)
-class TargetGpu:
+class TargetGpu(NamedTuple):
     """A GPU to build for. ``datacenter`` is None if its name does not show it."""
 
     name: str
@@ -26,8 +25,7 @@ class TargetGpu:
     datacenter: bool | None = None
 
 
-@dataclass(frozen=True)
-class TargetMachine:
+class TargetMachine(NamedTuple):
     """Driver and GPUs.
 
     Attributes:

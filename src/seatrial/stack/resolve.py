@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -76,8 +77,7 @@ class Stack:
         return facts
 
 
-@dataclass(frozen=True)
-class Conflict:
+class Conflict(NamedTuple):
     """No stack fits. ``broken``: rules that the nearest candidate breaks; ``nearest``: stacks, and what gives way."""
 
     broken: tuple[Violation, ...]
@@ -273,7 +273,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         of_any_build = _next_release(constraints, ways["another version and build"], machine)
         found.insert(0, ("the next version and build", of_any_build))
         found.insert(0, ("the next version", _next_release(constraints, another, machine)))
-    newer = resolve_once(constraints, replace(machine, driver=None))
+    newer = resolve_once(constraints, machine._replace(driver=None))
     if newer is not None and newer.wheel is not None and machine.driver is not None:
         found.append((f"driver {minimum_driver(newer.wheel.cuda)} or later", newer))
     found.append(("the CPU", resolve_once(replace(constraints, gpu=False), machine)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -83,8 +84,7 @@ class Constraints:
         return lru_cache(maxsize=None)(lambda package, version: specifiers[package].contains(version))
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A build, the Python it is to run on, and whether NVIDIA's cuda-compat libraries stand in for a newer driver."""
 
     wheel: Wheel
@@ -97,8 +97,7 @@ class Candidate:
         return f"{self.wheel.framework} {self.wheel.version}+cpu" if self.cpu else self.wheel.name
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(NamedTuple):
     """A broken rule: what the build needs, and what the other side has."""
 
     rule: str

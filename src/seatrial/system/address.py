@@ -64,7 +64,7 @@ def taken(address: str, port: int) -> OSError | None:
 
 
 def cannot_listen(verb: str, host: str, port: int, error: OSError) -> UsageError:
-    """Return the error for an address that cannot be had, with another port or address to use."""
+    """Return the error for an address that cannot be bound, with another port or address to use."""
     if error.errno == errno.EADDRINUSE:
         other = f"{host}:{port + 1 if port < 65535 else 1024}"
     elif error.errno == errno.EACCES:

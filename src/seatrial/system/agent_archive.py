@@ -23,10 +23,8 @@ import tokenize
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import seatrial
 from seatrial.errors import SeatrialError
@@ -46,7 +44,7 @@ _MAIN = "import sys\nfrom seatrial.agent.__main__ import main\nsys.exit(main())\
 _CATALOG = "seatrial/findings/catalog.json"
 #: The archive for pods: an archive within, as one xz stream, without files that pods never run: a third of the size.
 _WITHIN = "agent.xz"
-_UNPACK = resources.files("seatrial.system").joinpath("unpack.py.txt").read_text("utf-8") + _MAIN
+_UNPACK = Path(__file__).with_name("unpack.py.txt").read_text("utf-8") + _MAIN
 #: The first moment a zip can store (APPNOTE.TXT 4.4.6, MS-DOS date). Every entry gets it.
 _DATE = (1980, 1, 1, 0, 0, 0)
 #: Libraries are copied and a hundred modules written; a second on a fast disk.
@@ -185,8 +183,7 @@ def zip_bytes(contents: Mapping[str, bytes], compression: int = zipfile.ZIP_DEFL
     return buffer.getvalue()
 
 
-@dataclass(frozen=True)
-class Interpreter:
+class Interpreter(NamedTuple):
     """A copy. ``words``: its version, its source and the digest of its content."""
 
     folder: Path

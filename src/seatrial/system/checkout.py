@@ -78,7 +78,7 @@ def _isolated(project: Path, *words: str) -> str | None:
 
 @fallback(False, on=(StopIteration, OSError, ValueError, UntrustedPathError))
 def _is_readable(project: Path) -> bool:
-    """Return False where git would wait: the checkout's folder has something else than files and folders in it."""
+    """Return False where git would wait: the checkout's folder holds something other than files and folders."""
     found = next(path for folder in (project, *project.parents) if os.path.lexists(path := folder / ".git"))
     if not found.is_dir():
         found = found.parent / _load(found).decode().removeprefix("gitdir: ").strip()

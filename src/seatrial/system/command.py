@@ -14,9 +14,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from seatrial.errors import CommandError, CommandTimeoutError, EngineUnavailableError
@@ -32,8 +31,7 @@ _OWN = (
 doing_now: list[str] = []
 
 
-@dataclass(frozen=True)
-class Completed:
+class Completed(NamedTuple):
     """A command that has ended; ``exit_code`` is negative N when signal N ended it, text "" if not captured."""
 
     argv: tuple[str, ...]
@@ -93,7 +91,7 @@ def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
 
 
 def failed(ended: Completed) -> CommandError:
-    """Return the error for a command that ended with another exit code than 0."""
+    """Return the error for a command that ended with an exit code other than 0."""
     return CommandError(
         f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
         argv=ended.argv,

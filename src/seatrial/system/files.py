@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 from pathlib import Path
 
 from seatrial.errors import DiskError, fallback
@@ -29,7 +28,7 @@ class ArchiveFile(io.FileIO):
 
 @fallback(None, on=(OSError, ValueError))  # a name too long, a null byte: no file has it
 def status_of(path: Path) -> os.stat_result | None:
-    """Return the status of what has this name, be it a link; None if nothing has it."""
+    """Return the status of what has this name, of a link its own; None if nothing has it."""
     return path.lstat()
 
 
@@ -40,7 +39,7 @@ def write_atomically(path: Path, data: bytes, mode: int | None = 0o644, *, folde
     whose place somebody may have put a link by now.
     """
     name = str(path) if folder is None else path.name
-    aside = str(Path(name).with_name(f".{path.name}.{secrets.token_hex(4)}"))
+    aside = str(Path(name).with_name(f".{path.name}.{os.urandom(4).hex()}"))
     flags, made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else 0o600
     try:
         descriptor = os.open(aside, flags, made, dir_fd=folder)

@@ -15,11 +15,10 @@ import re
 import shlex
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from string import Template
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from seatrial.errors import DiskError, UsageError, fallback
@@ -230,8 +229,7 @@ def _is_usable(folder: Path) -> bool:
     return owners <= {os.getuid(), 0} and os.access(folder, os.W_OK)
 
 
-@dataclass(frozen=True)
-class Caller:
+class Caller(NamedTuple):
     """Describes the standard streams of the process that runs a command, and the size of its terminal.
 
     ``asks``: ``--interactive``: standard input is for the target in any case. ``screens``: which of stdout (1) and
@@ -256,7 +254,7 @@ def read_caller(host: Host, *, asks: bool = False, shows_output: bool = True) ->
 
 @fallback((_COLUMNS, _LINES), on=OSError)
 def window_size(descriptor: int) -> tuple[int, int]:
-    """Return (columns, lines) of a terminal; those of a usual one where they are unknown."""
+    """Return (columns, lines) of a terminal; the usual ones where they are unknown."""
     size = os.get_terminal_size(descriptor)
     return size.columns or _COLUMNS, size.lines or _LINES
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
+from pathlib import Path
 from typing import Any, TypeVar
 
 from seatrial.findings.catalogue import entries
@@ -126,7 +126,7 @@ def _vocabulary() -> frozenset[str]:
     """Return words of our own: of the findings' texts, and of names.txt, which has accounts that are nobody's and words
     of the field, of receipts and of pages."""
     texts = (text for known in entries() for text in (known.id, known.title, known.cause, known.fix, *known.symptoms))
-    common = resources.files("seatrial.system").joinpath("names.txt").read_text("utf-8")
+    common = Path(__file__).with_name("names.txt").read_text("utf-8")
     return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(common.split())
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import secrets
 import shlex
 import shutil
 import stat
@@ -186,9 +185,9 @@ def write_inside(project: Path, *parts: str, data: bytes) -> Path:
 def write_tree(parent: Path, name: str, files: Mapping[str, bytes | Path]) -> None:
     """Make a folder with these files, whole or not at all: aside, then renamed. A path's file is copied.
 
-    Raises OSError: for a name that something has, too, unless it is an empty folder's; UntrustedPathError; DiskError.
+    Raises OSError: also for a name that is taken, unless by an empty folder; UntrustedPathError; DiskError.
     """
-    top, aside = Path(os.path.realpath(parent)), f".{name}.{secrets.token_hex(4)}"
+    top, aside = Path(os.path.realpath(parent)), f".{name}.{os.urandom(4).hex()}"
     try:
         for place, content in files.items():
             *folders, last = Path(place).parts
@@ -230,7 +229,7 @@ def remove_tree(parent: int, name: str) -> None:
         pass
     top = _open_up(parent, name)
     try:
-        number, prefix = 0, f".{secrets.token_hex(8)}-"  # no name that is there already
+        number, prefix = 0, f".{os.urandom(8).hex()}-"  # no name that is there already
         while folders := _empty(top):
             for inner in folders:
                 with contextlib.suppress(OSError):

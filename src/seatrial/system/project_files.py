@@ -101,7 +101,7 @@ def matching(folder: Path, pattern: str, most: int) -> list[Path]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether something has this name, be it a link that leads nowhere: reading it reports what is wrong."""
+    """Return whether something has this name, even a link that leads nowhere: reading it reports what is wrong."""
     return status_of(path) is not None
 
 

@@ -118,7 +118,7 @@ class Folder:
         return []
 
     def has(self, name: str) -> bool:
-        """Return whether there is something of this name, be it a broken link."""
+        """Return whether something has this name, even a broken link."""
         return os.path.lexists(self.path / name)
 
     def remove(self, name: str) -> None:
@@ -264,7 +264,7 @@ class TrustStore:
         return _permission(project, lines) in self._entries
 
     def allow(self, project: Path, lines: Sequence[str]) -> None:
-        """Remember them. Raises DiskError when the file cannot be written."""
+        """Remember that these lines are allowed. Raises DiskError when the file cannot be written."""
         with self._folder.lock("trust.lock"):
             entries = self._read()
             entries.pop(key := _permission(project, lines), None)

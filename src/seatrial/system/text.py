@@ -23,7 +23,7 @@ class _LateRegex:
 
 
 def regex(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return a regular expression that is compiled when it is first used, of which a command uses few."""
+    """Return a regular expression that is compiled on first use: a command uses few of them."""
     return cast("re.Pattern[AnyStr]", _LateRegex(text, flags))
 
 
@@ -68,7 +68,7 @@ def command_and_comment(fix: str) -> tuple[str, str]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like this one, in any case; None where none is."""
+    """Return the known name most like this one, in any case; None where none is similar."""
     import difflib  # re with it: only where a name was not found
 
     names = {each.lower(): each for each in known}
@@ -111,7 +111,7 @@ def as_typed(path: Path | str) -> str:
 
 
 def from_here(path: Path | str) -> str:
-    """Return the same for reading: not quoted."""
+    """Return the path as ``as_typed`` does, for reading: unquoted."""
     text = os.fspath(path)
     try:
         relative = os.path.relpath(text)

@@ -131,9 +131,9 @@ volumes: {{data: }}
 
 
 WAYS = {
-    "the toolkit's runtime": (replace(PLAIN, runtimes=("runc", "nvidia")), {"runtime": "nvidia"}),
+    "the toolkit's runtime": (PLAIN._replace(runtimes=("runc", "nvidia")), {"runtime": "nvidia"}),
     "CDI": (
-        replace(PLAIN, cdi_spec_dirs=("/etc/cdi",), cdi_devices=CDI),
+        PLAIN._replace(cdi_spec_dirs=("/etc/cdi",), cdi_devices=CDI),
         {"requests": [{"capabilities": ["gpu"], "driver": "cdi", "device_ids": ["nvidia.com/gpu=0"]}]},
     ),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def planned_of_machine(folder: Path, gpus: str = "auto", *, here: int = 0, targe
     site = a_site("docker", folder, job.project, gpus=here)
     another = another_machine(job, site.host)
     assert another is not None
-    site = replace(site, another=another, selection=another.selection())
+    site = site._replace(another=another, selection=another.selection())
     return make_plan(job, site, script_facts(job.target, job.project))
 
 

@@ -76,7 +76,7 @@ def test_only_those_since(many, capsys):
 def test_a_narrow_terminal_cuts_the_reason_and_never_the_state(many, width):
     found = listing.listed(RunStore(many), Host({}))
     target = "train.py -- --epochs 500 --data /data/photos/of/ships --width 512"
-    found = [replace(each, line=replace(each.line, target=target)) for each in found]
+    found = [each._replace(line=replace(each.line, target=target)) for each in found]
     lines = tables.runs_lines(found, width, time.time())
     assert lines[0].endswith("STATUS") and "TARGET" in lines[0] and all(len(line) <= width for line in lines)
     for line, state in zip(lines[1:], ["passed", "criteria not met", "failed", "stopped"], strict=True):

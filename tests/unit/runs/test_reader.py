@@ -14,7 +14,7 @@ ROOMS = ("runs", "receipt", "monitor", "compose", "cli", "backends", "search", "
 
 #: Reads of other files, by their function: of the package, of the machine, of the project, of what a run saves.
 OTHERS = frozenset((
-    "backends/base.py: this_machine", "backends/containers/client.py: _docker_info",
+    "backends/base.py: this_machine", "backends/containers/client.py: _docker_answer",
     "backends/kubernetes/manifests.py: cluster_manifests",
     "backends/local.py: ensure_venv", "cli/completion.py: _information", "cli/completion.py: answer",
     "cli/monitor.py: _print_config", "cli/terminal.py: prepare",

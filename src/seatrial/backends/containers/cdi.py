@@ -11,9 +11,8 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from seatrial.errors import ConfigError, GpuContractError, printable
 from seatrial.findings.finding import GENERATE_CDI, Finding
@@ -48,8 +47,7 @@ MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "bind"]
 SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket")
 
 
-@dataclass(frozen=True)
-class CdiDevice:
+class CdiDevice(NamedTuple):
     """One device of a ``spec``, a file; its name is qualified, e.g. ``nvidia.com/gpu=GPU-de421f49-…``.
 
     ``host_paths``: device nodes, mount sources and programs on the host that it needs, the spec's common ones included.
@@ -62,8 +60,7 @@ class CdiDevice:
     programs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class CdiSpecs:
+class CdiSpecs(NamedTuple):
     """The devices that an engine reading these folders can resolve, and the findings about the specs."""
 
     devices: tuple[CdiDevice, ...]

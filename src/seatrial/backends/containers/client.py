@@ -9,9 +9,9 @@ import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
+from urllib.parse import quote
 
 from seatrial import errors
 from seatrial.backends.base import State, Status, confirm, this_machine, time_ns
@@ -234,8 +234,7 @@ def container_state(inspected: dict[str, Any]) -> State:
     )
 
 
-@dataclass(frozen=True)
-class Dialect:
+class Dialect(NamedTuple):
     """Differences between the command lines of the engines.
 
     Attributes:
@@ -287,7 +286,7 @@ class EngineClient:
 
     def info(self) -> dict[str, Any]:
         """Return the engine's own report. Raises EngineUnavailableError."""
-        if self.call == ["docker"] and (answer := _docker_info()) is not None:
+        if self.call == ["docker"] and (answer := _docker_answer("/info")) and answer[1].get("ServerVersion"):
             self._endpoint, info = answer
             return info
         ended = self.ask("info", "--format", self.dialect.info_format, timeout_s=INFO_TIMEOUT_S)
@@ -314,6 +313,11 @@ class EngineClient:
 
     def inspect(self, kind: Literal["image", "container"], id: str) -> dict[str, Any] | None:
         """Return what the engine has on an image or container; None if it has none. Raises EngineUnavailableError."""
+        if self.call == ["docker"] and (answer := _docker_answer(f"/{kind}s/{quote(id, safe='/:@')}/json")):
+            if "Id" in answer[1]:
+                return answer[1]
+            if is_unknown(str(answer[1].get("message")), kind):
+                return None
         ended = self.ask(kind, "inspect", id)
         if ended.exit_code == 0:
             return cast("dict[str, Any]", json.loads(ended.stdout)[0])
@@ -322,8 +326,8 @@ class EngineClient:
         raise self.unavailable(ended.stderr)
 
 
-def _docker_info() -> tuple[str, dict[str, Any]] | None:
-    """Ask Docker's socket what ``docker info`` asks, without the client's plug-ins, which take most of its time.
+def _docker_answer(path: str) -> tuple[str, dict[str, Any]] | None:
+    """Ask Docker's socket what ``docker`` would ask, without its start and plug-ins; return the socket and the answer.
 
     None: a context or variable leads elsewhere, ``docker`` is a script (podman-docker), or the client has to explain.
     """
@@ -336,10 +340,10 @@ def _docker_info() -> tuple[str, dict[str, Any]] | None:
             return None
         at.settimeout(1.0)
         at.connect(endpoint.removeprefix("unix://"))
-        at.sendall(b"GET /info HTTP/1.0\r\n\r\n")
+        at.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
         head, _, body = b"".join(iter(lambda: at.recv(1 << 16), b"")).partition(b"\r\n\r\n")
-        if b" 200 " in head[:16] and b"Server: Docker/" in head and (info := json.loads(body)).get("ServerVersion"):
-            return endpoint, info
+        if b"Server: Docker/" in head and isinstance(answer := json.loads(body), dict):
+            return endpoint, answer
     return None
 
 

@@ -9,7 +9,6 @@ import shutil
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -74,7 +73,7 @@ class ContainerEngine(ABC):
             return EngineFacts(self.name, available=False, reason=reason, fix=self.dialect.install)
         try:
             info = self.client.info()
-            return replace(self.facts_of(info, Path(program)), address=self.client.address(info))
+            return self.facts_of(info, Path(program))._replace(address=self.client.address(info))
         except EngineUnavailableError as error:
             reason = f"{error.message}: {mid_sentence(error.cause)}" if error.cause else error.message
             return EngineFacts(self.name, available=False, reason=reason, fix=error.run)

@@ -8,11 +8,10 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.backends.base import Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, last_line, pull_error, start_error
@@ -56,8 +55,7 @@ PYTHON_CANDIDATES = (
 FIND_PYTHON = "import sys; print(sys.executable); sys.exit(sys.version_info < (3, 8))"
 
 
-@dataclass(frozen=True)
-class OwnImage:
+class OwnImage(NamedTuple):
     """An image with our label, and with names of ours alone; ``used``: a container has it."""
 
     id: str
@@ -70,8 +68,7 @@ class OwnImage:
         return self.names[0].rpartition(":")[0].removeprefix("localhost/")
 
 
-@dataclass(frozen=True)
-class CacheStep:
+class CacheStep(NamedTuple):
     """One record of BuildKit's cache that a step of ours made."""
 
     id: str

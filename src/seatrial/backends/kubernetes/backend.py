@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -115,10 +114,10 @@ class Kubernetes:
         state = state_of(pods, plan.nodes, verdict)
         if state.status == "exited" and verdict == "failed" and state.exit_code is None:
             code = reported_exit_code(self._workload_events(cluster, plan))  # its pods are gone
-            return replace(state, exit_code=code, error=state.error or message)
+            return state._replace(exit_code=code, error=state.error or message)
         if state.status != "created" and not any(pod.unreachable for pod in pods):
             return state
-        return replace(state, waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
+        return state._replace(waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
 
     def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         """Return the events of what makes the run's pods, the oldest first; [] if they may not be read."""

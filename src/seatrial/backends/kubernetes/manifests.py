@@ -6,9 +6,8 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.backends.kubernetes.pod import (
     DEFAULT_CONTAINER,
@@ -199,8 +198,7 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
     return [_workload(cluster, "trainjob", spec)]
 
 
-@dataclass(frozen=True)
-class Workload:
+class Workload(NamedTuple):
     """A kind of workload, as kinds.toml describes it, and what renders it."""
 
     api_version: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from seatrial.backends.base import State
 from seatrial.backends.kubernetes.client import ApiError, Cluster
@@ -154,8 +154,7 @@ def own_container(pod: Object, entries: Sequence[Object] | None) -> Object:
     return next((one for one in found if one.get("name") in names), found[0] if found else {})
 
 
-@dataclass(frozen=True)
-class Pod:
+class Pod(NamedTuple):
     """One pod of a run.
 
     Attributes:

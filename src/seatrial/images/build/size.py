@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -39,7 +38,7 @@ _OPTIONS = (
 #: Prints the bytes of all files as ``du --apparent-size`` counts them: a hard link once, a hole as if it were full, a
 #: folder as one block of 4,096. Mounts of the engine are left out, except a VOLUME, which has a copy of the image's own
 #: files. Python 3.8, standard library.
-_PROGRAM = resources.files("seatrial.images.build").joinpath("count_bytes.py.txt").read_text("utf-8")
+_PROGRAM = Path(__file__).with_name("count_bytes.py.txt").read_text("utf-8")
 
 
 def image_bytes(store: ImageStore, facts: ImageFacts, python: str | None, host: Host) -> int | None:

@@ -6,7 +6,6 @@ that never change, a layer is the same bytes wherever it is built, so that engin
 
 from __future__ import annotations
 
-import compileall
 import filecmp
 import os
 import re
@@ -14,7 +13,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 VENV = "/opt/venv"
@@ -83,6 +81,8 @@ def frozen() -> list[str]:
 
 def kept(names: list[str]) -> list[str]:
     """``name==version`` of each of these packages that this Python finds, which a base image may bring."""
+    from importlib import metadata  # here, as compileall and others: a plan reads FRAMEWORK and needs none
+
     versions: dict[str, str] = {}
     for package in metadata.distributions():
         versions.setdefault(_normalised(package.metadata["Name"] or ""), package.version)
@@ -117,6 +117,8 @@ def mirror(source: Path, target: Path) -> None:
 
 def framework_files(root: Path) -> set[str]:
     """Paths of all files that the packages of the framework layer list as theirs, below this environment."""
+    from importlib import metadata
+
     try:
         listed = {line.partition("==")[0] for line in (root / "framework.txt").read_text("utf-8").split()}
     except FileNotFoundError:
@@ -131,6 +133,8 @@ def framework_files(root: Path) -> set[str]:
 
 def _installed() -> dict[str, tuple[str, str]]:
     """Name → version and the folder of its metadata."""
+    from importlib import metadata
+
     found = {}
     for site in Path(VENV).glob("lib/python3*/site-packages"):
         for info in sorted(site.glob("*.dist-info")):
@@ -149,13 +153,15 @@ def _compile(paths: list[str]) -> None:
     for share in shares if len(shares) < 2 else ():
         _compile_share(share)
     if len(shares) > 1:
-        from concurrent.futures import ProcessPoolExecutor  # the host reads FRAMEWORK here, and needs none
+        from concurrent.futures import ProcessPoolExecutor
 
         with ProcessPoolExecutor(os.cpu_count()) as processes:
             list(processes.map(_compile_share, shares))
 
 
 def _compile_share(paths: list[str]) -> None:
+    import compileall
+
     for path in paths:
         compileall.compile_file(path, quiet=2)  # a file that does not compile stops nothing
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from seatrial.images.base import Base
 from seatrial.images.dockerfile import layer_program
@@ -32,8 +33,7 @@ _ORDER = (FRAMEWORK, REQUIRED, LARGE, LOCKED, LISTED)
 _LARGE = table("import_names")["large"].split()
 
 
-@dataclass(frozen=True)
-class Layers:
+class Layers(NamedTuple):
     """Hold the requirements of each layer, by its folder.
 
     Attributes:
@@ -58,8 +58,7 @@ class Layers:
         return found
 
 
-@dataclass(frozen=True)
-class ImageContents:
+class ImageContents(NamedTuple):
     """Hold everything that the Dockerfile's text depends on.
 
     Attributes:

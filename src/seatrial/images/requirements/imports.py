@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, product
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
 
@@ -162,8 +163,7 @@ def provides(listed: str, name: str, package: str) -> bool:
     return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
 
 
-@dataclass(frozen=True)
-class _Names:
+class _Names(NamedTuple):
     same: frozenset[str]
     renamed: dict[str, str]
     elsewhere: dict[str, str]

@@ -349,8 +349,7 @@ def _shown(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-@dataclass(frozen=True)
-class Extension:
+class Extension(NamedTuple):
     """A setup.py of the project that compiles modules which the target imports.
 
     Attributes:

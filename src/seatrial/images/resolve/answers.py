@@ -85,8 +85,7 @@ class Lock:
     later: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unsatisfiable:
+class Unsatisfiable(NamedTuple):
     """Hold the resolver's reason why no versions fit together.
 
     Attributes:
@@ -115,8 +114,7 @@ class Unsatisfiable:
         return set(map(canonicalize_name, _DEPENDENT.findall(self.cause)))
 
 
-@dataclass(frozen=True)
-class Unreachable:
+class Unreachable(NamedTuple):
     """Hold the reason why nothing is known."""
 
     reason: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -28,8 +29,7 @@ _OTHER_WHEELS = re.compile(r"stretch|buster|bullseye|debian:(9|1[01])\b|bionic|f
 _CHOOSING = ("--no-binary", "--only-binary", "--prefer-binary")
 
 
-@dataclass(frozen=True)
-class Locked:
+class Locked(NamedTuple):
     """Hold requirements with their hashes, no address among them.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from seatrial.errors import fallback
 from seatrial.job.reading.constants import ANY, member
@@ -65,8 +65,7 @@ _ASK = {
 }
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """A sentence with its place, and what to change.
 
     Attributes:
@@ -83,8 +82,7 @@ class Reason:
     certain: bool = False
 
 
-@dataclass(frozen=True)
-class _Sink:
+class _Sink(NamedTuple):
     """An expression that chooses a device, its devices, and the options, settings and line that they come from."""
 
     place: str
@@ -97,8 +95,7 @@ class _Sink:
     kind: str = "move"
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Hold a sentence about a run with GPUs, and what to change; ``refused`` if certain."""
 
     words: str

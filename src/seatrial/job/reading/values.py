@@ -285,11 +285,12 @@ class Evaluation:
         is_option = key in self.constants.options and not (setting and last_name(node.value) not in SETS["namespaces"])
         for setter in self.setters.get(key, ()):
             self.scope(setter)
-        stored = [each for each in self._stored.get(key, ()) if each[0] != unit or each[1] < line]
+        stored = [each for each in self._stored.get(key, ()) if each[1] < line or each[0] != unit]
         if stored:
-            units = dict.fromkeys(each[0] for each in stored)  # which of them comes last is not known
-            by_unit = ((unit, [each[2:] for each in stored if each[0] == unit]) for unit in units)
-            found = [self.values(value, where) for where, entries in by_unit for value in _last(entries)]
+            by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
+            for where, _, value, sure in stored:
+                by_unit.setdefault(where, []).append((value, sure))
+            found = [self.values(value, where) for where, entries in by_unit.items() for value in _last(entries)]
             if any(each[3] for each in stored) or not (is_option or setting):
                 return _union(found)
             return _union([*found, self.of_option(key) if is_option else of_file])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seatrial.backends.base import EngineFacts
 from seatrial.backends.containers.injection import InjectionPlan
@@ -51,8 +51,7 @@ ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
 
-@dataclass(frozen=True)
-class ContainerParts:
+class ContainerParts(NamedTuple):
     """Holds a planned container. ``target_env``: variables of the user's that the target gets, and PID 1 does not."""
 
     container: ContainerPlan

@@ -8,8 +8,7 @@ The first dimension of every tensor is the batch. A model that takes text takes 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ JSON_TYPES = frozenset((b"application/json", b"", b"application/x-www-form-urlen
 _TAKES = {"b": "b", "u": "iu", "i": "iu", "f": "iuf"}
 
 
-@dataclass(frozen=True)
-class Predict:
+class Predict(NamedTuple):
     """A request to ``POST /predict``: rows, and whether the client sent a list of inputs."""
 
     rows: list[Row]
@@ -39,8 +37,7 @@ class Predict:
         return {"predictions": [reader.answer(answer) for answer in answers]}
 
 
-@dataclass(frozen=True)
-class Infer:
+class Infer(NamedTuple):
     """A request of the protocol: rows, the client's name for them, and the outputs that it wants (None: all)."""
 
     rows: list[Row]

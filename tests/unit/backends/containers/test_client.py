@@ -256,5 +256,40 @@ def test_dockers_socket_is_used_only_where_its_client_would_use_it(
         listening.bind(f"{tmp_path}/s")
         listening.listen()
         threading.Thread(target=answer, daemon=True).start()
-        found = client._docker_info()
+        found = client._docker_answer("/info")
     assert (found is not None) == used
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        ({"Id": "sha256:1", "Size": 5}, {"Id": "sha256:1", "Size": 5}),
+        ({"message": "No such image: box/a b?:1"}, None),
+        ({"message": "page not found"}, OSError),
+    ],
+)
+def test_image_is_looked_up_at_dockers_socket_and_by_its_client_where_that_has_no_answer(
+    answer, found, tmp_path, monkeypatch
+):
+    (tmp_path / "docker").write_bytes(b"\x7fELF")
+    (tmp_path / "docker").chmod(0o755)
+    for name, value in {"DOCKER_HOST": f"unix://{tmp_path}/s", "PATH": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    requests = []
+
+    def serve() -> None:
+        with suppress(OSError), listening.accept()[0] as peer:
+            requests.append(peer.recv(100))
+            peer.sendall(f"HTTP/1.0 404 X\r\nServer: Docker/28.5\r\n\r\n{json.dumps(answer)}".encode())
+
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{tmp_path}/s")
+        listening.listen()
+        threading.Thread(target=serve, daemon=True).start()
+        docker = client.EngineClient(Docker.dialect)
+        if found is OSError:
+            with pytest.raises(OSError, match="'docker'"):  # the program, which is none, was called
+                docker.inspect("image", "box/a b?:1")
+        else:
+            assert docker.inspect("image", "box/a b?:1") == found
+    assert requests == [b"GET /images/box/a%20b%3F:1/json HTTP/1.0\r\n\r\n"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def test_what_the_cluster_reports(reason: str, message: str, id: str, prints: st
 
 
 def test_a_lost_node_is_reported_with_what_gives_it_up() -> None:
-    finding = explain(replace(POD, host="gpu-7"), "NodeNotReady", "Node is not ready", AROUND)
+    finding = explain(POD._replace(host="gpu-7"), "NodeNotReady", "Node is not ready", AROUND)
     assert finding is not None and (finding.id, finding.severity) == ("k8s-node-lost", "warning")
     assert finding.message == "Node 0: the machine gpu-7 does not answer"
     assert finding.fix is not None and "kubectl delete node gpu-7" in finding.fix

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,8 +66,8 @@ GIT = "git+https://e.org/x.git"
     ("lines", "locked", "by_pip"),
     [
         (("torch==2.13.0", "numpy", "pandas==2.2.2", "tqdm"), LOCKED, {}),
-        (("torch==2.13.0", GIT), replace(LOCKED, rest=(GIT,)), {"packages": ("torch==2.13.0", GIT)}),
-        (("torch==2.13.0", "tqdm"), replace(LOCKED, framework=()), {"framework": ("torch==2.13.0",)}),
+        (("torch==2.13.0", GIT), LOCKED._replace(rest=(GIT,)), {"packages": ("torch==2.13.0", GIT)}),
+        (("torch==2.13.0", "tqdm"), LOCKED._replace(framework=()), {"framework": ("torch==2.13.0",)}),
     ],
     ids=["nothing is left to pip", "a line without a hash comes last", "a framework without a hash is pip's"],
 )
@@ -81,7 +80,7 @@ def test_locked_packages_are_divided(
 
 
 def test_a_small_package_changes_the_last_layer_alone() -> None:
-    more = replace(LOCKED, packages=(*LOCKED.packages, f"einops==0.8{HASH}"))
+    more = LOCKED._replace(packages=(*LOCKED.packages, f"einops==0.8{HASH}"))
     before, after = (split(requested("torch"), each).texts() for each in (LOCKED, more))
     assert [name for name, text in after.items() if before[name] != text] == ["locked/requirements.txt"]
 
