@@ -13,7 +13,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.modules import lost
+from seatrial.job.reading.modules import REMOVED_IN, lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -69,6 +69,11 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         note = f"{where} loads {model}, which no transformers before {_OF_THE_HUB} can download: require"
         warnings.append(f"{note} transformers>={_OF_THE_HUB}, or bring it: hf download {model} --local-dir {model}")
     _check_tensorflow(script, needs, resolved)
+    python = resolved.stack.python
+    for name, place in script.modules.items():
+        if python and _reaches(python, REMOVED_IN.get(name.partition(".")[0], "99")):
+            gone = REMOVED_IN[name.partition(".")[0]]
+            warnings.append(f"{place} imports {name}, which Python {gone} removed, and the plan has Python {python}")
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
         if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
