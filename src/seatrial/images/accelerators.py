@@ -10,6 +10,7 @@ from itertools import product
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
+from seatrial.images.requirements.adjust import with_wheels_of_cupy
 from seatrial.images.requirements.imports import packages_of_imports
 from seatrial.images.requirements.pip_format import Needs, canonical_name
 from seatrial.images.resolve.answers import Lock
@@ -126,6 +127,7 @@ def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
         raise ConfigError(message, run=f"take it out of {needs.source}")
     framework = script.framework
     names = {canonical_name(line) for line in needs.requirements.lines}
+    needs = with_wheels_of_cupy(needs, alone=framework is None and names.isdisjoint(PACKAGES))
     if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
         return needs
     built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)

@@ -145,20 +145,45 @@ def _without_python(needs: Needs) -> Needs:
 
 
 #: Packages whose names end with the CUDA release that they are built for: cupy-cuda12x, nvidia-dali-cuda120, cudf-cu12.
-_FOR_CUDA = regex(rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)")
+#: cupy-cuda13x has the releases from 14 on, as cupy-cuda12x has.
+_FOR_CUDA = regex(
+    rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)((?<=cuda12x)(?:>=|==1[4-9]).*)?"
+)
 
 
 def for_cuda(needs: Needs, cuda: str) -> Needs:
-    """Rename unpinned builds to those for the plan's CUDA, ``13.0``; another build may lack a pinned version."""
+    """Rename builds to those for the plan's CUDA, ``13.0``; another build may lack a pinned version."""
     found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
     major = cuda.partition(".")[0]
     renamed = {
-        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3]}"
+        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3]}{each[4] or ''}"
         for line, each in found.items()
         if each and each[2] != major != "10"
     }
     why = f"{', '.join(renamed.values())} for the plan's CUDA {major}"
     return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
+
+
+#: The first cupy of which there are wheels for CUDA 12, and the first whose wheels find CUDA's in the environment.
+_CUPY, _FINDS_CUDA = "11.5.0", "14.0.0"
+
+
+def with_wheels_of_cupy(needs: Needs, *, alone: bool) -> Needs:
+    """Take cupy's wheels in place of its source, which needs CUDA's toolkit; ``alone``: no framework brings CUDA."""
+    taken = dict[str, str]()
+    for line in () if needs.requirements.hashed else needs.requirements.lines:
+        wanted = parsed(line)
+        if wanted and canonical_name(line) in ("cupy", "cupy-cuda12x", "cupy-cuda13x") and not wanted.url:
+            for each in needs.requirements.of("cupy"):
+                wanted.specifier &= each.specifier
+            wanted.name = "cupy-cuda12x" if wanted.name.lower() == "cupy" else wanted.name
+            wanted.extras |= {"ctk"} if alone and not is_below(wanted.specifier, _FINDS_CUDA) else set()
+            taken |= {} if is_below(wanted.specifier, _CUPY) else {line: str(wanted)}
+    renamed = [new for line, new in taken.items() if canonical_name(line) == "cupy"]
+    why = f"{', '.join(renamed)}, as cupy is a source that needs CUDA's toolkit" if renamed else ""
+    guessed = {name: guess for name, guess in needs.guessed.items() if name != "cupy"}
+    kept = (taken.get(line, line) for line in needs.requirements.lines)
+    return replace(needs.with_lines(kept, why=why), guessed=guessed) if taken else needs
 
 
 #: Packages that are empty by now or have wheels only for other systems or GPUs, and names that the index lacks or whose
