@@ -357,7 +357,7 @@ def _barred_by_code(script: ScriptFacts, needs: Needs) -> dict[str, str]:
     barred = dict[str, str]()
     for name in sorted({each.partition(".")[0] for each in script.modules} & REMOVED_IN.keys()):
         newer = [python for python in PYTHONS if Version(python) >= Version(REMOVED_IN[name])]
-        if name in script.imports or any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer):
+        if any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer):
             barred |= dict.fromkeys(newer, f"the code imports {name}, which Python {REMOVED_IN[name]} removed")
     if script.least_python is None:
         return barred

@@ -172,8 +172,9 @@ def with_wheels_of_cupy(needs: Needs, *, alone: bool) -> Needs:
     """Take cupy's wheels in place of its source, which needs CUDA's toolkit; ``alone``: no framework brings CUDA."""
     taken = dict[str, str]()
     for line in () if needs.requirements.hashed else needs.requirements.lines:
-        wanted = parsed(line)
-        if wanted and canonical_name(line) in ("cupy", "cupy-cuda12x", "cupy-cuda13x") and not wanted.url:
+        own = parsed(line)
+        if own and canonical_name(line) in ("cupy", "cupy-cuda12x", "cupy-cuda13x") and not own.url:
+            wanted = Requirement(str(own))  # what is parsed is shared
             for each in needs.requirements.of("cupy"):
                 wanted.specifier &= each.specifier
             wanted.name = "cupy-cuda12x" if wanted.name.lower() == "cupy" else wanted.name

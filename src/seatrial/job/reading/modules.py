@@ -177,12 +177,9 @@ REMOVED_IN = {
     "binhex": "3.11",
 }
 
-#: Modules that Python 3.10 removed.
-UNTIL_PYTHON_3_9 = {"formatter", "parser", "symbol"}
-
 #: Came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or the other way round.
 #: Source: sys.stdlib_module_names of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.8, which differ in these.
-_IN_SOME = {*REMOVED_IN, "annotationlib", "compression", "distutils", "tomllib"} - UNTIL_PYTHON_3_9
+_IN_SOME = {*REMOVED_IN, "annotationlib", "compression", "distutils", "tomllib"}
 
 #: Top-level names. None of them names a package of the index.
 STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME | {"__main__"}
