@@ -223,7 +223,7 @@ def _with_what_they_bring(
     more = for_cuda(more, resolved.stack.wheel.cuda) if resolved.stack.wheel and resolved.stack.wheel.cuda else more
     built_on = {each for build in checked.builds for each in build.modules}
     distutils = next((at for name, at in script.modules.items() if name.partition(".")[0] == "distutils"), None)
-    if distutils and "setuptools" not in checked.names and Version(resolved.stack.python) >= Version("3.12"):
+    if distutils and "setuptools" not in checked.names and resolved.stack.python in ("3.12", "3.13", "3.14"):
         why = f"setuptools, as {distutils} imports distutils, which Python 3.12 removed"
         more = more.changed(more.requirements.plus("setuptools"), why=why)
     brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)

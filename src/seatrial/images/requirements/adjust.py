@@ -164,29 +164,6 @@ def for_cuda(needs: Needs, cuda: str) -> Needs:
     return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
 
 
-#: The first cupy of which there are wheels for CUDA 12, and the first whose wheels find CUDA's in the environment.
-_CUPY, _FINDS_CUDA = "11.5.0", "14.0.0"
-
-
-def with_wheels_of_cupy(needs: Needs, *, alone: bool) -> Needs:
-    """Take cupy's wheels in place of its source, which needs CUDA's toolkit; ``alone``: no framework brings CUDA."""
-    taken = dict[str, str]()
-    for line in () if needs.requirements.hashed else needs.requirements.lines:
-        own = parsed(line)
-        if own and canonical_name(line) in ("cupy", "cupy-cuda12x", "cupy-cuda13x") and not own.url:
-            wanted = Requirement(str(own))  # what is parsed is shared
-            for each in needs.requirements.of("cupy"):
-                wanted.specifier &= each.specifier
-            wanted.name = "cupy-cuda12x" if wanted.name.lower() == "cupy" else wanted.name
-            wanted.extras |= {"ctk"} if alone and not is_below(wanted.specifier, _FINDS_CUDA) else set()
-            taken |= {} if is_below(wanted.specifier, _CUPY) else {line: str(wanted)}
-    renamed = [new for line, new in taken.items() if canonical_name(line) == "cupy"]
-    why = f"{', '.join(renamed)}, as cupy is a source that needs CUDA's toolkit" if renamed else ""
-    guessed = {name: guess for name, guess in needs.guessed.items() if name != "cupy"}
-    kept = (taken.get(line, line) for line in needs.requirements.lines)
-    return replace(needs.with_lines(kept, why=why), guessed=guessed) if taken else needs
-
-
 #: Packages that are empty by now or have wheels only for other systems or GPUs, and names that the index lacks or whose
 #: package fails on purpose → the package with the same modules on Linux. Where a list pins several, the first of
 #: these decides.

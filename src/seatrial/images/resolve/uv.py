@@ -228,8 +228,8 @@ class UvResolver:
             else:
                 memories[package.name] = memory
                 rows.append([package.name, package.version, list(names)])
-        question = [PYTHONS, index, rows]
-        for name, row in (self._read_index("wheel_names", question, request, dict) or {} if rows else {}).items():
+        read = self._read_index("wheel_names", [PYTHONS, index, rows], request, dict) if rows else None
+        for name, row in (read or {}).items():
             self._remember(memories[name], row)
             found[name] = stored_names(row)
         return found

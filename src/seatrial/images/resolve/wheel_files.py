@@ -33,9 +33,6 @@ _STAR = "import *"
 _OF_FRAMEWORKS = re.compile(rf"{FRAMEWORK.pattern}|(torchaudio|torchtext|tf-keras|tensorflow-.*)$")
 _MOST_PACKAGES = 8
 
-#: Packages whose release a framework's decides.
-_DECIDED = ("keras", "torchvision")
-
 
 def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installed: Collection[str] = ()) -> Needs:
     """Search the index's releases for guessed modules: add or pin the package, warn, or keep an unknown guess.
@@ -147,7 +144,7 @@ def with_names(
         bound, lacks = f"{package.name}<{found.below}", f"{what}, which {package.name} {package.version} lacks"
         own = needs.requirements.of(package.name)
         if found.below and not all(each.specifier.contains(found.newest) for each in own):
-            if package.name in _DECIDED:
+            if package.name in ("keras", "torchvision"):  # the framework decides their release
                 raise ConfigError(lacks, run=CHANGE_IMPORT)
             pinned = any("==" in str(each.specifier) for each in own)
             edits = [f"{package.name}=={found.newest}" if pinned else bound]
