@@ -186,7 +186,7 @@ def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
     listed = {canonical_name(line) for line in lines}
     own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
     kept = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in lines]
-    note = f"{' and '.join(foreign)}, of which the index has nothing current for Linux, "
+    note = f"{' and '.join(foreign)}, of which the index has no current wheel for Linux, "
     named = sorted({own for own in foreign.values() if own})
     left_out = "are left out" if len(foreign) > 1 else "is left out"
     note += f"became {' and '.join(named)}" if named else left_out
