@@ -40,6 +40,7 @@ _NEWEST: dict[str, str] = table("import_names")["newest_gpus"]
 #: Package → a GPU, and its first release with code for it.
 _FIRST_CODE: dict[str, list[str]] = table("source_builds")["first_code"]
 _FOR_CUDA = re.compile(r"(?:mxnet-cu|cupy-cuda)(1\d|\d)(\d)(?:mkl)?")
+_CUPY = re.compile(r"^cupy-cuda1[23]x(?!.*(?:\[|--hash))")
 _OF_PADDLE = re.compile(r"^--.*paddle|^paddle.*post12")
 #: NVIDIA's last image with MXNet, and the index of Paddle's builds for CUDA 12.
 _ELSEWHERE = {
@@ -123,6 +124,8 @@ def for_nvidia(needs: Needs, script: ScriptFacts) -> Needs:
         raise ConfigError(message, run=f"take it out of {needs.source}")
     framework = script.framework
     names = {canonical_name(line) for line in needs.requirements.lines}
+    if framework is None and names.isdisjoint(PACKAGES):  # none of which wheels bring CUDA's libraries
+        needs = needs.with_lines(_CUPY.sub(r"\g<0>[ctk]", line) for line in needs.requirements.lines)
     if framework is None or script.needs_framework or names & {*PACKAGES, "jax", "keras", "lightning"}:
         return needs
     built = next((name for name, on in BUILT_ON.items() if on == framework and name in script.where), framework)

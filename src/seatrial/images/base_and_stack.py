@@ -82,7 +82,7 @@ def _on_some_python(resolved_on: Callable[[str | None], Resolved], pythons: Iter
         named = [each.message.partition(", but ")[0] for each in failed]
         other_cause = (each for each, name in zip(failed, named, strict=True) if " has wheels for Python " not in name)
         if len(set(named)) > 1:
-            both = f"{' and '.join(dict.fromkeys(named))}: no Python has both"
+            both = f"{' and '.join(dict.fromkeys(named))}: no Python has {'all' if len(set(named)) > 2 else 'both'}"
             error = ConfigError(both, cause=error.cause, run=error.run, edits=error.edits)
         raise next(other_cause, error) from None
 

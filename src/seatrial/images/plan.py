@@ -44,7 +44,7 @@ from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_whee
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.reading.modules import UNTIL_PYTHON_3_9, find_module
+from seatrial.job.reading.modules import REMOVED_IN, find_module
 from seatrial.job.script import ScriptFacts, script_facts, source_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
@@ -222,6 +222,10 @@ def _with_what_they_bring(
     more = with_builds(more, checked.builds, [*map(canonical_name, further_lines(job))], gpus=machine is not None)
     more = for_cuda(more, resolved.stack.wheel.cuda) if resolved.stack.wheel and resolved.stack.wheel.cuda else more
     built_on = {each for build in checked.builds for each in build.modules}
+    distutils = next((at for name, at in script.modules.items() if name.partition(".")[0] == "distutils"), None)
+    if distutils and "setuptools" not in checked.names and resolved.stack.python in ("3.12", "3.13", "3.14"):
+        why = f"setuptools, as {distutils} imports distutils, which Python 3.12 removed"
+        more = more.changed(more.requirements.plus("setuptools"), why=why)
     brought = next((each for each in FRAMEWORKS if each in checked.names or each in built_on), None)
     if brought is not None and resolved.stack.wheel is None:
         reason = f"{needs.reason}; {brought}, which one of them depends on"
@@ -233,7 +237,7 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = {**_barred_by_packages(needs), **_barred_by_code(script)}, job.image.base != DEFAULT_BASE
+    barred, own_base = {**_barred_by_packages(needs), **_barred_by_code(script, needs)}, job.image.base != DEFAULT_BASE
     python = needs.image.python if needs.image else python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -348,16 +352,18 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
     return None if cpu_only else machine or TargetMachine()
 
 
-def _barred_by_code(script: ScriptFacts) -> dict[str, str]:
-    """Return Python → why it cannot run the target's files."""
-    if old := sorted(UNTIL_PYTHON_3_9 & {*script.imports}):
-        newer = (python for python in PYTHONS if Version(python) > Version("3.9"))
-        return dict.fromkeys(newer, f"the code imports {old[0]}, which Python 3.10 removed")
+def _barred_by_code(script: ScriptFacts, needs: Needs) -> dict[str, str]:
+    """Return Python → why it cannot run the target's files; a module that no Python of the project has bars none."""
+    barred = dict[str, str]()
+    for name in sorted({each.partition(".")[0] for each in script.modules} & REMOVED_IN.keys()):
+        newer = [python for python in PYTHONS if Version(python) >= Version(REMOVED_IN[name])]
+        if any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer):
+            barred |= dict.fromkeys(newer, f"the code imports {name}, which Python {REMOVED_IN[name]} removed")
     if script.least_python is None:
-        return {}
+        return barred
     least, where = script.least_python
     reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
-    return {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
+    return barred | {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
 
 
 def _barred_by_packages(needs: Needs) -> dict[str, str]:

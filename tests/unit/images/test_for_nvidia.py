@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from image_plans import planned
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError, StackError
 from seatrial.images.base import DEFAULT_BASE
@@ -197,6 +198,33 @@ def test_a_framework_without_code_for_the_gpu_is_refused(tmp_path: Path, listed:
 )
 def test_a_framework_with_code_for_the_gpu_is_planned(tmp_path: Path, listed: str, machine: str) -> None:
     assert "has no code for" not in plan(tmp_path, "import numpy\n", listed, machine=machine)
+
+
+@pytest.mark.parametrize(
+    ("listed", "packages"),
+    [
+        ("cupy==14.0.1\n", "cupy-cuda12x[ctk]==14.0.1"),
+        ("cupy-cuda13x\n", "cupy-cuda13x[ctk]"),
+        ("cupy==13.6.0\ntorch==2.5.1\n", "cupy-cuda12x==13.6.0"),
+        ("cupy==14.0.1\ntorch==2.13.0\n", "cupy-cuda13x==14.0.1"),
+        ("torch==2.13.0\n", "cupy-cuda13x"),
+    ],
+)
+def test_the_source_of_cupy_is_replaced_by_a_wheel_for_the_frameworks_cuda(
+    tmp_path: Path, listed: str, packages: str
+) -> None:
+    files = {"train.py": "import cupy\n", "requirements.txt": listed}
+    [chosen] = planned(tmp_path, files, cpu_only=False, target="h100").chosen("packages")
+    assert [each for each in chosen.split(", ") if "cupy" in each] == [packages]
+
+
+@pytest.mark.parametrize(("code", "named"), [("import torch\n", "petsc"), ("import six\n", "petsc, cudatoolkit")])
+def test_the_cuda_of_conda_is_not_named_where_a_frameworks_wheels_have_it(
+    tmp_path: Path, code: str, named: str
+) -> None:
+    listed = "dependencies:\n- six\n- petsc\n- cudatoolkit=11.3\n" + "- pytorch\n" * ("torch" in code)
+    reason = planned(tmp_path, {"train.py": code, "environment.yml": listed}).reason("packages")
+    assert reason.endswith(f"not installed, as the target imports none: conda's {named}")
 
 
 def test_an_old_package_next_to_a_framework_is_warned_of(tmp_path: Path) -> None:

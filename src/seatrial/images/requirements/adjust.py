@@ -145,15 +145,18 @@ def _without_python(needs: Needs) -> Needs:
 
 
 #: Packages whose names end with the CUDA release that they are built for: cupy-cuda12x, nvidia-dali-cuda120, cudf-cu12.
-_FOR_CUDA = regex(rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)")
+#: cupy-cuda13x has the releases from 14 on, as cupy-cuda12x has.
+_FOR_CUDA = regex(
+    rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)((?<=cuda12x)(?:>=|==1[4-9]).*)?"
+)
 
 
 def for_cuda(needs: Needs, cuda: str) -> Needs:
-    """Rename unpinned builds to those for the plan's CUDA, ``13.0``; another build may lack a pinned version."""
+    """Rename builds to those for the plan's CUDA, ``13.0``; another build may lack a pinned version."""
     found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
     major = cuda.partition(".")[0]
     renamed = {
-        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3]}"
+        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3]}{each[4] or ''}"
         for line, each in found.items()
         if each and each[2] != major != "10"
     }
@@ -183,7 +186,7 @@ def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
     listed = {canonical_name(line) for line in lines}
     own_lines = {own: _merged(foreign, own) for own in foreign.values() if own and own not in listed}
     kept = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in lines]
-    note = f"{' and '.join(foreign)}, of which the index has nothing current for Linux, "
+    note = f"{' and '.join(foreign)}, of which the index has no current wheel for Linux, "
     named = sorted({own for own in foreign.values() if own})
     left_out = "are left out" if len(foreign) > 1 else "is left out"
     note += f"became {' and '.join(named)}" if named else left_out

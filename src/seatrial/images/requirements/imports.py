@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
 from seatrial.job.reading import modules as own_modules
-from seatrial.job.reading.modules import STANDARD_MODULES, UNTIL_PYTHON_3_9, folder_of, is_file, is_folder, is_package
+from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
 
@@ -27,7 +27,7 @@ _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
 
 #: Import name → how the packages begin that provide it, where there are several builds of one.
 _BUILDS = {"cv2": "opencv-", "faiss": "faiss-", "onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}
-_BUILDS |= {"paddle": "paddlepaddle"}
+_BUILDS |= {"cupy": "cupy-cuda", "paddle": "paddlepaddle"}
 
 #: Letters that two names must share for one package to count as the other's module.
 _SHORTEST_SHARED = 5
@@ -77,8 +77,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
     elsewhere: dict[str, str] = {}
     unknown = []
     for name in sorted(imports):
-        standard = name in STANDARD_MODULES | UNTIL_PYTHON_3_9 | {_OURS}
-        standard = standard or name.startswith("_")  # _plotly_utils: a part of another
+        standard = name in STANDARD_MODULES | {_OURS} or name.startswith("_")  # _plotly_utils: a part of another
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
         if name not in names.same | names.renamed.keys() and any(is_folder(root / name) for root in roots):

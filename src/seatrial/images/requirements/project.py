@@ -247,6 +247,10 @@ def _with_imported(
     return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
 
 
+#: Conda's packages whose files are in a framework's wheels.
+_OF_WHEELS = r"cuda(toolkit|-(?!python|bindings|core))|cudnn|nccl|libcu|pytorch-(cuda|mutex)"
+
+
 def _with_inferred(
     needs: Needs, packages: ImportedPackages, project: Path
 ) -> tuple[Needs, ImportedPackages, dict[str, str]]:
@@ -263,7 +267,9 @@ def _with_inferred(
         if own:
             inferred[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
     every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
-    rest = [each for each in conda if not any(provides(each, *row) for row in (*every, *anywhere.items()))]
+    inside = regex(_OF_WHEELS if packages.known.keys() & FRAMEWORKS else "$^")
+    others = [each for each in conda if not inside.match(each)]
+    rest = [each for each in others if not any(provides(each, *row) for row in (*every, *anywhere.items()))]
     shown = first_of(rest) if found.frozen else ", ".join(rest)
     why = [f"not installed, as the target imports none: conda's {shown}"] * bool(rest)
     taken = {line: package for line, (module, package) in named.items() if module not in packages.known}

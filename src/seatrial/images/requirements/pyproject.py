@@ -57,7 +57,7 @@ _ARRAY_ENTRY = regex(r"^    \{.*\n", re.MULTILINE)
 _OF_A_BUILD = ("nvidia-", "cuda-", "triton", "pytorch-triton")
 
 #: Packages whose release decides the Python, and so is the same for each.
-_DECIDING = (*FRAMEWORKS, *chain(*PARTNERS.values()))
+_DECIDING = (*FRAMEWORKS, "jaxlib", *chain(*PARTNERS.values()))
 _EXTRA, _MOST_EXTRAS = regex(r"extra == ['\"]([^'\"]+)"), 20
 
 #: Characters of one of Poetry's constraints.

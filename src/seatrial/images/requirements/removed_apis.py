@@ -13,7 +13,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.modules import lost
+from seatrial.job.reading.modules import REMOVED_IN, lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -69,6 +69,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         note = f"{where} loads {model}, which no transformers before {_OF_THE_HUB} can download: require"
         warnings.append(f"{note} transformers>={_OF_THE_HUB}, or bring it: hf download {model} --local-dir {model}")
     _check_tensorflow(script, needs, resolved)
+    for name, place in script.modules.items():
+        if (python := resolved.stack.python) and (gone := REMOVED_IN.get(name.partition(".")[0])):
+            what = f"{place} imports {name}, which Python {gone} removed, and the plan has Python {python}"
+            warnings += [what] * _reaches(python, gone)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
         if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
@@ -195,8 +199,9 @@ def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> 
 
 def _tensorflow(resolved: Resolved) -> str | None:
     """Return the TensorFlow release that the plan pins; None if it pins none."""
-    lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
-    return _pinned(lines[0]) if lines else None
+    found = resolved.requirements
+    own = (*found.of("tensorflow", constraints=False), *found.of("tensorflow-cpu", constraints=False))
+    return next((part.version for each in own for part in each.specifier if part.operator == "=="), None)
 
 
 def imported(name: str, script: ScriptFacts) -> str | None:
@@ -240,12 +245,6 @@ def is_below(specifier: SpecifierSet, version: str) -> bool:
     """Return True if the specifier admits releases before this one, and neither it nor a later one."""
     least = (each.version.removesuffix(".*") for each in specifier if each.operator in ("==", "===", "~=", ">=", ">"))
     return not any(map(specifier.contains, (version, "9999"))) and not any(_reaches(each, version) for each in least)
-
-
-def _pinned(line: str) -> str | None:
-    requirement = parsed(line)
-    versions = [each.version for each in requirement.specifier if each.operator == "=="] if requirement else []
-    return versions[0] if versions else None
 
 
 @fallback(False, on=InvalidVersion)  # ==2.*

@@ -26,6 +26,9 @@ _OTHER_NAMES: dict[str, str | None] = table("import_names")["other_names"]
 #: Marker of an edit that removes a requirement.
 GONE = ' ; python_version < "0"'
 
+#: Fix of code that no edit of a list mends.
+CHANGE_IMPORT = "change the import"
+
 #: Files that may list a package besides the list itself.
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")

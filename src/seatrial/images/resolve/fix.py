@@ -14,7 +14,7 @@ from seatrial.images.base import Base
 from seatrial.images.requirements.adjust import as_torch_decides
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.resolve.check import Checked
-from seatrial.images.resolve.edits import LOCK_OF, written
+from seatrial.images.resolve.edits import CHANGE_IMPORT, LOCK_OF, written
 from seatrial.images.resolve.framework import Resolved
 from seatrial.images.resolve.uv import UvResolver
 
@@ -56,11 +56,11 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
     if refusal is not first:
         parts = first.cause, f"with {', '.join(edits.values())}: {refusal.message}", refusal.cause
         first.cause = "; ".join(filter(None, parts))
-        late = "# the time limit ended the search; plan again to continue" * bool(resolver and resolver.left_s() < 1)
+        late = "seatrial plan …   # again: the time limit ended the search" * bool(resolver and resolver.left_s() < 1)
         named = {*map(canonicalize_name, re.findall(r"[A-Za-z][\w.-]*\w", refusal.message))}
-        about = named & edits.keys()  # they do not help
-        ways = (_BY_HAND,) if about else (written([*edits.values()], needs), refusal.run)
-        first.run = "\n    ".join(filter(None, (*ways, late)))
+        about = named & edits.keys() and not (refusal.run or "").startswith(CHANGE_IMPORT)  # they do not help
+        ways = (late or _BY_HAND,) if about else (written([*edits.values()], needs), refusal.run)
+        first.run = "\n    ".join(dict.fromkeys(filter(None, (*ways, late))))
     raise first
 
 

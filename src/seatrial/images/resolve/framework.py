@@ -297,7 +297,8 @@ def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Ne
     found = resolve(constraints, machine or TargetMachine())
     if isinstance(found, Stack):
         return found
-    works = "; ".join(f"{stack.name} ({way})" for way, stack in found.nearest)
+    names = ((way, each.name if "Python" in way else each.name.partition(" on ")[0]) for way, each in found.nearest)
+    works = "; ".join(f"{name} ({way})" for way, name in names)  # other packages decide about Python as well
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     cause = f"what works: {works}" if works else None
     run, lines = _way_out(found, constraints)

@@ -221,15 +221,15 @@ class UvResolver:
         index = next((each.url for each in request.sources if each.kind == "index" and "@" not in each.url), "")
         rows = []
         for package, names in wanted.items():
-            digest = hashlib.sha256(json.dumps([request.as_of, PYTHONS, *names]).encode()).hexdigest()[:8]
+            digest = hashlib.sha256(json.dumps([PYTHONS, *names]).encode()).hexdigest()[:8]
             memory = f"names/{package.sha256[0][:32]}{digest}"
             if known := self._remembered(memory, stored_names):
                 found[package.name] = known
             else:
                 memories[package.name] = memory
                 rows.append([package.name, package.version, list(names)])
-        question = [PYTHONS, index, request.as_of, rows]
-        for name, row in (self._read_index("wheel_names", question, request, dict) or {} if rows else {}).items():
+        read = self._read_index("wheel_names", [PYTHONS, index, rows], request, dict) if rows else None
+        for name, row in (read or {}).items():
             self._remember(memories[name], row)
             found[name] = stored_names(row)
         return found

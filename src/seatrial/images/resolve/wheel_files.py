@@ -18,7 +18,7 @@ from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
 from seatrial.images.resolve.answers import Lock, ResolveRequest, SourceTexts, Unsatisfiable
-from seatrial.images.resolve.edits import written
+from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
 from seatrial.system.project_files import is_there
@@ -29,8 +29,8 @@ _AT_ONCE, _MOST_RELEASES = 4, 4
 #: Imports names that another package may define.
 _STAR = "import *"
 
-#: Packages whose releases are a framework's. Most packages whose names are looked up.
-_OF_FRAMEWORKS = re.compile(rf"{FRAMEWORK.pattern}|(torchvision|torchaudio|torchtext|keras|tf-keras|tensorflow-.*)$")
+#: Packages too large to read, or whose names tables hold. Most packages whose names are looked up.
+_OF_FRAMEWORKS = re.compile(rf"{FRAMEWORK.pattern}|(torchaudio|torchtext|tf-keras|tensorflow-.*)$")
 _MOST_PACKAGES = 8
 
 
@@ -110,7 +110,7 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
     listed = set(map(canonical_name, needs.requirements.lines))
     others = [each for each in lock.packages if any(each.sha256) and not is_known(each.name)] if tops else []
     first = sorted(others, key=lambda each: each.name not in listed)[:_MOST_PACKAGES]
-    lacked = resolver.names(replace(request, as_of=""), dict.fromkeys(first, tuple(chain(*modules.values())))).values()
+    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values())))).values()
     found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked)}
     own = {canonical_name(line): line for line in needs.requirements.lines}
     for name in lock.from_source[:_MOST_PACKAGES] if tops - found else ():
@@ -144,12 +144,15 @@ def with_names(
         bound, lacks = f"{package.name}<{found.below}", f"{what}, which {package.name} {package.version} lacks"
         own = needs.requirements.of(package.name)
         if found.below and not all(each.specifier.contains(found.newest) for each in own):
+            if package.name in ("keras", "torchvision"):  # the framework decides their release
+                raise ConfigError(lacks, run=CHANGE_IMPORT)
             pinned = any("==" in str(each.specifier) for each in own)
             edits = [f"{package.name}=={found.newest}" if pinned else bound]
             raise ConfigError(lacks, run=written(edits, needs), edits=edits.copy)
         if found.below and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
-        notes.append(f"{lacks}: " + (f"{bound} would have it" if found.below else "change the import"))
+        older = f"; {bound} has it, and does not fit" if found.below else ""
+        notes.append(f"{lacks}: {CHANGE_IMPORT}{older}")
     return needs, tuple(notes)
 
 

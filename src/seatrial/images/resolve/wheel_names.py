@@ -1,6 +1,6 @@
 """Compare imported names with wheels on an index, of which it reads ranges: a program of its own, which uv.py bounds.
 
-Standard input is ``[Pythons, index, day, [[package, release, [dotted name, …]], …]]``. Standard
+Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard
 output is ``{package: [names that the wheel lacks, newest release before it that has all names, the one after that]}``.
 A name that a module may make at run time is in it.
 """
@@ -42,13 +42,13 @@ _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
 def main() -> None:
     """Write the answer; a wheel that cannot be read lacks nothing, and one that no server gave is left out."""
-    pythons, index, day, queries = json.load(sys.stdin)
+    pythons, index, queries = json.load(sys.stdin)
 
     def judged(row: tuple[str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
         package, release, names = row
         with suppress(OSError, HTTPException, ValueError, StopIteration):
-            wheels = _wheels(index, package, day, pythons)
-            address = next(address for version, address in wheels if version == Version(release))
+            wheels = _wheels(index, package, pythons)
+            address = next(address for version, address in wheels if str(version) == Version(release).public)
             found = [name for name, has in found_in(address, names).items() if has is False]
             of_it = all("." in name for name in names)  # not a search for the package of a module
             return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")))}
@@ -93,10 +93,10 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
     return (str(found[older][0]), below) if older < len(found) else ("", "")
 
 
-def _wheels(index: str, package: str, day: str, pythons: list[str]) -> list[tuple[Version, str]]:
+def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version, str]]:
     """Return (release, address) of the wheels for Linux and one of the Pythons. Raises ValueError, OSError."""
     mine, found = {f"cp{each.replace('.', '')}" for each in pythons}, []
-    for file, address, _ in files_of(index, package, day):
+    for file, address, _ in files_of(index, package, ""):
         with suppress(InvalidWheelFilename):
             tags = parse_wheel_filename(file)[3] if _MANY.search(file) else ()
             if any(
@@ -183,7 +183,7 @@ class Modules:
         if text is None or word == "*" or word.startswith("__"):
             return None
         if re.search(rf"\b{word}\b", text):
-            return True
+            return True if makes == _MAKES_NAMES or not word.islower() else None  # the text of that module is elsewhere
         listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
         if not listed and re.search(makes, text):

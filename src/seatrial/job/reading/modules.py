@@ -177,21 +177,22 @@ def _inside(folder: Path) -> list[Path]:
         return []
 
 
+#: First Python without a standard module. Source: docs.python.org/3/whatsnew/3.10.html to 3.13.html, "Removed".
+REMOVED_IN = {
+    **dict.fromkeys(("formatter", "parser", "symbol"), "3.10"),
+    **dict.fromkeys(("asynchat", "asyncore", "imp", "smtpd"), "3.12"),
+    **dict.fromkeys(("aifc", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "lib2to3", "mailcap"), "3.13"),
+    **dict.fromkeys(("msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "spwd", "sunau"), "3.13"),
+    **dict.fromkeys(("telnetlib", "uu", "xdrlib"), "3.13"),
+    "binhex": "3.11",
+}
+
 #: Came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or the other way round.
 #: Source: sys.stdlib_module_names of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.8, which differ in these.
-_IN_SOME = frozenset(
-    {
-        *("aifc", "annotationlib", "asynchat", "asyncore", "audioop", "binhex", "cgi", "cgitb", "chunk", "compression"),
-        *("crypt", "distutils", "imghdr", "imp", "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev"),
-        *("pipes", "smtpd", "sndhdr", "spwd", "sunau", "telnetlib", "tomllib", "uu", "xdrlib"),
-    }
-)
+_IN_SOME = {*REMOVED_IN, "annotationlib", "compression", "distutils", "tomllib"}
 
 #: Top-level names. None of them names a package of the index.
 STANDARD_MODULES = sys.stdlib_module_names | _IN_SOME | {"__main__"}
-
-#: Modules that Python 3.10 removed. Source: docs.python.org/3/whatsnew/3.10.html, "Removed".
-UNTIL_PYTHON_3_9 = {"formatter", "parser", "symbol"}
 
 #: Modules of every Python. A project may have a package of its own by another's name: ``lib/compression``.
 EVERYWHERE = sys.stdlib_module_names - _IN_SOME

@@ -331,3 +331,27 @@ def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
     files = {"train.py": f"import jax\nimport tensorflow as tf\n{line}\n"}
     stack = planned(tmp_path, files, cpu_only=False, machine=parse_target("h100"))
     assert [each.value for each in stack.choices if each.what in ("jax", "tensorflow")] == found
+
+
+@pytest.mark.parametrize(
+    ("module", "asked", "python", "warned"),
+    [
+        ("binhex", "", "3.10", []),
+        ("imp", "3.12", "3.12", ["train.py:1 imports imp, which Python 3.12 removed, and the plan has"]),
+        ("xdrlib", "3.12", "3.12", []),
+    ],
+)
+def test_a_module_that_python_removed_takes_an_older_one(
+    tmp_path: Path, module: str, asked: str, python: str, warned: list[str]
+) -> None:
+    code = f"import {module}\ntry:\n    import asyncore\nexcept ImportError:\n    asyncore = None\n"
+    made = planned(tmp_path, {"train.py": code, ".python-version": asked})
+    assert made.image.stack["python"] == python
+    assert [each.rpartition(" Python")[0] for each in made.image.warnings] == warned
+
+
+@pytest.mark.parametrize(("python", "added"), [("3.12", "setuptools"), ("3.11", "")])
+def test_setuptools_brings_the_distutils_that_python_removed(tmp_path: Path, python: str, added: str) -> None:
+    code = "import numpy\nfrom distutils.util import strtobool\n"
+    made = planned(tmp_path, {"train.py": code, ".python-version": python})
+    assert made.chosen("packages") == [", ".join(filter(None, ("numpy", added)))]

@@ -676,13 +676,32 @@ def test_a_release_has_the_names_that_are_imported(plan: Any, index: Index, name
     assert index.requested.count("/f/frames-2.1-py3-none-any.whl") == 1
 
 
-def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: Any, index: Index) -> None:
+@pytest.mark.parametrize("day", ["", "2021-01-01"])
+def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: Any, index: Index, day: str) -> None:
     _three_releases(index)
+    index.uploaded = {"frames-1.5-py3-none-any.whl": "2020-01-01", "frames-2.1-py3-none-any.whl": "2024-01-01"}
     modules = {"frames.io.json.normalize": "train.py:3"}
     script = ScriptFacts(imports=("frames",), where={"frames": "train.py:3"}, modules=modules)
-    refused = plan.refused("frames==2.1\n", script)
-    assert "train.py:3 imports frames.io.json.normalize, which frames 2.1 lacks" in refused
-    assert "frames==2.1 → frames==1.5" in refused
+    with pytest.raises(ConfigError, match=r"train.py:3 imports frames.io.json.normalize, which frames 2.1 lacks") as it:
+        plan("frames==2.1\n", script, **({"as_of": day} if day else {}))
+    assert "frames==2.1 → frames==1.5" in str(it.value.run)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_name_that_the_frameworks_torchvision_lacks_is_the_codes(plan: Any, index: Index, pinned: bool) -> None:
+    torch_releases(index)
+    for release, text in (("0.14.1", "model_urls = {}"), ("0.28.0", "")):
+        file = f"torchvision-{release}-py3-none-any.whl"
+        index.needs[f"torchvision-{release}"] = (f"torch=={'2.13.0' if release == '0.28.0' else '1.13.1'}",)
+        index.holds("torchvision", file, {"torchvision/__init__.py": "", "torchvision/resnet.py": text})
+    modules = {"torch": "train.py:1", "torchvision.resnet.model_urls": "train.py:2"}
+    script = ScriptFacts(imports=("torch", "torchvision"), framework="torch", modules=modules)
+    lacks = "train.py:2 imports torchvision.resnet.model_urls, which torchvision 0.28.0 lacks"
+    if pinned:
+        assert plan.refused("torch==2.13.0\ntorchvision==0.28.0\n", script) == f"{lacks}\nNone\nchange the import"
+    else:
+        made = plan("torch==2.13.0\ntorchvision\n", script)
+        assert f"{lacks}: change the import; torchvision<0.28 has it, and does not fit" in made.warnings
 
 
 @pytest.mark.parametrize("module", ["tool", "tool.train"])
