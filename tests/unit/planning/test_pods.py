@@ -200,7 +200,7 @@ def test_a_pod_without_an_offline_model_is_warned_of_unless_a_volume_may_have_it
     source = 'import transformers\n\ntransformers.AutoModel.from_pretrained("me/net")\n'
     offline = {"HF_HUB_OFFLINE": "1"}
     plan = a_cluster_plan(tmp_path, script=source, env=offline)
-    assert "-e HF_HUB_OFFLINE forbids downloads, and a pod's cache lacks me/net (train.py:3)" in "\n".join(
+    assert "-e HF_HUB_OFFLINE forbids downloads, and the run's cache lacks me/net (train.py:3)" in "\n".join(
         plan.warnings
     )
     held = a_cluster_plan(tmp_path, script=source, env={**offline, "HF_HOME": "/data/hf"})

@@ -126,20 +126,20 @@ def without_models(
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
     home = env.get("HF_HOME", "")
     over = [each for each in mounts or () if inside(home, each.target)]
-    moved = _CACHES & given.keys() or "HF_HOME" in script.variables
     known = over or (mounts is None and not home)
+    moved = _CACHES & given.keys() or "HF_HOME" in script.variables
     if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not known or moved:
         return
-    model, used = script.hub_model
+    lacks = f"{where} forbids downloads, and the run's cache lacks {script.hub_model[0]} ({script.hub_model[1]})"
     if not over:
-        yield f"{where} forbids downloads, and a pod's cache lacks {model} ({used}); -e HF_HOME=… on a volume with it"
+        yield f"{lacks}; -e HF_HOME=… on a volume with it"
         return
-    mount = max(over, key=lambda each: len(each.target))
+    model, mount = script.hub_model[0], max(over, key=lambda each: len(each.target))
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
     way = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
     if not (cache / folder).exists():
-        yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {way}"
+        yield f"{lacks}; {way}"
 
 
 def _way(row: Mapping[str, Any], host: Host) -> str:
