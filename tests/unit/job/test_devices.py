@@ -242,6 +242,12 @@ elif a.kind == "models":
         'def make(path):\n    np.ones(3).tofile(path)\nmake("x/y")\nif not os.path.exists("x/y"):\n    raise OSError\n',
         'shutil.copytree("job", "x")\nif not os.path.exists("x/y"):\n    raise OSError\n',
         'datasets.MNIST("data", download=True)\nopen("data/x.csv")\n',
+        'from urllib.request import urlretrieve\nurlretrieve("http://x", "d/x.zip")\nopen("d/x.csv")\n',
+        'zipfile.ZipFile("w.zip").extractall()\nopen("d/x.csv")\n',
+        'def download():\n    fetch()\ndownload()\nopen("d/x.csv")\n',
+        'make("x.npy")\nif os.path.exists("x.npy"):\n    pass\nelse:\n    open("d/x.csv")\n',
+        'np.save("x.npy", x)\nif not os.path.exists("x.npy"):\n    open("d/x.csv")\n',
+        'if a:\n    open("d/x.csv")\nelif b:\n    open("d/x.csv")\n',
         'c = yaml.safe_load(open("c.yaml"))\nif c["resume"] != "None":\n    torch.load(c["resume"])\n',
     ],
 )

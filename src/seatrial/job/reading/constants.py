@@ -471,10 +471,8 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
 
 def _keeps(value: ast.expr | None, name: str) -> bool:
     """Return whether a name is the same path after an assignment: ``root = Path(root)``."""
-    match value:
-        case ast.Call(func=made, args=[ast.Name(id=given)]):
-            return given == name and last_name(made) in SETS["of-paths"]
-    return False
+    args = value.args if isinstance(value, ast.Call) and last_name(value.func) in SETS["of-paths"] else []
+    return [dotted(each) for each in args] == [name]
 
 
 def _above(path: Text, count: int = 1) -> Text:

@@ -260,12 +260,12 @@ class Evaluation:
         if isinstance(node, ast.Attribute):
             if inner is None and key not in self.setters:
                 return self._of_name(key, (path, ""))
-            own = owner == "self" or owner in module.types
-            there = (None if own else self.module_at(path)) or module
-            kind = unit[1].partition(".")[0] if owner == "self" else module.types.get(owner, inner)
-            set_there = there.flow.attributes(kind, key) if kind else []
+            kind = unit[1].partition(".")[0] if owner == "self" else module.types.get(owner, owner)
+            if kind == owner and inner and (source := self.module_at(path)):  # a class, perhaps of another module
+                kind, module = inner, source
+            set_there = module.flow.attributes(kind, key) if kind else []
             if set_there or owner == "self":
-                found = [self.values(value, (there.path, where)) for where, value in set_there] or [None]
+                found = [self.values(value, (module.path, where)) for where, value in set_there] or [None]
                 return _union([*found, *([self._named(node, key, unit, _NEVER)] if key in self.outside else [])])
         elif key not in self.setters:
             there = (path, "") if owner in module.bound else unit
@@ -289,9 +289,10 @@ class Evaluation:
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[0] != unit or each[1] < line]
         if stored:
-            units = dict.fromkeys(each[0] for each in stored)  # which of them comes last is not known
-            by_unit = ((unit, [each[2:] for each in stored if each[0] == unit]) for unit in units)
-            found = [self.values(value, where) for where, entries in by_unit for value in _last(entries)]
+            by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
+            for each in stored:
+                by_unit.setdefault(each[0], []).append(each[2:])
+            found = [self.values(value, where) for where, entries in by_unit.items() for value in _last(entries)]
             if any(each[3] for each in stored) or not (is_option or setting):
                 return _union(found)
             return _union([*found, self.of_option(key) if is_option else of_file])
