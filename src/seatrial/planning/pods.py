@@ -133,7 +133,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *gpus.warnings,
             *gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts, image),
-            *without_models(script, all_env, None, site.host),
+            *(without_models(script, all_env, (), site.host) if image.build else ()),
             *without_variables(job, script, all_env, site.host),
             *_file_warnings(script, volumes, lost, build=image.build),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),

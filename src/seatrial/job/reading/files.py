@@ -258,13 +258,16 @@ class Files:
         self._free = [each for each in free if each in reached or "." in each[1]]
         return writing, asking
 
-    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool) -> bool:
-        """Return whether what may run before a read makes its path or, where it ``asks``, checks for it."""
-        if (demanded := id(node) in self._demanded) and self._made_before(text, unit, node.lineno):
+    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool:
+        """Return whether what may run before a read, with None a check, makes the path or, if it ``asks``, checks it."""
+        demanded = asks is None or id(node) in self._demanded
+        if demanded and self._made_before(text, unit, node.lineno):
             return True
         ran = self._ran_before(unit, node.lineno, self._free)
         kept = [each for call, each in self._made if call.node.lineno <= ran.get(call.unit, 0)]
-        kept += [each for _, each in self._made if not asks and each and each.text == found.text]  # given for results
+        kept += [
+            each for _, each in self._made if asks is False and each and each.text == found.text
+        ]  # given for results
         known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
         if demanded:
             return found.text in {each.text for each in known} or Paths(kept).has(text)
@@ -276,9 +279,7 @@ class Files:
         for call in calls.needed(test, wanted):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
             if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():
-                at, ran = posixpath.normpath(text.text), self._ran_before(unit, call.lineno, self._free)
-                made = [each for other, each in self._made if other.node.lineno <= ran.get(other.unit, 0)]
-                return not (Paths(made).has(at) or self._made_before(at, unit, call.lineno))
+                return not self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None)
         return False
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:

@@ -115,26 +115,23 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
         yield f"the target reads {shown}, set on this machine but not in the run; to pass: {flags}"
 
 
-def without_models(
-    script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount] | None, host: Host
-) -> Iterator[str]:
+def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:
     """Yield a warning about a model that the script may not download, and that the run's cache lacks.
 
-    ``mounts``: None of pods, whose cache is empty unless HF_HOME lies on a volume.
+    A pod has no HF_HOME, and an empty cache, unless the user sets it.
     """
     given = {name: (value, f"-e {name}") for name, value in env.items()} | script.variables
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
     home = env.get("HF_HOME", "")
-    over = [each for each in mounts or () if inside(home, each.target)]
-    known = over or (mounts is None and not home)
-    moved = _CACHES & given.keys() or "HF_HOME" in script.variables
-    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not known or moved:
+    mount = max((each for each in mounts if inside(home, each.target)), key=lambda each: len(each.target), default=None)
+    moved = _CACHES & given.keys() or "HF_HOME" in script.variables or (home and not mount)
+    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or moved:
         return
-    lacks = f"{where} forbids downloads, and the run's cache lacks {script.hub_model[0]} ({script.hub_model[1]})"
-    if not over:
+    model, used = script.hub_model
+    lacks = f"{where} forbids downloads, and the run's cache lacks {model} ({used})"
+    if not mount:
         yield f"{lacks}; -e HF_HOME=… on a volume with it"
         return
-    model, mount = script.hub_model[0], max(over, key=lambda each: len(each.target))
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
     way = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
