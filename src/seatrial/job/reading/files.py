@@ -126,13 +126,13 @@ class Files:
         if self._moves:
             return self._with_named(reads)
 
-        def likely(unit: Unit, tests: Tests) -> bool:
+        def likely(unit: Unit, tests: Tests, lacks: Callable[..., bool] = lambda *_: False) -> bool:
             return tests is not None and all(
-                self._lacks(test, unit, not wanted) or truth(test, unit) is wanted for test, wanted in tests
+                truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
             )
 
         writing, asking = self._order(start)
-        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2]))
+        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
@@ -143,21 +143,22 @@ class Files:
         ways = {(call.unit, ast.dump(path), call.tests) for call, path in paths}
         texts = ((call, path, text) for call, path in paths for text in self._texts(path, call.unit))
         for (unit, node, _, tests), path, found in texts:
-            flag, (name, last) = self.constants.by_option, calls.called_names(node)
+            flag, by_setting, lacks = self.constants.by_option, self.constants.by_setting, self.constants.lacks
+            name, last = calls.called_names(node)
             self.outputs.discard(flag or "")
             module, same = self._module_at(unit[0]), (unit, ast.dump(path))
             while tests and (*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))) in ways:  # both branches read it
                 tests = tests[:-1]
-            runs = likely(unit, tests) and unit in self.constants.always
+            runs = likely(unit, tests, self._lacks) and unit in self.constants.always
             if module is None or found is None:
-                opens = runs and self.constants.lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in known:
                     self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
             if driver := calls.remote_driver(node, found.text, module.names):
                 self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
-            usual = runs and (found.sure or self.constants.by_setting)
+            usual = runs and (found.sure or by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
@@ -259,7 +260,7 @@ class Files:
         return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool:
-        """Return whether what may run before a read, with None a check, makes the path or, if it ``asks``, checks it."""
+        """Return whether what may run before a read, or None a check, makes the path or, if it ``asks``, checks it."""
         demanded = asks is None or id(node) in self._demanded
         if demanded and self._made_before(text, unit, node.lineno):
             return True
