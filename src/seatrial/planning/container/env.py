@@ -116,10 +116,7 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
 
 
 def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence[Mount], host: Host) -> Iterator[str]:
-    """Yield a warning about a model that the script may not download, and that the run's cache lacks.
-
-    A pod has no HF_HOME, and an empty cache, unless the user sets it.
-    """
+    """Yield a warning about a model that the script may not download, and that the run's cache lacks."""
     given = {name: (value, f"-e {name}") for name, value in env.items()} | script.variables
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
     home = env.get("HF_HOME", "")
@@ -129,7 +126,7 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
         return
     model, used = script.hub_model
     lacks = f"{where} forbids downloads, and the run's cache lacks {model} ({used})"
-    if not mount:
+    if not mount:  # of a pod, whose cache is empty
         yield f"{lacks}; -e HF_HOME=… on a volume with it"
         return
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
