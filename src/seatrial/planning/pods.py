@@ -29,7 +29,7 @@ from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.file_calls import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
-from seatrial.planning.container.env import without_login, without_steering
+from seatrial.planning.container.env import without_login, without_models, without_steering, without_variables
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.container.outside import WRITABLE
 from seatrial.planning.host import HostFacts
@@ -96,11 +96,11 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
     env = {**image.env, **pod_env}
-    tracker_env, tracker_choices = without_login(job, script, {**env, **target_env}, site.host, image.context_texts)
+    all_env = {**env, **target_env}
+    tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
-    unpushed = f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
     return Parts(
         places=places,
         argv=tuple(argv),
@@ -132,9 +132,9 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         warnings=(
             *gpus.warnings,
             *gpu_memory_warnings(job, gpus.facts),
-            *_workload_warnings(job, facts),
-            *facts.unread,
-            *([unpushed] if image.build and not job.kubernetes.registry else []),
+            *_workload_warnings(job, facts, image),
+            *(without_models(script, all_env, (), site.host) if image.build else ()),
+            *without_variables(job, script, all_env, site.host),
             *_file_warnings(script, volumes, lost, build=image.build),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
             *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
@@ -305,7 +305,7 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
     return ClusterSite(facts, Choice(what="cluster", value=value, reason=seen))
 
 
-def _workload_warnings(job: Job, facts: ClusterFacts) -> Iterator[str]:
+def _workload_warnings(job: Job, facts: ClusterFacts, image: ImagePlan) -> Iterator[str]:
     options = job.kubernetes
     if job.nodes > 1 and options.kind != "pytorchjob" and not facts.indexed:
         yield (
@@ -321,6 +321,9 @@ def _workload_warnings(job: Job, facts: ClusterFacts) -> Iterator[str]:
         )
     if options.queue is not None and not facts.kueue and facts.git_version != "unknown":
         yield f"The cluster has no Kueue, so --queue {options.queue} does nothing there: the run starts at once"
+    yield from facts.unread
+    if image.build and not options.registry:
+        yield f"{image.tag} is not pushed: the nodes must share this engine's images; or set [kubernetes] registry"
 
 
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:

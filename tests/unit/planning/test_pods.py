@@ -12,7 +12,7 @@ import pytest
 from cluster_plans import CLAIMS, DDP, MODERN, a_cluster_plan, rendered
 from fakes import load_job
 from manifest_rules import CRDS, VERSIONS, violations
-from planning_sites import chosen, plan_of
+from planning_sites import READY, a_site, chosen, facts_of, plan_of
 from seatrial.backends.containers.docker_and_podman import Docker
 from seatrial.backends.kubernetes.objects import path_of
 from seatrial.backends.kubernetes.survey import ClusterFacts, Node
@@ -21,6 +21,7 @@ from seatrial.errors import ConfigError, UsageError
 from seatrial.job.cluster import ClusterOptions
 from seatrial.job.model import Target
 from seatrial.job.plan import Plan
+from seatrial.planning.plan import make_plan
 from seatrial.planning.pod_contents import cluster_machine
 from tables import constant
 
@@ -193,6 +194,33 @@ def test_files_that_no_volume_has_and_hidden_gpus_are_named(tmp_path: Path) -> N
         assert "-e CUDA_VISIBLE_DEVICES=0: the device plugin" in warnings and "checkpoints survive" not in str(
             plan.choices
         )
+
+
+def test_a_pod_without_an_offline_model_is_warned_of_unless_a_volume_may_have_it(tmp_path: Path) -> None:
+    source = "import transformers\n\ntransformers.AutoModel.from_pretrained('me/net')\n"
+    for env, warned in (
+        ({"HF_HUB_OFFLINE": "1"}, True),
+        ({"HF_HUB_OFFLINE": "1", "HF_HOME": "/data/hf"}, False),
+        ({}, False),
+    ):
+        warnings = "\n".join(plan_of(tmp_path, source, "k8s", env=env).warnings)
+        assert (
+            "-e HF_HUB_OFFLINE forbids downloads, and the run's cache lacks me/net (train.py:3)" in warnings
+        ) is warned
+    ready = a_cluster_plan(tmp_path, script=source, env={"HF_HUB_OFFLINE": "1"})  # its image may have the model
+    assert "forbids downloads" not in "\n".join(ready.warnings)
+
+
+def test_a_variable_of_this_machine_that_a_pod_does_not_get_is_warned_of(tmp_path: Path) -> None:
+    script = facts_of(tmp_path, "import os\nSTEPS = os.environ.get('STEPS', 40)\n")
+    job, site = (
+        load_job(tmp_path, {"target": "train.py", "on": "k8s", "image": {"ready": READY}}),
+        a_site("k8s", tmp_path, tmp_path),
+    )
+    site.host.env["STEPS"] = "9"  # type: ignore[index]
+    assert "the target reads STEPS (train.py:2), set on this machine but" in "\n".join(
+        make_plan(job, site, script).warnings
+    )
 
 
 def test_a_refused_option_is_left_out_of_the_fix(tmp_path: Path) -> None:

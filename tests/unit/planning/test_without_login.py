@@ -183,6 +183,14 @@ def test_what_a_container_lacks_is_read_from_the_code(
     assert all(words in each.reason for each in choices)
 
 
+def test_a_pod_is_offered_no_folder_of_this_machine(tmp_path: Path) -> None:
+    script = ScriptFacts(where={"PyQt6": "train.py:1", "clearml": "train.py:2", "cv2.imshow": "train.py:3"})
+    for backend, mounts in ("docker", 3), ("k8s", 0):
+        env, choices = without_login(job(tmp_path).changed(backend=backend), script, {}, Host({}))
+        assert env == {"QT_QPA_PLATFORM": "offscreen", "CLEARML_OFFLINE_MODE": "1"}
+        assert sum("--mount" in each.reason for each in choices) == mounts and len(choices) == 3
+
+
 @pytest.mark.parametrize(
     ("pins", "words"),
     [

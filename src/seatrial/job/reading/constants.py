@@ -303,7 +303,7 @@ class Constants:
         top = (unit[0], "")
         plain = self._plain.setdefault(unit, {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])})
         for where in (unit,) if given else (unit, top):
-            assigned = self._assigned(where, name)
+            assigned = [each for each in self._assigned(where, name) if not _keeps(each, name)]
             if where == unit and hasattr(node, "lineno"):  # what a later line assigns is not there yet
                 before = [each for each in assigned if each is None or (each.end_lineno or 0) < node.lineno]
                 last = max((at for at, each in enumerate(before) if id(each) in plain), default=0)
@@ -467,6 +467,12 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
     anywhere = bool(separator) and any(each.startswith(ANY) for each in texts[1:])
     anywhere = anywhere or any(each and each.anywhere for each in parts)
     return Text(text, all(each is None or each.sure for each in parts), anywhere)
+
+
+def _keeps(value: ast.expr | None, name: str) -> bool:
+    """Return whether a name is the same path after an assignment: ``root = Path(root)``."""
+    args = value.args if isinstance(value, ast.Call) and last_name(value.func) in SETS["of-paths"] else []
+    return [dotted(each) for each in args] == [name]
 
 
 def _above(path: Text, count: int = 1) -> Text:

@@ -77,6 +77,10 @@ _MAKES_ANY = regex(
     r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
 )
 _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
+#: Downloads into a cache of their own, or of no file; targets whose files may then be anywhere; paths that are not
+#: known to lie in the project.
+_TO_CACHES = regex(r"(kagglehub|nltk|spacy\.cli|stanza|yf|yfinance)\.")
+IN_ANY, UNKNOWN = regex(r"^\*|\.(zip|gz|tgz|tar|bz2|xz|7z|rar)$"), regex(r"^$|^[/~]|\*")
 #: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
 GIVES_NONE = regex(
     r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|expanduser|join|makedirs|mkdir|print|info"
@@ -140,8 +144,8 @@ def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
         if last != "open" or _opens_to_write(node.args[0] if node.args else given.get("mode")):
             yield receiver, last == "mkdir", True
         return
-    if last in _WRITERS:
-        index, names, folder = _WRITERS[last]
+    if row := _WRITERS.get(last) or _WRITERS.get(name):
+        index, names, folder = row
         positional = node.args if index is None else node.args[index : index + 1]
         yield from ((each, folder, True) for each in positional if not isinstance(each, ast.Starred))
         yield from ((given[each], folder, True) for each in names if each in given)
@@ -160,7 +164,7 @@ def makes_any(node: ast.Call) -> bool:
     """Return whether a call may create any path: it downloads, unpacks, or starts a program that may."""
     name, last = called_names(node)
     made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
-    elsewhere = name.startswith("nltk.") or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
+    elsewhere = _TO_CACHES.match(name) or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
     return bool(made and not elsewhere and (not made[2] or _STARTS.search(ast.dump(node))))
 
 
@@ -233,19 +237,19 @@ def checked_paths(node: ast.Call) -> list[ast.expr]:
 def demanded(node: ast.AST) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
     """Yield (call, texts that may hold advice) for each check without whose path a statement ends the run."""
     if isinstance(node, ast.Assert):
-        yield from ((call, [node.msg] if node.msg else []) for call in _needed(node.test, True))
+        yield from ((call, [node.msg] if node.msg else []) for call in needed(node.test, True))
     elif isinstance(node, ast.If) and fails(node.body):
         inner = (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call))
         texts = [text for call in inner for text in call.args]
-        yield from ((call, texts) for call in _needed(node.test, False))
+        yield from ((call, texts) for call in needed(node.test, False))
 
 
-def _needed(test: ast.expr, holds: bool) -> Iterator[ast.Call]:
+def needed(test: ast.expr, holds: bool) -> Iterator[ast.Call]:
     """Yield the checks for paths that all succeed wherever ``test`` evaluates to ``holds``."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from _needed(test.operand, not holds)
+        yield from needed(test.operand, not holds)
     elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
-        yield from (call for each in test.values for call in _needed(each, holds))
+        yield from (call for each in test.values for call in needed(each, holds))
     elif holds and isinstance(test, ast.Call) and last_name(test.func) in ASKS:
         yield test
 

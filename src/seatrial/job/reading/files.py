@@ -52,7 +52,7 @@ class Files:
         self._checked: list[tuple[ParsedCall, Text]] = []
         self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
         self._free: list[Unit] = []  # units of which it is not known when they run
-        self._making: set[Unit] = set()  # units that may create any path
+        self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = False
         self._composed: Mapping[str, str] = {}
@@ -74,7 +74,7 @@ class Files:
         elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
-            self._making.add(unit)
+            self._making.append((unit, node, called))
         for each in called:
             self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, tests))
             if (at_once := self._runs_when_called(each)) is not None:
@@ -112,9 +112,8 @@ class Files:
         changes = {f"{owner}{end}" for owner in owners for end in ("", ".merge", ".merge_from_other_cfg", ".update")}
         known = changes.isdisjoint(names) and all(text and is_file(self._folder / text.text) for text in texts)
         for key, value, unit in self.constants.set_keys if known else ():
-            text, module = self.constants.text(value, unit), self._module_at(unit[0])
-            shown = f"{module.shown if module else ''}:{value.lineno}"
-            yield key.partition(".")[2], text.text if text and text.sure else ANY, shown
+            text = self.constants.text(value, unit)
+            yield key.partition(".")[2], text.text if text and text.sure else ANY, self._place(unit, value)
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
@@ -125,33 +124,39 @@ class Files:
         if self._moves:
             return self._with_named(reads)
 
-        def likely(unit: Unit, tests: Tests) -> bool:
-            return tests is not None and all(truth(test, unit) is wanted for test, wanted in tests)
+        def likely(unit: Unit, tests: Tests, lacks: Callable[..., bool] = lambda *_: False) -> bool:
+            return tests is not None and all(
+                truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
+            )
 
-        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2]))
+        writing, asking = self._order(start)
+        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         makes_any = self._makes_any(start)
-        writing, asking = self._order(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
         known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
+        ways = {(call.unit, ast.dump(path), call.tests) for call, path in paths}
         texts = ((call, path, text) for call, path in paths for text in self._texts(path, call.unit))
         for (unit, node, _, tests), path, found in texts:
-            flag, (name, last) = self.constants.by_option, calls.called_names(node)
+            flag, by_setting, lacks = self.constants.by_option, self.constants.by_setting, self.constants.lacks
+            name, last = calls.called_names(node)
             self.outputs.discard(flag or "")
-            module = self._module_at(unit[0])
-            runs = likely(unit, tests) and unit in self.constants.always
+            module, same = self._module_at(unit[0]), (unit, ast.dump(path))
+            while tests and (*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))) in ways:  # both branches read it
+                tests = tests[:-1]
+            runs = likely(unit, tests, self._lacks) and unit in self.constants.always
             if module is None or found is None:
-                opens = runs and self.constants.lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in known:
                     self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
             if driver := calls.remote_driver(node, found.text, module.names):
                 self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
-            usual = runs and (found.sure or self.constants.by_setting)
+            usual = runs and (found.sure or by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
@@ -197,10 +202,9 @@ class Files:
                 name in self.used and option.unit in self.constants.always and calls.OF_CONFIGURATIONS.search(name)
             )
             text = self.constants.of_option(name) if is_used and not calls.OUTPUT.search(name) else None
-            module = self._module_at(option.unit[0])
-            named = posixpath.normpath(text.text) if module and text and text.sure else ""
-            if module and named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
-                place, flag = f"{module.shown}:{option.node.lineno}", max(option.flags, key=len)
+            named = posixpath.normpath(text.text) if text and text.sure else ""
+            if named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
+                place, flag = self._place(option.unit, option.node), max(option.flags, key=len)
                 self.named.setdefault(named, Read(named, place, flag, verb="names"))
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
@@ -214,6 +218,10 @@ class Files:
                 reads[path] = named
                 known.append(pure)
         return tuple(reads.values())
+
+    def _place(self, unit: Unit, node: ast.expr) -> str:
+        module = self._module_at(unit[0])
+        return f"{module.shown if module else unit[0].name}:{node.lineno}"
 
     def _paths(self, unit: Unit, node: ast.Call) -> Iterable[ast.expr]:
         names = module.names if (module := self._module_at(unit[0])) else {}
@@ -249,18 +257,29 @@ class Files:
         self._free = [each for each in free if each in reached or "." in each[1]]
         return writing, asking
 
-    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool) -> bool:
-        """Return whether what may run before a read makes its path or, where it ``asks``, checks for it."""
-        if (demanded := id(node) in self._demanded) and self._made_before(text, unit, node.lineno):
+    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool:
+        """Return whether what may run before a read, or None a check, makes the path or, if it ``asks``, checks it."""
+        demanded = asks is None or id(node) in self._demanded
+        if demanded and self._made_before(text, unit, node.lineno):
             return True
         ran = self._ran_before(unit, node.lineno, self._free)
         kept = [each for call, each in self._made if call.node.lineno <= ran.get(call.unit, 0)]
-        kept += [each for _, each in self._made if not asks and each and each.text == found.text]  # given for results
+        kept += [
+            each for _, each in self._made if asks is False and each and each.text == found.text
+        ]  # given for results
         known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
         if demanded:
             return found.text in {each.text for each in known} or Paths(kept).has(text)
         paths = known_paths(tuple(dict.fromkeys([*kept, *(each for each in known if ANY not in each.text)])))
         return found.text in {each.text for each in known} or text in paths
+
+    def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
+        """Return whether a test has not the ``wanted`` value, for want of a path that nothing before it makes."""
+        for call in calls.needed(test, wanted):
+            text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
+            if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():
+                return not self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None)
+        return False
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
         """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
@@ -320,7 +339,14 @@ class Files:
     def _makes_any(self, start: Unit) -> bool:
         """Return whether code that may run creates unseen paths. A function may also be a method that nothing names."""
         reached = self.reached(start)
-        return any(unit in reached or "." in unit[1] for unit in self._making)
+        making = (each[0] for each in self._making if not self._fills(*each))
+        return any(unit in reached or "." in unit[1] for unit in making)
+
+    def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
+        """Return whether it is known which paths a download makes, by its arguments or by what it runs."""
+        inner = [(each.unit, each.node) for each in self._noted if each.unit in called] if called else [(unit, node)]
+        texts = [self.constants.text(path, where) for where, call in inner for path, *_ in calls.written_paths(call)]
+        return bool(texts) and not any(each is None or calls.IN_ANY.search(each.text) for each in texts)
 
     def reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
         """Return the units that ``start`` runs, by the calls of which ``runs`` is true."""
@@ -357,16 +383,13 @@ class Files:
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
         for unit, node, runs, _ in self._noted:
-            module = self._module_at(unit[0])
-            if module is None:
-                continue
             for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)
                 if found is None or not (is_outside(found.text) or WINDOWS.match(found.text)):
                     continue
                 certain = sure and runs and unit in always and found.sure and not found.anywhere
                 certain = certain and not (self._moves and found.text.startswith(".."))
-                where = f"{module.shown}:{node.lineno}"
+                where = self._place(unit, node)
                 yield Write(found.text[:_LONGEST_PATH], folder, where, certain, self.constants.by_option)
                 break
 
@@ -375,9 +398,7 @@ class Files:
         for name, option in self.constants.options.items():
             found = self.constants.of_option(name) if calls.OUTPUT.search(name) else None
             if found is not None and is_outside(found.text):
-                module = self._module_at(option.unit[0])
-                shown = module.shown if module else option.unit[0].name
-                yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
+                yield Write(found.text, True, self._place(option.unit, option.node), False)
         known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self.constants.arguments):
             if flag not in known and calls.OUTPUT.search(flag.lstrip("-")) and is_outside(value):

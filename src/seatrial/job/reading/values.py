@@ -261,9 +261,11 @@ class Evaluation:
             if inner is None and key not in self.setters:
                 return self._of_name(key, (path, ""))
             kind = unit[1].partition(".")[0] if owner == "self" else module.types.get(owner, owner)
+            if kind == owner and inner and (source := self.module_at(path)):  # a class, perhaps of another module
+                kind, module = inner, source
             set_there = module.flow.attributes(kind, key) if kind else []
             if set_there or owner == "self":
-                found = [self.values(value, (unit[0], where)) for where, value in set_there] or [None]
+                found = [self.values(value, (module.path, where)) for where, value in set_there] or [None]
                 return _union([*found, *([self._named(node, key, unit, _NEVER)] if key in self.outside else [])])
         elif key not in self.setters:
             there = (path, "") if owner in module.bound else unit
@@ -281,7 +283,7 @@ class Evaluation:
         An object without a parser has the file's.
         """
         line, setting = line or node.lineno, self.constants.setting(node, unit)
-        of_file = None if setting is None else frozenset([_read(setting[0])])
+        of_file = None if setting is None or setting[0] == "None" else frozenset([_read(setting[0])])  # YAML's is text
         is_option = key in self.constants.options and not (setting and last_name(node.value) not in SETS["namespaces"])
         for setter in self.setters.get(key, ()):
             self.scope(setter)

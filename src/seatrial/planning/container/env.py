@@ -84,11 +84,12 @@ def without_login(
     places = ({"hub.token": hub} if hub else {}) | {**script.modules, **script.where}
     reports = re.search(r"(?m)^transformers==[0-4]\.", packages) and next(filter(_REPORTS.fullmatch, places), None)
     for service, row in logins().items():
+        row = {**row, "kept": None, "way": row.get("pods", "")} if job.backend == "k8s" else row
         used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("=").removeprefix(REPORT_TO))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
         used = [reports] if reports and listed and "offline" in row and not used else used
-        kept = None if job.backend == "k8s" else row.get("kept")
-        way, mounted = _way(row, kept, host), kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
+        way, kept = _way(row, host), row.get("kept")
+        mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
         no_use = not used or (" --hash=" in packages and "package" in row and not listed)
         if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & {*row["names"]}:
             continue
@@ -120,25 +121,29 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     value, where = next((given[name] for name in _OFFLINE if name in given), ("", ""))
     home = env.get("HF_HOME", "")
     mount = max((each for each in mounts if inside(home, each.target)), key=lambda each: len(each.target), default=None)
-    moved = _CACHES & given.keys() or "HF_HOME" in script.variables
-    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or not mount or moved:
+    moved = _CACHES & given.keys() or "HF_HOME" in script.variables or (home and not mount)
+    if value.upper() not in ("1", "ON", "TRUE", "YES") or not script.hub_model or moved:
         return
     model, used = script.hub_model
+    lacks = f"{where} forbids downloads, and the run's cache lacks {model} ({used})"
+    if not mount:  # of a pod, whose cache is empty
+        yield f"{lacks}; -e HF_HOME=… on a volume with it"
+        return
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
     way = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
     if not (cache / folder).exists():
-        yield f"{where} forbids downloads, and the run's cache lacks {model} ({used}); {way}"
+        yield f"{lacks}; {way}"
 
 
-def _way(row: Mapping[str, Any], kept: str | None, host: Host) -> str:
+def _way(row: Mapping[str, Any], host: Host) -> str:
     """Return how the user can give the run what it lacks, as a phrase for the reason of a choice; "" if none can."""
     names = row.get("given", ())
     secrets = " ".join(f"--secret {name}" for name in names)
     known = next(filter(None, (login(name, host.env) for name in names)), None)
     if names and (host.env.get(names[0]) or known):
         return f"{secrets} gives it yours{f', of {known[1]}' if known and not host.env.get(names[0]) else ''}"
-    if kept:
+    if kept := row.get("kept"):
         return f"--mount ~/{kept}:{CONTAINER_HOME}/{kept} gives it yours"
     export = "; ".join(f"export {name}=…" for name in names)
     return f"{export}, and {secrets}" if names else row.get("way", "")
