@@ -212,6 +212,23 @@ def _plain_name(line: str) -> str | None:
     return canonical_name(line)
 
 
+#: Modules of OpenCV's contrib wheels alone. Source: github.com/opencv/opencv_contrib/tree/4.x/modules.
+_OF_CONTRIB = regex(
+    r"cv2\.((aruco|bgsegm|bioinspired|ccm|dnn_superres|face|ft|hfs|img_hash|intensity_transform|legacy|line_descriptor|"
+    r"mcc|motempl|optflow|phase_unwrapping|quality|rgbd|saliency|structured_light|text|wechat_qrcode|xfeatures2d|ximgproc|"
+    r"xphoto)\b)"
+)
+
+
+def with_contrib(needs: Needs, modules: Mapping[str, str]) -> Needs:
+    """Take OpenCV's contrib wheel in place of the other, whose folder it shares, where a module of it is used."""
+    used, lines = next(filter(_OF_CONTRIB.match, modules), None), needs.requirements.lines
+    if used is None or needs.requirements.hashed or any("contrib" in line for line in lines if "opencv" in line):
+        return needs
+    lines = tuple(re.sub("(?i)^opencv[-_.]", "opencv-contrib-", line) for line in lines)
+    return needs.with_lines(lines, why=f"opencv-contrib-python, as {modules[used]} uses {used}")
+
+
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.
 _QUANTISED = regex(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 

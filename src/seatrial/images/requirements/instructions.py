@@ -69,8 +69,8 @@ _LIKELY, _OF_OTHERS = (table("import_names")["lists"][key].split(" ") for key in
 _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), regex("gpu|cuda")
 _BOUND = regex(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 
-#: Names of conda's lists, and the list in them: a configuration may have such a key, too.
-_ENVIRONMENT = regex(r"(?i)env|conda|req")
+#: Names of conda's lists, and what is in them: a configuration may have one of the keys, too.
+_ENVIRONMENT, _CHANNELS = regex(r"(?i)env|conda|req"), regex(r"(?m)^channels:")
 _DEPENDENCIES = regex(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
 _REQUIREMENTS, _MOST_LISTS = regex(r"(?:pip)?req(?:uirements?|s)?"), 50
 
@@ -116,11 +116,12 @@ def further_environments(folder: Path) -> list[str]:
     found = {}
     for path in islice(sorted((*folder.glob("*.y*ml"), *folder.glob("[rR]eq*/*.y*ml"))), _MOST_LISTS):
         words = set(re.split(r"[\W\d_]+", path.stem.lower()))
-        own = is_file(path) and path.resolve().is_relative_to(folder.resolve())
-        if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and own:
+        if not words & {*_OF_OTHERS} and is_file(path) and path.resolve().is_relative_to(folder.resolve()):
             with path.open(errors="replace") as file:
-                if _DEPENDENCIES.search(file.read(_MAX_BYTES)):
-                    found[path.relative_to(folder).as_posix()] = not words & {"gpu", "cuda", "linux", "train"}
+                text, named = file.read(_MAX_BYTES), _ENVIRONMENT.search(path.stem) is not None
+            if _DEPENDENCIES.search(text) and (named or _CHANNELS.search(text)):
+                other = not words & {"gpu", "cuda", "linux", "train"}
+                found[path.relative_to(folder).as_posix()] = (not named, other)
     return sorted(found, key=lambda name: (found[name], name))
 
 

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.adjust import first_of, implied, installable
+from seatrial.images.requirements.adjust import first_of, implied, installable, with_contrib
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
@@ -154,7 +154,7 @@ def project_needs(
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
-    return _locked(_with_asserted(needs, script, packages.known), project)
+    return _locked(_with_asserted(with_contrib(needs, script.modules), script, packages.known), project)
 
 
 def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
@@ -370,11 +370,12 @@ def _nearest_list(
 def _from_files(
     folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
-    """Read the first list of a folder; ``only``: of these names."""
+    """Read a folder's first list that names a package, or the first of all; ``only``: of these names."""
     names = only or (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
+    empty: Needs | None = None
     for name in shown:
         file, source = folder / name, shown[name]
         if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
@@ -401,8 +402,11 @@ def _from_files(
         if found is not None:
             found = replace(found, python=python & found.python)
             reason = f"{source} lists {'them' if found.lines else 'no package'}{notes}"
-            return _with_itself(folder, Needs(found, source, reason, alone=page is not None))
-    return None
+            needs = _with_itself(folder, Needs(found, source, reason, alone=page is not None))
+            if needs.requirements.lines or found.conda:
+                return needs
+            empty = empty or needs
+    return empty
 
 
 def _with_itself(project: Path, needs: Needs) -> Needs:
