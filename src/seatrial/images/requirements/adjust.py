@@ -212,12 +212,7 @@ def _plain_name(line: str) -> str | None:
     return canonical_name(line)
 
 
-#: Modules of OpenCV's contrib wheels alone. Source: github.com/opencv/opencv_contrib/tree/4.x/modules.
-_OF_CONTRIB = regex(
-    r"cv2\.((aruco|bgsegm|bioinspired|ccm|dnn_superres|face|ft|hfs|img_hash|intensity_transform|legacy|line_descriptor|"
-    r"mcc|motempl|optflow|phase_unwrapping|quality|rgbd|saliency|structured_light|text|wechat_qrcode|xfeatures2d|ximgproc|"
-    r"xphoto)\b)"
-)
+_OF_CONTRIB = regex(rf"cv2\.({table('import_names')['opencv_contrib'].replace(' ', '|')})\b")
 
 
 def with_contrib(needs: Needs, modules: Mapping[str, str]) -> Needs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.imports import known_package
 from seatrial.images.requirements.pip_format import (
     Requirements,
@@ -257,6 +258,14 @@ def read_pipfile(file: Path) -> Requirements | None:
     version = str(as_table(table, "requires").get("python_version", ""))
     python = python_specifier(f"=={version}.*" if version else "", "Pipfile: requires.python_version")
     return None if listed is None else Requirements(tuple(listed[0]), python=python)
+
+
+@fallback(dict[str, tuple[str, str]](), on=(ConfigError, ValueError, RecursionError))
+def locked_by_pipenv(file: Path, names: Iterable[str | None]) -> dict[str, tuple[str, str]]:
+    """Return package → (release, the file) of Pipfile.lock for these packages, where it can be read."""
+    rows = as_table(json.loads(read_text(file, inside=file.parent)), "default")
+    pins = {name: str(as_table(rows, name).get("version", "")) for name in {*names} & {*rows} if name}
+    return {name: (pin.lstrip("="), file.name) for name, pin in pins.items() if pin}
 
 
 def read_setup_cfg(file: Path) -> Requirements | None:

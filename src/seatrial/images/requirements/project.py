@@ -42,6 +42,7 @@ from seatrial.images.requirements.instructions import (
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     READERS,
+    locked_by_pipenv,
     own_dependencies,
     read_inline,
     read_list,
@@ -247,7 +248,7 @@ def _with_imported(
     exact = {line: pin for *_, line in notes for pin in pinned(bare([line], builds=False), "") if is_known(pin[0])}
     lines = dict.fromkeys(exact[line][0] if line in exact else line for line in missing.values())
     named = {exact[line][0]: (exact[line][1], place) for place, _, line in notes if line in exact}  # the list decides
-    return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
+    return replace(needs.changed(needs.requirements.plus(*lines), why=why), named={**needs.named, **named})
 
 
 def _with_inferred(
@@ -402,7 +403,8 @@ def _from_files(
         if found is not None:
             found = replace(found, python=python & found.python)
             reason = f"{source} lists {'them' if found.lines else 'no package'}{notes}"
-            needs = _with_itself(folder, Needs(found, source, reason, alone=page is not None))
+            named = locked_by_pipenv(folder / "Pipfile.lock", map(canonical_name, found.lines * (name == "Pipfile")))
+            needs = _with_itself(folder, Needs(found, source, reason, alone=page is not None, named=named))
             if needs.requirements.lines or found.conda:
                 return needs
             empty = empty or needs
@@ -450,7 +452,7 @@ def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple
     the one to take, if that can be done. Raises ConfigError naming the file.
     """
     warnings = []
-    if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # an old list of conda's
+    if source.endswith((".txt", ".yml", ".yaml", "Pipfile")) and not _admits(listed):  # an old list
         warnings.append(f"{source} requires Python {listed}, which seatrial does not support: not used")
         listed = SpecifierSet()
     found = requires_python(project / "pyproject.toml") & listed
