@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise, product
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from packaging.utils import canonicalize_name
 
@@ -114,14 +114,12 @@ def named_lists(file: Path, project: Path, usual: Collection[str]) -> list[str]:
 def further_environments(folder: Path) -> list[str]:
     """List conda's files with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
     found = {}
-    for path in islice(sorted((*folder.glob("*.y*ml"), *folder.glob("[rR]eq*/*.y*ml"))), _MOST_LISTS):
-        words = set(re.split(r"[\W\d_]+", path.stem.lower()))
-        if not words & {*_OF_OTHERS} and is_file(path) and path.resolve().is_relative_to(folder.resolve()):
-            with path.open(errors="replace") as file:
-                text, named = file.read(_MAX_BYTES), _ENVIRONMENT.search(path.stem) is not None
-            if _DEPENDENCIES.search(text) and (named or _CHANNELS.search(text)):
-                other = not words & {"gpu", "cuda", "linux", "train"}
-                found[path.relative_to(folder).as_posix()] = (not named, other)
+    paths = sorted((*folder.glob("*.y*ml"), *folder.glob("[rR]eq*/*.y*ml")))[:_MOST_LISTS]
+    for name, text in _read(folder, (path.relative_to(folder).as_posix() for path in paths)):
+        words = set(re.split(r"[\W\d_]+", (stem := PurePath(name).stem).lower()))
+        named = _ENVIRONMENT.search(stem) is not None
+        if not words & {*_OF_OTHERS} and _DEPENDENCIES.search(text) and (named or _CHANNELS.search(text)):
+            found[name] = (not named, not words & {"gpu", "cuda", "linux", "train"})
     return sorted(found, key=lambda name: (found[name], name))
 
 

@@ -390,10 +390,10 @@ def _from_files(
         elif name == "pixi.toml":
             found = read_pixi(file)
         elif (found := read_pyproject(file, packages.lines)) is not None:
-            lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
-            pins = locked_versions(folder / lock)
+            lock_file = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
+            pins = locked_versions(folder / lock_file)
             found = found.plus(constraints=pins)
-            notes += f"; {lock} pins {len(pins)} versions" * bool(pins)
+            notes += f"; {lock_file} pins {len(pins)} versions" * bool(pins)
             notes += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
         if name == "pyproject.toml" and (pixi := read_pixi(file)):
             named = {canonical_name(line) for line in pixi.lines}
@@ -403,8 +403,8 @@ def _from_files(
         if found is not None:
             found = replace(found, python=python & found.python)
             reason = f"{source} lists {'them' if found.lines else 'no package'}{notes}"
-            named = locked_by_pipenv(folder / "Pipfile.lock", map(canonical_name, found.lines * (name == "Pipfile")))
-            needs = _with_itself(folder, Needs(found, source, reason, alone=page is not None, named=named))
+            lock = locked_by_pipenv(folder / "Pipfile.lock", map(canonical_name, found.lines * (name == "Pipfile")))
+            needs = _with_itself(folder, Needs(found, source, reason, alone=page is not None, named=lock))
             if needs.requirements.lines or found.conda:
                 return needs
             empty = empty or needs
