@@ -179,10 +179,8 @@ def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) ->
 
 
 def _is_open(line: str) -> bool:
-    requirement = parsed(line)
-    return (
-        requirement is not None and not requirement.url and {each.operator for each in requirement.specifier} <= {">="}
-    )
+    own = parsed(line)
+    return own is not None and not own.url and {each.operator for each in own.specifier} <= {">="}
 
 
 def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:
@@ -198,8 +196,9 @@ def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> 
 
 def _tensorflow(resolved: Resolved) -> str | None:
     """Return the TensorFlow release that the plan pins; None if it pins none."""
-    lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
-    return _pinned(lines[0]) if lines else None
+    names = ("tensorflow", "tensorflow-cpu")
+    own = next((parsed(line) for line in resolved.requirements.lines if canonical_name(line) in names), None)
+    return next((each.version for each in own.specifier if each.operator == "=="), None) if own else None
 
 
 def imported(name: str, script: ScriptFacts) -> str | None:
@@ -243,12 +242,6 @@ def is_below(specifier: SpecifierSet, version: str) -> bool:
     """Return True if the specifier admits releases before this one, and neither it nor a later one."""
     least = (each.version.removesuffix(".*") for each in specifier if each.operator in ("==", "===", "~=", ">=", ">"))
     return not any(map(specifier.contains, (version, "9999"))) and not any(_reaches(each, version) for each in least)
-
-
-def _pinned(line: str) -> str | None:
-    requirement = parsed(line)
-    versions = [each.version for each in requirement.specifier if each.operator == "=="] if requirement else []
-    return versions[0] if versions else None
 
 
 @fallback(False, on=InvalidVersion)  # ==2.*
