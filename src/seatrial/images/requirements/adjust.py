@@ -217,11 +217,12 @@ _OF_CONTRIB = regex(rf"cv2\.({table('import_names')['opencv_contrib'].replace(' 
 
 def with_contrib(needs: Needs, modules: Mapping[str, str]) -> Needs:
     """Take OpenCV's contrib wheel in place of the other, whose folder it shares, where a module of it is used."""
-    used, lines = next(filter(_OF_CONTRIB.match, modules), None), needs.requirements.lines
-    if used is None or needs.requirements.hashed or any("contrib" in line for line in lines if "opencv" in line):
+    used, lines = next(filter(_OF_CONTRIB.match, modules), ""), needs.requirements.lines
+    contrib = tuple(re.sub("(?i)^opencv[-_.]", "opencv-contrib-", line) for line in lines)
+    listed = any("contrib" in line for line in lines if "opencv" in line)
+    if not used or listed or needs.requirements.hashed or contrib == lines:
         return needs
-    lines = tuple(re.sub("(?i)^opencv[-_.]", "opencv-contrib-", line) for line in lines)
-    return needs.with_lines(lines, why=f"opencv-contrib-python, as {modules[used]} uses {used}")
+    return needs.with_lines(contrib, why=f"opencv-contrib-python, as {modules[used]} uses {used}")
 
 
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.
