@@ -50,7 +50,10 @@ _MOST_OF_POINTER = 1_024
 _MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
 _MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
-_IN_TEXT = regex(r"(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*")
+_IN_TEXT = regex(
+    r"""(?<=["'])(?:/|[C-Z]:[\\/]+)[\w.](?:[\w./+@\\-]|[ ](?![ /-]))*(?=["'])"""
+    r"""|(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*"""
+)
 #: Calls of MLflow that store files; the two lines of an experiment. Source: mlflow/store/tracking/file_store.py.
 _LOGS_FILES = regex(r"\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
 _OF_MLFLOW = regex(r"""(?m)^(artifact_location|name):\s*['"]?(?:file:/*(?=/|[A-Z]:))?(.*?)['"]?\s*$""")

@@ -120,9 +120,13 @@ def test_a_missing_file_that_is_read_is_found_where_its_folder_is_there(project:
 
 
 def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_missing(project: Path) -> None:
-    (project / "a.yaml").write_text("root: /home/nobody/data\nurl: /v1/nobody/data\n")
+    lines = ("root: /home/nobody/data", "url: /v1/nobody/data", "{'old': '/home/nobody/my data 2021/'}")
+    (project / "a.yaml").write_text("\n".join((*lines, "run: '/home/nobody/x.sh --root /home/nobody/y'\n")))
     assert [(path.text, path.where) for path in paths_of(project, "--config", "a.yaml")] == [
-        ("/home/nobody/data", "a.yaml:1")
+        ("/home/nobody/data", "a.yaml:1"),
+        ("/home/nobody/my data 2021/", "a.yaml:3"),
+        ("/home/nobody/x.sh", "a.yaml:4"),
+        ("/home/nobody/y", "a.yaml:4"),
     ]
 
 

@@ -62,7 +62,7 @@ def test_a_script_that_computes_constants_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "words", "run"),
     [
-        ("x.cuda(async=True)\n", "train.py:1: .* x.cuda", "non_blocking"),
+        ("x.cuda(async=True)\n", "train.py:1: .* x.cuda", r"find \S+ -name '\*.py' -exec sed .*non_blocking"),
         (f"{'x' * 90}.cuda(1, async=True)\n", "x…", "non_blocking"),
         ("from async import x\n", "async is a keyword|from async", "rename"),
         ("if 1:\n\tx = 1\n        y = 2\n", "tabs", "expand -i"),

@@ -214,6 +214,19 @@ def _plain_name(line: str) -> str | None:
     return None if decides else canonical_name(line)
 
 
+_OF_CONTRIB = regex(rf"cv2\.({table('import_names')['opencv_contrib'].replace(' ', '|')})\b")
+
+
+def with_contrib(needs: Needs, modules: Mapping[str, str]) -> Needs:
+    """Take OpenCV's contrib wheel in place of the other, whose folder it shares, where a module of it is used."""
+    used, lines = next(filter(_OF_CONTRIB.match, modules), ""), needs.requirements.lines
+    contrib = tuple(re.sub("(?i)^opencv[-_.]", "opencv-contrib-", line) for line in lines)
+    listed = any("contrib" in line for line in lines if "opencv" in line)
+    if not used or listed or needs.requirements.hashed or contrib == lines:
+        return needs
+    return needs.with_lines(contrib, why=f"opencv-contrib-python, as {modules[used]} uses {used}")
+
+
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.
 _QUANTISED = regex(r"\bBitsAndBytesConfig\b|\bload_in_[48]bit\b|\bpaged_adamw|adamw_bnb_8bit")
 

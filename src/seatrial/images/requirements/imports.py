@@ -297,11 +297,8 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:
     """Return True if a line may provide the module ``name``; ``package``: what the table has for it, or a guess."""
-    for line in found.lines:
-        listed = canonical_name(line)
-        if mentions(line, name) if listed is None else provides(listed, name, package):
-            return True
-    return False
+    names = ((line, canonical_name(line)) for line in found.lines)
+    return any(mentions(line, name) if own is None else provides(own, name, package) for line, own in names)
 
 
 def mentions(address: str, name: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, pairwise, product
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from packaging.utils import canonicalize_name
 
@@ -69,8 +69,8 @@ _LIKELY, _OF_OTHERS = (table("import_names")["lists"][key].split(" ") for key in
 _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), regex("gpu|cuda")
 _BOUND = regex(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 
-#: Names of conda's lists, and the list in them: a configuration may have such a key, too.
-_ENVIRONMENT = regex(r"(?i)env|conda|req")
+#: Names of conda's lists, and what is in them: a configuration may have one of the keys, too.
+_ENVIRONMENT, _CHANNELS = regex(r"(?i)env|conda|req"), regex(r"(?m)^channels:")
 _DEPENDENCIES = regex(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
 _REQUIREMENTS, _MOST_LISTS = regex(r"(?:pip)?req(?:uirements?|s)?"), 50
 
@@ -112,13 +112,12 @@ def named_lists(file: Path, project: Path, usual: Collection[str]) -> list[str]:
 def further_environments(folder: Path) -> list[str]:
     """List conda's files with other names, ``env_gpu.yaml`` and ``requirements.yml``, those for GPUs first."""
     found = {}
-    for path in islice(sorted((*folder.glob("*.y*ml"), *folder.glob("[rR]eq*/*.y*ml"))), _MOST_LISTS):
-        words = set(re.split(r"[\W\d_]+", path.stem.lower()))
-        own = is_file(path) and path.resolve().is_relative_to(folder.resolve())
-        if _ENVIRONMENT.search(path.stem) and not words & {*_OF_OTHERS} and own:
-            with path.open(errors="replace") as file:
-                if _DEPENDENCIES.search(file.read(_MAX_BYTES)):
-                    found[path.relative_to(folder).as_posix()] = not words & {"gpu", "cuda", "linux", "train"}
+    paths = sorted((*folder.glob("*.y*ml"), *folder.glob("[rR]eq*/*.y*ml")))[:_MOST_LISTS]
+    for name, text in _read(folder, (path.relative_to(folder).as_posix() for path in paths)):
+        words = set(re.split(r"[\W\d_]+", (stem := PurePath(name).stem).lower()))
+        named = _ENVIRONMENT.search(stem) is not None
+        if not words & {*_OF_OTHERS} and _DEPENDENCIES.search(text) and (named or _CHANNELS.search(text)):
+            found[name] = (not named, not words & {"gpu", "cuda", "linux", "train"})
     return sorted(found, key=lambda name: (found[name], name))
 
 

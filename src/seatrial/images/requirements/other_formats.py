@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
@@ -187,10 +188,9 @@ class _Values:
 
     def lines(self, node: ast.expr | None) -> tuple[str, ...] | None:
         """Return the requirements that an expression stands for; None if they are computed. Raises ConfigError."""
-        try:
+        texts = None
+        with suppress(RecursionError):  # a thousand lists added up
             texts = self._texts(node)
-        except RecursionError:  # a thousand lists added up
-            texts = None
         if texts is None and (name := next(self._lists(node, set()), None)) is not None:
             read = read_requirements(self.file.parent / name, self.file.parent)
             return (*read.lines, *read.constraints)
@@ -259,6 +259,14 @@ def read_pipfile(file: Path) -> Requirements | None:
     return None if listed is None else Requirements(tuple(listed[0]), python=python)
 
 
+@fallback(dict[str, tuple[str, str]](), on=(ConfigError, ValueError, RecursionError))
+def locked_by_pipenv(file: Path, names: Iterable[str | None]) -> dict[str, tuple[str, str]]:
+    """Return package → (release, the file) of Pipfile.lock for these packages, where it can be read."""
+    rows = as_table(json.loads(read_text(file, inside=file.parent)), "default")
+    pins = {name: str(as_table(rows, name).get("version", "")) for name in {*names} & {*rows} if name}
+    return {name: (pin.lstrip("="), file.name) for name, pin in pins.items() if pin}
+
+
 def read_setup_cfg(file: Path) -> Requirements | None:
     """Read the file's requirements; None if it lists none. Raises ConfigError naming the file."""
     import configparser  # few projects have such a file
@@ -308,16 +316,9 @@ def read_inline(file: Path, project: Path) -> Requirements | None:
 
 def _block(lines: list[str]) -> str | None:
     """Return the TOML of the first such comment; None without one, or if it does not end."""
-    if _BEGIN not in lines:
-        return None
-    inside: list[str] = []
-    for line in lines[lines.index(_BEGIN) + 1 :]:
-        if line == _END:
-            return "\n".join(inside)
-        if line != "#" and not line.startswith("# "):
-            return None
-        inside.append(line[2:])
-    return None
+    rest = lines[lines.index(_BEGIN) + 1 :] if _BEGIN in lines else []
+    inside = rest[: rest.index(_END)] if _END in rest else [""]
+    return "\n".join(line[2:] for line in inside) if all(f"{line} ".startswith("# ") for line in inside) else None
 
 
 #: Extras that name each other.

@@ -323,16 +323,12 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
 
 
 def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
-    if variable := _VARIABLE.search(line):
-        raise ConfigError(
-            f"{place}: {variable.group()} is not set inside the build",
-            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
-        )
-    if _LOGIN_IN_URL.search(line):
-        raise ConfigError(
-            f"{place}: a password in a requirements file would stay in the build cache",
-            run='put the index in seatrial.toml: [image] index_url = "…" (a build secret)',
-        )
+    variable, login = _VARIABLE.search(line), _LOGIN_IN_URL.search(line)
+    if variable or login:
+        stays = "a password in a requirements file would stay in the build cache"
+        problem = f"{variable.group()} is not set inside the build" if variable else stays
+        run = 'put the index in seatrial.toml: [image] index_url = "…" (a build secret)'
+        raise ConfigError(f"{place}: {problem}", run=run)
 
 
 def _not_in_the_image(place: str, line: str) -> ConfigError:

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.adjust import first_of, implied, installable
+from seatrial.images.requirements.adjust import first_of, implied, installable, with_contrib
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
@@ -42,6 +42,7 @@ from seatrial.images.requirements.instructions import (
 from seatrial.images.requirements.other_formats import (
     ENVIRONMENT_FILES,
     READERS,
+    locked_by_pipenv,
     own_dependencies,
     read_inline,
     read_list,
@@ -154,7 +155,7 @@ def project_needs(
         names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
-    return _locked(_with_asserted(needs, script, packages.known), project)
+    return _locked(_with_asserted(with_contrib(needs, script.modules), script, packages.known), project)
 
 
 def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
@@ -244,7 +245,7 @@ def _with_imported(
     exact = {line: pin for *_, line in notes for pin in pinned(bare([line], builds=False), "") if is_known(pin[0])}
     lines = dict.fromkeys(exact[line][0] if line in exact else line for line in missing.values())
     named = {exact[line][0]: (exact[line][1], place) for place, _, line in notes if line in exact}  # the list decides
-    return replace(needs.changed(needs.requirements.plus(*lines), why=why), named=named)
+    return replace(needs.changed(needs.requirements.plus(*lines), why=why), named={**needs.named, **named})
 
 
 #: Conda's packages whose files are in a framework's wheels.
@@ -370,11 +371,12 @@ def _nearest_list(
 def _from_files(
     folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
-    """Read the first list of a folder; ``only``: of these names."""
+    """Read a folder's first list that names a package, or the first of all; ``only``: of these names."""
     names = only or (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
+    empty: Needs | None = None
     for name in shown:
         file, source = folder / name, shown[name]
         if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
@@ -388,10 +390,10 @@ def _from_files(
         elif name == "pixi.toml":
             found = read_pixi(file)
         elif (found := read_pyproject(file, packages.lines)) is not None:
-            lock = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
-            pins = locked_versions(folder / lock)
+            lock_file = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
+            pins = locked_versions(folder / lock_file)
             found = found.plus(constraints=pins)
-            notes += f"; {lock} pins {len(pins)} versions" * bool(pins)
+            notes += f"; {lock_file} pins {len(pins)} versions" * bool(pins)
             notes += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
         if name == "pyproject.toml" and (pixi := read_pixi(file)):
             named = {canonical_name(line) for line in pixi.lines}
@@ -401,8 +403,12 @@ def _from_files(
         if found is not None:
             found = replace(found, python=python & found.python)
             reason = f"{source} lists {'them' if found.lines else 'no package'}{notes}"
-            return _with_itself(folder, Needs(found, source, reason, alone=page is not None))
-    return None
+            lock = locked_by_pipenv(folder / "Pipfile.lock", map(canonical_name, found.lines * (name == "Pipfile")))
+            needs = _with_itself(folder, Needs(found, source, reason, alone=page is not None, named=lock))
+            if needs.requirements.lines or found.conda:
+                return needs
+            empty = empty or needs
+    return empty
 
 
 def _with_itself(project: Path, needs: Needs) -> Needs:
@@ -446,7 +452,7 @@ def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple
     the one to take, if that can be done. Raises ConfigError naming the file.
     """
     warnings = []
-    if source.endswith((".txt", ".yml", ".yaml")) and not _admits(listed):  # an old list of conda's
+    if source.endswith((".txt", ".yml", ".yaml", "Pipfile")) and not _admits(listed):  # an old list
         warnings.append(f"{source} requires Python {listed}, which seatrial does not support: not used")
         listed = SpecifierSet()
     found = requires_python(project / "pyproject.toml") & listed

@@ -34,6 +34,7 @@ _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "seatrial.lock")
 _INCLUDED = re.compile(r"(?m)^[ \t]*(?:-r|--requirement|-c|--constraint)[ =]*(\S+)")
 _SECTION = re.compile(r"(?m)^\[([^\]\[]+)\]")
 _KEY = re.compile(r"(?m)^[ \t]*([\w-]+)[ \t]*=")
+_OF_CONDA = r"\d[^\s-]*-[^\s-]+\.(?:tar\.bz2|conda)\b"
 _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*,)?)*\)?"
 
 
@@ -65,9 +66,9 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     others += ["requires-python", "python-requires"] * (name == "python")
     names = "|".join([name, *others]).replace("-", "[-_.]+")
     form = re.compile(
-        rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?P<name>{names})"""
-        rf"""(?![\w-])(?P<extras>\[[^\]\n]*\])?(?P<rest>[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})"""
-        rf"""|[ ]*@[ ]*[^\s"';]+|{_VERSIONS}))"""
+        rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?:https?://\S+/)?(?P<name>{names})"""
+        rf"""(?!\w|-(?!{_OF_CONDA}))(?P<extras>\[[^\]\n]*\])?(?P<rest>-{_OF_CONDA}"""
+        rf"""|[ ]*=[ ]*(?:"[^"\n]*"|'[^'\n]*'|\{{[^}}\n]*\}})|[ ]*@[ ]*[^\s"';]+|{_VERSIONS}))"""
     )
     texts = _texts(needs, *(ENVIRONMENT_FILES if name == "python" else ()))
     places = [(file, text[: match.start("old")], match) for file, text in texts for match in form.finditer(text)]

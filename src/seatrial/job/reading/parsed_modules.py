@@ -214,7 +214,8 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
     if word := _ASYNC.search(error.text):
         cause = "async is a keyword since Python 3.7; PyTorch 0.4 renamed the argument to non_blocking, and older"
         cause += " releases have no code for GPUs released since 2018"
-        run = rf"sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {typed}" if word[1] else f"{run}   # rename async"
+        edit = r"-name '*.py' -exec sed -i 's/\([(,] *\)async *=/\1non_blocking=/g' {} +"
+        run = f"find {as_typed(path.parent)} {edit}" if word[1] else f"{run}   # rename async"
     elif "tabs" in str(error):
         cause = "Python 2 read a tab as up to 8 columns; Python 3 rejects indentation that mixes tabs and spaces"
         run = f"expand -i {typed} > {typed}.new && mv {typed}.new {typed}"

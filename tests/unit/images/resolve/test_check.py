@@ -496,6 +496,8 @@ def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> 
         ("requirements.txt", "-c limits.txt\n", "limits.txt:1  torch==1.4 → torch==2.0.0"),
         ("environment.yml", "- pytorch=1.4=py3.8_cuda10\n", "pytorch=1.4=py3.8_cuda10 → pytorch==2.0.0"),
         ("environment.yml", "a:\n  - p::pytorch=1.4\n", "environment.yml:2  pytorch=1.4 → pytorch==2.0.0"),
+        ("requirements.txt", "https://x/pytorch-1.4-py3_0.conda\n", "s://x/pytorch-1.4-py3_0.conda → torch==2.0.0"),
+        ("requirements.txt", "torch-geometric==1.4\n", "write torch==2.0.0 in requirements.txt"),
         ("setup.py", "x = ['a', 'torch==1.4']\n", "setup.py:1  torch==1.4 → torch==2.0.0"),
         ("setup.py", "", "write torch==2.0.0 in setup.py"),
     ],
