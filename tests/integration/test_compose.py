@@ -314,6 +314,19 @@ def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
 
 
 @pytest.mark.slow
+def test_a_stop_before_a_service_is_seen_to_run_ends_it(project: Project) -> None:
+    """Compose may start it after the stop was asked for."""
+    server = SERVICE[SERVICE.index("  plain") :]
+    health = "    healthcheck: {test: [CMD, python, -c, import time], interval: 1s}\n"
+    client = "  client:\n    image: python:3.11-slim-bookworm\n    command: [python, -c, pass]\n"
+    needs = "    depends_on: {plain: {condition: service_healthy}}\n"
+    project.write("compose.yaml", f"services:\n{server}{health}{client}{needs}")
+    up(project, "--detach")
+    project.cli("runs", "stop", "--all", timeout_s=60)
+    assert states(project)["plain"] == "stopped" and left_running(project) == ""
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("begun", "delay_s"), KILLED)
 def test_after_a_kill_of_the_command_line_up_goes_on(project: Project, begun: str, delay_s: float) -> None:
     """Killed at ten points: before the build, in it, while Compose starts, while tasks run and wait."""

@@ -298,6 +298,9 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     unknown = f"No such option: {option}"
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
+    own_option = argv[0] in _TAKE_ARGUMENTS and script and declared_options(script, [option])
+    if own_option:
+        return unknown, "The target's own arguments go after --", _behind_dashes(argv)
     if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in ours]
         words += argv[len(ours) :]

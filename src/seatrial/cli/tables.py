@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.cli import terminal
@@ -56,8 +57,7 @@ def runs_lines(listed: Sequence[Listed], width: int | None, now: float) -> list[
     several = len(engines) > len({backend for backend, _ in engines})
     rows = [dict(zip(_HEAD, _row(each, now, engine=several), strict=True)) for each in listed]
     widths = {column: max(len(column), *(len(row[column]) for row in rows)) for column in _HEAD}
-    states = max(len(row["STATUS"].partition(":")[0]) for row in rows)
-    wanted = max(states + 2, min(_STATUS, widths["STATUS"]))
+    wanted = min(_STATUS, widths["STATUS"])
 
     def missing() -> int:
         others = sum(widths[column] + 2 for column in widths if column != "STATUS")
@@ -75,9 +75,21 @@ def runs_lines(listed: Sequence[Listed], width: int | None, now: float) -> list[
             if missing() <= widths["TARGET"] - least:
                 break
         widths["TARGET"] = max(least, widths["TARGET"] - max(0, missing()))
+        for _, some in groupby(rows, key=lambda row: row["RUN"].startswith("  ")):
+            _tell_apart([row for row in some if len(row["TARGET"]) > widths["TARGET"]])
     lines = [dict(zip(_HEAD, _HEAD, strict=True)), *rows]
     shown = ["  ".join(_cut(line[column], widths[column]).ljust(widths[column]) for column in widths) for line in lines]
     return [_cut(line.rstrip(), width or len(line)) for line in shown]
+
+
+def _tell_apart(rows: Sequence[dict[str, str]]) -> None:
+    """Begin the targets of a group's members, which do not fit, with the first word, or its option, that differs."""
+    targets = [row["TARGET"].split() for row in rows if row["RUN"].startswith("  ")]
+    same = len([*takewhile(lambda words: len({*words}) == 1, zip(*targets, strict=False))])
+    at = same - 1 if same and targets[0][same - 1].startswith("-") else same
+    if at and all(len(words) > same for words in targets) and len(targets) > 1:
+        for row, words in zip(rows, targets, strict=True):
+            row["TARGET"] = f"… {' '.join(words[at:])}"
 
 
 def _cut(text: str, width: int) -> str:

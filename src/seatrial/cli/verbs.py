@@ -32,4 +32,5 @@ OTHER_WORDS = {
     "ui": "dashboard", "web": "dashboard", "metrics": "dashboard", "tensorboard": "dashboard", "validate": "plan",
     "dry-run": "plan", "receipt": "open", "bash": "shell", "ssh": "shell", "compose": "up", "delete": "runs rm",
     "lint": "build --check", "info": "doctor", "stats": "top", "inspect": "runs show",
+    "completions": "--completion bash", "--install-completion": "--completion bash",
 }  # fmt: skip

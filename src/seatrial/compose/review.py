@@ -21,7 +21,7 @@ from seatrial.job.asks import Ask, digest_text, mounted, outside, plain
 from seatrial.planning.container.plan import GPU_DEVICE
 from seatrial.system.host import Host
 from seatrial.system.project_files import filled_in, is_there, own_table, read_bytes
-from seatrial.system.text import from_here
+from seatrial.system.text import first_of, from_here
 
 #: Characters of a value that a line shows; the answer is remembered for the whole value.
 _MOST_SHOWN = 120
@@ -199,8 +199,7 @@ def _reserved_twice(file: ComposeFile, asks: Asks) -> Iterator[ComposeWarning]:
     for name in [name for name, ask in asks.items() if ask.request.kind == "all"]:
         rivals = [other for other in asks if other != name and not file.never_together(name, other)]
         if rivals:
-            more = f" and {len(rivals) - _MOST_NAMED} more" if len(rivals) > _MOST_NAMED else ""
-            named = ", ".join(rivals[:_MOST_NAMED]) + more
+            named = first_of(rivals, _MOST_NAMED)
             yield warning(file.place(name, *asks[name].path), "same-gpu all", name=name, rivals=named)
             return  # the others would repeat it
 

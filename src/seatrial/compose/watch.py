@@ -17,7 +17,7 @@ from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose.client import Compose, Container, compose_of, containers
 from seatrial.compose.console import Console, MemberOutput
-from seatrial.compose.group import ENDED, Group, GroupStore, Member, ended, identity, is_alive
+from seatrial.compose.group import Group, GroupStore, Member, ended, identity, is_alive
 from seatrial.compose.read import with_profiles
 from seatrial.compose.up import LOG, OVERRIDE, RENDERED, hand_over
 from seatrial.errors import (
@@ -65,7 +65,7 @@ class Watch:
         self._threads: dict[str, threading.Thread] = {}
         self._presses = 0
         self._end_task: Callable[..., None] = request_stop
-        self._stopping = False
+        self._stopping, self._told = False, set[str]()
         self._services_announced = False
 
     def to_the_end(self) -> Group:
@@ -83,8 +83,7 @@ class Watch:
     # ------------------------------------------------------------------ looking
 
     def _look(self) -> None:
-        if (self._presses or self._requested) and not self._stopping:
-            self._stopping = True
+        if self._presses or self._requested:
             self._stop()
         starting = self.is_starting()
         found = containers(self._backend, self._project)
@@ -254,21 +253,26 @@ class Watch:
             _in_thread(self._compose.ask, "kill", timeout_s=_DOWN_TIMEOUT_S)
 
     def _stop(self) -> None:
-        """Stop all members, with time to save: services by SIGTERM, tasks as by Ctrl-C; return at once."""
-        self._group = self._store.change_group(self._group, details={**self._group.details, "stopping": True})
-        if live := [member.name for member in self._group.members if member.state == "running"]:
+        """Stop members that run, each once, with time to save: services by SIGTERM, tasks as by Ctrl-C; return at once.
+
+        A container that Compose starts meanwhile is stopped at a later look.
+        """
+        if not self._stopping:
+            self._stopping = True
+            self._group = self._store.change_group(self._group, details={**self._group.details, "stopping": True})
+            if self.is_starting():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._group.details["compose"][0], signal.SIGTERM)
+        live = [each for each in self._group.members if each.state == "running" and each.name not in self._told]
+        self._told.update(member.name for member in live)
+        if live:
             again = " Press Ctrl-C again to kill." if self._presses else ""
-            self._console.note(f"Stopping {', '.join(live)}.{again}")
-        if self.is_starting():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._group.details["compose"][0], signal.SIGTERM)
-        for member in self._group.members:
-            run = self._store.runs.run(member.run) if member.run and member.state not in ENDED else None
-            handle = run.handle() if run else None
-            if run is not None and handle is not None:
-                act = self._end_task if member.role == "task" else request_stop
+            self._console.note(f"Stopping {', '.join(member.name for member in live)}.{again}")
+        for run, role in [(self._store.runs.run(member.run), member.role) for member in live if member.run]:
+            if (handle := run.handle()) is not None:
+                act = self._end_task if role == "task" else request_stop
                 _in_thread(act, run, self._backend, handle, run.plan().job.grace_s)
-        if plain := [member.name for member in self._group.members if member.run is None and member.state == "running"]:
+        if plain := [member.name for member in live if member.run is None]:
             _in_thread(self._compose.ask, "stop", *plain, timeout_s=_DOWN_TIMEOUT_S)
 
 

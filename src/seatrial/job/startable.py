@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
-from seatrial.system.text import regex
+from seatrial.system.text import first_of, regex
 
 #: Programs that start Python on a script themselves.
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
@@ -93,11 +93,11 @@ def first_notebook(project: Path) -> str | None:
 
 def what_is_here(project: Path) -> tuple[str, str, str] | None:
     """Return (what can be started, a command to type before, words of the target), the likeliest first; or None."""
-    likely = likely_scripts(project)[:5]
+    likely = likely_scripts(project)
     if (package := runnable_package(project)) and all("/" in script for script in likely):
         return f"is the package {package}", "", f"-m {package}"
     if likely:
-        return f"{'are' if likely[1:] else 'is'} {', '.join(likely)}", "", shlex.quote(likely[0])
+        return f"{'are' if likely[1:] else 'is'} {first_of(likely)}", "", shlex.quote(likely[0])
     if notebook := first_notebook(project):
         convert, script = converted(notebook)
         return f"is the notebook {notebook}", f"{convert} && ", shlex.quote(script)

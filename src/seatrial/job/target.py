@@ -40,7 +40,7 @@ from seatrial.job.startable import (
     whole,
     without_runner,
 )
-from seatrial.system.text import as_typed, regex
+from seatrial.system.text import as_typed, first_of, regex
 
 #: runpy finds a module by the name of its file, which may have hyphens.
 _MODULE = regex(r"\w[\w-]*(\.\w[\w-]*)*")
@@ -417,10 +417,11 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     )
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
-    others = [] if similar else likely_scripts(project)[:_MOST_NAMED]
-    here = [] if similar else [f"scripts here: {', '.join(others) or 'none'}"]
+    others = [] if similar else likely_scripts(project)
+    here = [] if similar else [f"scripts here: {first_of(others, _MOST_NAMED) or 'none'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
-    first = next((each for each in [*similar, *others] if similar or "/" not in each), "")
+    likely = others if len(others) == 1 else [each for each in others if "train" in each]  # no arbitrary one is run
+    first = next((each for each in [*similar, *likely] if similar or "/" not in each), "")
     folder, name = os.path.split(first)
     enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None
     found = name if enter else first
@@ -447,5 +448,10 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
     stem = Path(word).stem  # a common folder makes no script similar
-    spelled = [name for name in names if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7]
+    spelled = [
+        name
+        for name in names
+        if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7
+        or sorted(stem) == sorted(Path(name).stem)
+    ]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]

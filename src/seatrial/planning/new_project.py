@@ -20,7 +20,7 @@ from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.startable import scripts, what_is_here
 from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
-from seatrial.system.text import as_typed
+from seatrial.system.text import as_typed, first_of
 
 FILE = "seatrial.toml"
 #: Names that a training script usually has, the likeliest first.
@@ -94,13 +94,13 @@ def find_script(project: Path) -> str:
     if len(scripts) == 1:
         return scripts[0]
     if scripts:
-        found = f"There are {', '.join(scripts[:8])}"
+        found = f"There are {first_of(scripts, 8)}"
         run = f"seatrial init {shlex.quote(next((name for name in scripts if 'train' in name), scripts[0]))}"
     elif here := what_is_here(project):
         what, before, words = here
         found, run = f"Here {what}", f"{before}seatrial {'run' if words.startswith('-m ') else 'init'} {words}"
     else:
-        found, run = "No .py file of that name here", "find . -name '*.py' -not -path '*/.*'"
+        found, run = "There is no .py file here", "find . -name '*.py' -not -path '*/.*'"
     raise UsageError(f"Which script trains? {found}", run=run)
 
 

@@ -40,6 +40,11 @@ _EXCEPTION = re.compile(r"^([A-Za-z_][\w.<>]*)(?:: (.*))?$")
 #: The sides and edges of a frame around text, as rich draws it.
 _SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
 _FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
+#: A package's import of another one that loads a file beside the script: ``from cuda.bindings import x``, w/cuda.py.
+_HIDING = re.compile(
+    r'File ".*(?:-packages|/lib/python[\d.]+)/.*\n\s+(?:from|import) (\w+).*\n(?:\s+(?:[~^]|File "<frozen).*\n)*'
+    r'\s+File "(?!.*(?:-packages|/lib/python[\d.]+)/)(?:[^"]*/)?(\1\.py)", line'
+)
 #: torch.distributed puts this before every line a rank prints of its traceback.
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
 #: torchrun's summary names the rank that failed first.
@@ -63,6 +68,7 @@ class Output:
     Attributes:
         findings: known failures in stderr and stdout, one of each.
         exception: the last Python exception on stderr, ``ValueError: …``, or None. raised_in: the function.
+        hides: the script's file that an installed package imported in place of another package, or None.
         last_line: the last line on stderr that is not indented, or None. If a launcher reports that a rank failed, the
             rank's own last ``error: …``.
         ends_with_exception: stderr ends with the traceback of an exception that was not announced as harmless, and
@@ -77,6 +83,7 @@ class Output:
     findings: tuple[Finding, ...] = ()
     exception: str | None = None
     raised_in: str | None = None
+    hides: str | None = None
     last_line: str | None = None
     ends_with_exception: bool = False
     after_stderr: tuple[str, ...] = ()
@@ -105,11 +112,12 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
         own = (line for line in reversed(printed) if line.startswith("error: "))
         last_line = next(own, _failed_rank(tail) or last_line)
     silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
-    exception, raised_in = _last_exception(tail)
+    exception, raised_in, hides = _last_exception(tail)
     return Output(
         findings=tuple(findings.values()),
         exception=exception,
         raised_in=raised_in,
+        hides=hides,
         last_line=clean(last_line) if last_line else None,
         ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
         after_stderr=_after_stderr(run_dir, chunks),
@@ -185,14 +193,15 @@ def _tracebacks(lines: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield place, following
 
 
-def _last_exception(lines: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return (type and message, function that raised it) of the last traceback."""
+def _last_exception(lines: Sequence[str]) -> tuple[str | None, str | None, str | None]:
+    """Return (type and message, function that raised it, file that hides a package) of the last traceback."""
     for start, place in _tracebacks(lines):
         functions = [frame[1] for line in lines[start:place] if (frame := _FRAME.match(line))]
         line, below = lines[place], lines[place + 1] if place + 1 < len(lines) else ""
         whole = f"{line} {below.strip()}" if line.endswith(":") and below.startswith((" ", "\t")) else line
-        return clean(whole), functions[-1] if functions else None
-    return None, None
+        hiding = _HIDING.search("\n".join(lines[start:place]))
+        return clean(whole), functions[-1] if functions else None, clean(hiding[2]) if hiding else None
+    return None, None, None
 
 
 def _ends_with_exception(lines: list[str]) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
@@ -22,10 +23,13 @@ from seatrial.search.search import PLACE_FOLDER, Search
 from seatrial.search.trial import State, Trial
 from seatrial.system import nofollow
 from seatrial.system.names import Names
+from seatrial.system.text import first_of
 
 PAGE, RESULTS = "index.html", "results.json"
 #: Metrics shown at most: a script may report dozens.
 MAX_METRICS = 8
+#: A worse trial is not drawn if it is further from the median than so many times the median distance.
+_DIVERGED = 100.0
 #: While the search goes on the page is written anew at most this often.
 _EVERY_S = 10.0
 
@@ -200,8 +204,16 @@ def page(search: Search, trials: Sequence[Trial], names: Names) -> str:
 
 
 def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[str, ...]] | None:
-    """Return the plot of each trial's value and of the best so far, with its lines' classes; None for a single one."""
+    """Return the plot of each trial's value and of the best so far, with its lines' classes; None for a single one.
+
+    Trials that diverged are named, not drawn: the others would be one flat line.
+    """
     ended = [trial for trial in trials if trial.value is not None and trial.ending is not None]
+    middle = median([trial.value or 0.0 for trial in ended] or [0.0])
+    spread = _DIVERGED * median([abs((trial.value or 0.0) - middle) for trial in ended] or [0.0])
+    far = [each for each in ended if spread and abs((each.value or 0.0) - middle) > spread]
+    far = [each for each in far if not objective.is_better(each.value or 0.0, middle)]
+    ended = [each for each in ended if each not in far]
     done = [trial for trial in ended if trial.state == "done"]
     if len(ended) < 2:
         return None
@@ -218,7 +230,7 @@ def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[
     drawn = [(name, style, points) for name, style, points in lines if points]
     plot = Plot(
         id="history",
-        title=f"{objective.metric} by trial",
+        title=f"{objective.metric} by trial" + (f"; diverged: {first_of(each.number for each in far)}" if far else ""),
         unit="",
         x="trial",
         lines=tuple(Line(name=name, points=tuple(points)) for name, _, points in drawn),

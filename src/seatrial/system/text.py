@@ -67,6 +67,12 @@ def command_and_comment(fix: str) -> tuple[str, str]:
     return command, "".join(comment)
 
 
+def first_of(names: Iterable[object], most: int = 5) -> str:
+    """Name the first ones, and count the rest."""
+    first, rest = (every := [str(name) for name in names])[:most], len(every) - most
+    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most like this one, in any case; None where none is similar."""
     import difflib  # re with it: only where a name was not found

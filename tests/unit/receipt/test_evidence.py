@@ -168,3 +168,16 @@ def test_function_that_raised(tmp_path: Path) -> None:
     (tmp_path / "stderr.log").write_text(ended.stderr)
     output = read_output(tmp_path)
     assert output.raised_in == "_execute_child" and (output.exception or "").startswith("FileNotFoundError: ")
+
+
+@pytest.mark.parametrize(("name", "hides"), [("queue", "queue.py"), ("other", None)])
+def test_a_file_that_a_package_imports_in_place_of_another_is_named(
+    tmp_path: Path, name: str, hides: str | None
+) -> None:
+    """``concurrent.futures`` imports queue; a script's own import hides nothing."""
+    (tmp_path / f"{name}.py").write_text("import math\nmath.no_such_name\n")
+    (tmp_path / "go.py").write_text("import other" if name == "other" else "import concurrent.futures.thread")
+    ended = subprocess.run([sys.executable, tmp_path / "go.py"], capture_output=True, text=True, check=False)
+    (tmp_path / "stderr.log").write_text(ended.stderr)
+    output = read_output(tmp_path)
+    assert "no_such_name" in (output.exception or "") and output.hides == hides

@@ -84,6 +84,18 @@ def test_a_narrow_terminal_cuts_the_reason_and_never_the_state(many, width):
     assert lines[1].startswith("good ") and lines[3].startswith("kkk2 ")
 
 
+def test_a_narrow_terminal_shows_the_setting_in_which_trials_differ(many):
+    found = listing.listed(RunStore(many), Host({}))[:3]
+    members = [
+        replace(
+            each, group="s", member=f"trial {at}", line=replace(each.line, target=f"fit.py -- --epochs 9 --lr {at}")
+        )
+        for at, each in enumerate(found)
+    ]
+    lines = tables.runs_lines(members, 80, time.time())
+    assert [line.split()[2:5] for line in lines[1:]] == [["…", "--lr", str(at)] for at in range(3)]
+
+
 def test_json_has_start_and_project_of_each_run(many, capsys):
     assert cli._main(["runs", "ls", "--json"]) == 0
     newest = json.loads(capsys.readouterr().out)[0]

@@ -12,7 +12,7 @@ from seatrial.errors import EXIT_TARGET_FAILED
 from seatrial.runs.run import Run
 from seatrial.search.metrics import Reading, problem_of, unreported
 from seatrial.search.request import Objective
-from seatrial.search.results import _cell, best_of, close_second, columns, seconds_left, summary_line
+from seatrial.search.results import _cell, best_of, close_second, columns, history, seconds_left, summary_line
 from seatrial.search.trial import Ending, State, Trial, TrialReport
 from tables import cases
 
@@ -166,3 +166,10 @@ def test_a_reported_one_that_is_no_finite_number(tmp_path: Path, reported: list[
     path.write_text("".join(f'{{"type":"step","epoch":1,"loss":{one}}}\n' for one in reported))
     reading.new()
     assert reading.diverged is diverged
+
+
+def test_a_trial_that_diverged_is_named_and_not_drawn() -> None:
+    trials = [_printing(at, value) for at, value in enumerate([2.7, 0.1, 0.0, 8.7e69])]
+    drawn = history(trials, Objective("loss", "min"))
+    assert drawn is not None and drawn[0].title == "loss by trial; diverged: 3"
+    assert max(y for line in drawn[0].lines for _, y in line.points) == 2.7

@@ -144,6 +144,7 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     finding = match.known.finding(values={**match.values, "engine": engine, "Engine": engine.capitalize(), **values})
     error = ERRORS.get(match.known.id) or (GpuContractError if match.known in entries(GPU_LAYERS) else EngineError)
     error = ImageError if match.known in entries(("registry",)) else error
+    error = EngineUnavailableError if error is EngineError and layers == ("engine",) else error
     if issubclass(error, EngineUnavailableError):
         return error(finding.message, cause=finding.cause, run=finding.fix, finding=finding.id)
     return error(finding.message, cause=finding.cause, run=finding.fix)

@@ -24,7 +24,7 @@ from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.stack.facts import table, wheels
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import read_sources
-from seatrial.system.text import regex
+from seatrial.system.text import first_of, regex
 
 
 def installable(needs: Needs) -> Needs:
@@ -115,12 +115,6 @@ def of_releases(needs: Needs, day: str) -> Needs:
     own = {line: f"{name}{each[1] or ''}" for line, each in heads.items() if (name := known_package(each[2]))}
     lines = dict.fromkeys(own.get(line, line) for line in needs.requirements.lines)
     return needs.with_lines(lines, why=f"the releases of {day} for {', '.join(own)}") if own else needs
-
-
-def first_of(names: Iterable[str | None]) -> str:
-    """Name the first five, and count the rest."""
-    first, rest = (every := [str(name) for name in names])[:5], len(every) - 5
-    return ", ".join(first) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _without(needs: Needs, lines: Collection[str], **note: str) -> Needs:

@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
-from seatrial.images.requirements.adjust import first_of, implied, installable, with_contrib
+from seatrial.images.requirements.adjust import implied, installable, with_contrib
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
@@ -61,7 +61,7 @@ from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
 from seatrial.system.project_files import is_there, read_sources, read_text
-from seatrial.system.text import regex
+from seatrial.system.text import first_of, regex
 
 #: Written by ``seatrial build --lock``: every package of the image at its version.
 LOCK = "seatrial.lock"

@@ -23,6 +23,7 @@ from seatrial.stack.facts import released
 from seatrial.stack.resolve import PYTHON_SINCE
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.checkout import code_time
+from seatrial.system.text import first_of
 
 #: Code of the last two months takes current releases; files of an archive without times date from 1970 or 1980.
 _CURRENT_DAYS, _FIRST = 60, "2015-01-01"
@@ -140,7 +141,7 @@ def held(
     shown = [*chosen, *(name for name in names if name in at and name not in lock.later)]
     if not shown:
         return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), ()
-    listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
+    listed = first_of(shown, _MOST_NAMED)
     why = "the last change to the code" if needs.as_of else "soon after the releases that the project names"
     why = "image.as_of in seatrial.toml" if given and needs.as_of else why
     day = needs.as_of or needs.until

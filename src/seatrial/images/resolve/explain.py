@@ -22,6 +22,7 @@ from seatrial.images.resolve.uv_texts import pinned
 from seatrial.stack.facts import wheels
 from seatrial.stack.resolve import PYTHONS
 from seatrial.stack.rules import PARTNERS
+from seatrial.system.text import first_of
 
 
 def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
@@ -50,8 +51,7 @@ def bounded(found: Requirements) -> dict[str, str]:
 def unchecked(answer: Unreachable, python: str, bounded: Mapping[str, str]) -> tuple[str, ...]:
     """Return the warning that versions were not checked, with the first lines that may need an older Python."""
     lines = [line for line in bounded.values() if re.search(r"[=~]=|<", line.replace(">=", ""))]
-    listed = ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
-    unknown = f"whether Python {python} has {listed}" if lines else "which releases fit together"
+    unknown = f"whether Python {python} has {first_of(lines, 3)}" if lines else "which releases fit together"
     return (f"{answer.reason}: {unknown} was not checked",)
 
 

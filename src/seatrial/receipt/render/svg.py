@@ -141,7 +141,7 @@ def _short(value: float) -> str:
     """Return a tick's label."""
     units = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
     scale, unit = next((each for each in units if abs(value) >= each[0]), (1.0, ""))
-    return f"{value / scale:.3g}{unit}"
+    return f"{value / scale:.3g}{unit}" if abs(value) < 1e12 else f"{value:.3g}"
 
 
 def _labels(ticks: Sequence[float]) -> list[str]:

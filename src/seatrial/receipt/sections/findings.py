@@ -38,7 +38,8 @@ _LIES_AT = re.compile(r" reads (\S+), which is missing, but the project has .+: 
 
 #: As Python prints it, and as NumPy does.
 _NOT_FOUND = re.compile(
-    r"FileNotFoundError: (?:\[Errno 2\] No such file or directory: '([^'\x00]+)'|([^\s:]*[./][^\s:\x00]*) not found\.$)"
+    r"(?:FileNotFound|NotADirectory)Error: (?:\[Errno 20?\] No(?: such file or|t a) directory: '([^'\x00]+)'"
+    r"|([^\s:]*[./][^\s:\x00]*) not found\.$)"
 )
 #: The function of Python's subprocess that starts a program.
 _STARTS_A_PROGRAM = "_execute_child"
@@ -103,6 +104,9 @@ def _of_this_run(finding: Finding, run: RunEvidence) -> Finding:
         return by_id("gpu-taken-for-granted").finding(finding.evidence)
     if finding.id == "arguments-missing" and run.plan.job.serve is None:
         return _with_each_argument(finding, run.plan)
+    if run.output.hides and finding.id in ("torch-lacks-name", "name-of-another-release"):
+        values = {"file": run.output.hides, "package": run.output.hides.removesuffix(".py")}
+        return by_id("package-hidden").finding(finding.evidence, values=values)
     if finding.id in ("python-module-missing", "python-part-missing"):
         return _module_of_project(finding, run)
     return finding
@@ -161,7 +165,7 @@ def _missing_file(run: RunEvidence) -> Finding | None:
     """Return the finding for a target that ended with FileNotFoundError: where it looked, and where the file lies."""
     missing = _NOT_FOUND.search(run.output.exception or "") if run.cause.target_exit_code else None
     path = (missing[1] or missing[2]) if missing else ""
-    if missing is None or len(path) > _MAX_PATH:
+    if missing is None or len(path) > _MAX_PATH or ("NotA" in missing[0] and (run.plan.job.project / path).exists()):
         return None
     if any(f"'{path}'" in line for finding in run.output.findings for line in finding.evidence):
         return None
