@@ -83,6 +83,7 @@ def index() -> Iterator[Index]:
         ("old\nholds", "old==1.0 holds==1.0"),
         ("gapped", "gapped==1.0 gap==2.0 late==2.0"),
         ("ahead", "ahead==2.0 wheeled==1.1"),
+        ("ahead\nbuilt==0.21", "ahead==2.0 wheeled==1.1 built==0.21"),
     ],
 )
 def test_what_is_open_is_of_the_day_if_that_can_be_installed(plan: Any, requirements: str, installed: str) -> None:
