@@ -36,6 +36,14 @@ FREE = tuple(each for few in PARTNERS.values() for each in few)
 #: Prefixes of packages that use TensorFlow's internals: they date from TensorFlow's release, not from the code.
 _OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
 
+#: Packages that use JAX's internals, and what these fail without an own release of.
+_OF_JAX = (
+    *("blackjax", "brax", "chex", "clu", "coax", "diffrax", "distrax", "dm-acme", "dm-haiku", "dm-pix", "e3nn-jax"),
+    *("equinox", "etils", "evosax", "flax", "gpjax", "grain", "gymnax", "jax-jumpy", "jaxopt", "jaxtyping", "jmp"),
+    *("jraph", "jumanji", "lineax", "mctx", "neural-tangents", "numpyro", "objax", "optax", "optimistix"),
+    *("orbax-checkpoint", "ott-jax", "penzai", "rlax", "tensorflow-probability", "tensorstore", "tinygp", "trax"),
+)
+
 #: Packages that transformers requires at run time: its Trainer of 4.33 fails with accelerate 1.0.
 _OF_TRANSFORMERS = ("accelerate", "tokenizers")
 
@@ -69,8 +77,9 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
     own = [name for name in _names(request.lines) if name not in _OF_TRANSFORMERS] if day != of_code else []
     found = replace(request, as_of=day).dated(*own, as_of=of_code)
     framework, theirs = framework_day(request.lines)
-    beginnings = {"jax": ("",), "tensorflow": _OF_TENSORFLOW}.get(framework, ())
+    beginnings = _OF_TENSORFLOW if framework == "tensorflow" else ()
     names = [name for name in _names(request.lines) if name.startswith(beginnings)]
+    names += _OF_JAX if framework == "jax" and theirs > (of_code or theirs) else ()
     return found.dated(*names, as_of=max(theirs, of_code) if of_code else "").dated(*free)
 
 
@@ -136,8 +145,9 @@ def held(
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
     exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
     rows = resolved.choices if needs.as_of else ()
-    chosen = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
-    shown = [*chosen, *(name for name in names if name in at and name not in lock.later)]
+    shown = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
+    late = framework_day(request.lines)[1]
+    shown += [name for name in names if name in at and name not in lock.later and own_days.get(name) != late]
     if not shown:
         return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), ()
     listed = ", ".join(shown[:_MOST_NAMED]) + (f" and {len(shown) - _MOST_NAMED} more" * (len(shown) > _MOST_NAMED))
