@@ -13,7 +13,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.modules import lost
+from seatrial.job.reading.modules import Lost, lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -57,11 +57,14 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
             continue
+        older = f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}"
         error = ConfigError(
             f"{_shown(place, name)}, which {found.package} {found.since} removed",
-            run=f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}",
+            run=older
+            if _has_build(found)
+            else f"change it: seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}",
         )
-        if found.package != "tensorflow" or " " not in place:
+        if found.package not in ("jax", "tensorflow") or " " not in place:
             raise error
         warnings.append(f"{error}: {error.run}")
     if script.hub_model and "transformers" in script.where and _held_below(_OF_THE_HUB, "transformers", resolved):
@@ -140,7 +143,7 @@ def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str
     for found, why in sorted(gone, key=lambda each: Version(each[0].before)):
         of_it = [each.specifier for each in needs.requirements.of(found.package)]
         fixed = any(is_below(each, found.since) or "==" in {part.operator for part in each} for each in of_it)
-        if not fixed and not _address_of(found.package, needs.requirements):
+        if not fixed and not _address_of(found.package, needs.requirements) and _has_build(found):
             yield f"{found.package}<{found.before}", f"as {why}"
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         yield "pyyaml<5.4", f"as {where} names no Loader"  # the last release that builds on newer Pythons
@@ -200,6 +203,11 @@ def _tensorflow(resolved: Resolved) -> str | None:
     """Return the TensorFlow release that the plan pins; None if it pins none."""
     lines = [line for line in resolved.requirements.lines if canonical_name(line) in ("tensorflow", "tensorflow-cpu")]
     return _pinned(lines[0]) if lines else None
+
+
+def _has_build(found: Lost) -> bool:
+    """Return False if every build of JAX for GPUs is of a release without the name."""
+    return found.package != "jax" or any(not _reaches(each.version, found.before) for each in wheels("jax"))
 
 
 def imported(name: str, script: ScriptFacts) -> str | None:

@@ -145,7 +145,7 @@ def held(
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
     exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
     rows = resolved.choices if needs.as_of else ()
-    shown = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
+    shown: list[str] = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
     late = framework_day(request.lines)[1]
     shown += [name for name in names if name in at and name not in lock.later and own_days.get(name) != late]
     if not shown:

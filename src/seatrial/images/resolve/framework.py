@@ -190,7 +190,7 @@ def _resolve_one(
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
     if constraints.specifier != public(requirement)[0]:
-        why = f"{reason}; the newest release that other packages' bounds admit: {constraints.specifier}"
+        why = f"{reason}; the best match within the bounds of the code and of packages: {constraints.specifier}"
     choices[0] = choices[0].changed(value=chosen, reason=reason if chosen == line else why)
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
