@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
-from seatrial.job.reading.files import CONFIGURATION, OUTPUT, Read, Write
+from seatrial.job.reading.configurations import CONFIGURATION
+from seatrial.job.reading.file_calls import OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources

@@ -16,9 +16,10 @@ from seatrial.findings.catalogue import by_id
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.own_workload import blocked_mount, env_of, own_container_of, replicas
+from seatrial.job.reading.evidence import ProjectReading, Readings
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
-from seatrial.job.reading.project_reader import ProjectReading, Readings, read_project
+from seatrial.job.reading.project_reader import read_project
 from seatrial.job.reading.signs import COMPILES, NAMED
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of

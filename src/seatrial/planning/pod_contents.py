@@ -24,7 +24,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_MODELS, CONTAINE
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.constants import is_outside
-from seatrial.job.reading.files import Write
+from seatrial.job.reading.file_calls import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.outside import IN_IMAGES

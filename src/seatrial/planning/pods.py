@@ -26,7 +26,7 @@ from seatrial.job.in_container import (
 from seatrial.job.model import Job
 from seatrial.job.own_workload import OwnWorkload, env_of, own_container_of, replicas, volume_kinds
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.reading.files import Write
+from seatrial.job.reading.file_calls import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.env import without_login, without_steering

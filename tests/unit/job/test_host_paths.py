@@ -8,7 +8,7 @@ from fakes import load_job
 from seatrial.job.host_paths import HostPath, host_paths, missing_inputs
 from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
-from seatrial.job.reading.files import Read
+from seatrial.job.reading.file_calls import Read
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from seatrial.errors import UsageError
 from seatrial.job.host_paths import missing_inputs
 from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.job.reading.files import Read
+from seatrial.job.reading.file_calls import Read
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import PurePosixPath
 
+from seatrial.job.reading.constants import ANY, Text
 from seatrial.job.reading.flow import fails
 from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.text import regex
@@ -27,13 +33,13 @@ _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?
 _OF_PACKAGES = regex(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")
 #: Packages whose paths are not of this project's files; a path, neither a dotted name nor a name on a hub.
 _OF_OTHERS = regex(r"(nltk|importlib|pkg_resources|resources|torch\.hub|webbrowser|os|configparser|dotenv)\.")
-IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
+_IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS['suffixes'])})")
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
-OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
+_OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
-MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
+_MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Calls that fail without the file or folder of their path.
-READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - MAY_LACK
+READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - _MAY_LACK
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Letters of modes that write, and of those that make the file: r+ requires it.
@@ -41,11 +47,83 @@ _WRITES, _MAKES = frozenset("wax+"), frozenset("wax")
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 #: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
-BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
+_BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
+#: The scheme of a remote path; pathlib takes one of its slashes.
+_REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
+#: Names of options for a place to write to.
+OUTPUT = regex(
+    r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
+)
+#: Names of settings for a place to write to.
+OUTPUT_KEYS = regex(
+    r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
+)
+#: Words of a message with advice.
+ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
+#: Names of options for a configuration.
+OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
+#: Options whose names, and values, show a path that is read, not a root that a download fills or data_files of a Hub.
+_DATA_PATH, _OF_DATA = (
+    regex(r"((train|val[a-z]*|eval|test|data(set)?)_)+(path|file)"),
+    regex("train_|val|eval_|test_|data(?!_files)"),
+)
+_DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
 MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
+#: Calls that may create any path, and programs that one of them starts.
+_MAKES_ANY = regex(
+    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
+)
+_STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
+#: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
+GIVES_NONE = regex(
+    r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|expanduser|join|makedirs|mkdir|print|info"
+)
+
+
+@dataclass(frozen=True)
+class Write:
+    """A file or folder that a script makes.
+
+    Attributes:
+        path: as far as it is constant, ``*`` for the rest: ``/models/*.pth``.
+        folder: it is a folder.
+        where: ``train.py:78``, or the option that was typed.
+        certain: it runs in every run that ends well, and with this path.
+        option: by which the path is given, ``--out``, or None.
+    """
+
+    path: str
+    folder: bool
+    where: str
+    certain: bool
+    option: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
+
+
+@dataclass(frozen=True)
+class Read:
+    """Hold a file or folder that a script reads in any usual run, and neither creates nor checks for.
+
+    Attributes:
+        where: ``train.py:78``. option: by which it is given, ``--data``, or None.
+        advice: the message of the script where the path is missing: ``Run prepare.py first``, or "".
+        verb: ``names`` where no call is seen to read it. value: the option's own, which may be a folder of the path.
+    """
+
+    path: str
+    where: str
+    option: str | None
+    advice: str = ""
+    verb: str = "reads"
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.verb} {self.path}"
 
 
 def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
@@ -78,12 +156,45 @@ def made_paths(node: ast.Call) -> list[ast.expr]:
     return [path for path, *_ in written_paths(node) if path not in required]
 
 
+def makes_any(node: ast.Call) -> bool:
+    """Return whether a call may create any path: it downloads, unpacks, or starts a program that may."""
+    name, last = called_names(node)
+    made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
+    elsewhere = name.startswith("nltk.") or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
+    return bool(made and not elsewhere and (not made[2] or _STARTS.search(ast.dump(node))))
+
+
 def reads_by_name(node: ast.Call, names: Mapping[str, str]) -> bool:
     """Return whether only its name shows that a call reads a path. Args: names: see imported_names."""
     (name, last), root = called_names(node), dotted(node.func).partition(".")[0]
     known = {name, last} & {*SETS["readers"], *OPENERS}
     shown = _BY_NAME.fullmatch(last) or (root in names and _OF_PACKAGES.fullmatch(last))
     return bool(shown) and not known and root != "self" and not _OF_OTHERS.match(full_name(dotted(node.func), names))
+
+
+def may_be_no_file(node: ast.Call, text: str, path: str, names: Mapping[str, str]) -> bool:
+    """Return whether what a call reads may not be a file of the user's. Args: text, path: as given, normalized."""
+    last = called_names(node)[1]
+    return bool(
+        re.search(r"^~(?!/)|(?<!^[A-Z]):|\n", path)
+        or (reads_by_name(node, names) and not _IS_PATH.fullmatch(text))
+        or (last == "compose" and not path.endswith(".yaml"))  # may be of the ConfigStore
+        or (last in _MAY_LACK and OUTPUT.search(path.replace("/", "-")))
+        or (last == "train" and _OF_ULTRALYTICS.fullmatch(text))
+    )
+
+
+def remote_driver(node: ast.Call, path: str, names: Mapping[str, str]) -> str | None:
+    """Return ``remote.s3`` for a remote path that a call opens through fsspec, which needs the store's driver."""
+    store = _REMOTE.match(path)
+    return f"remote.{store[1]}" if store and _BY_FSSPEC.match(full_name(dotted(node.func), names)) else None
+
+
+def is_data(option: str, value: str) -> bool:
+    """Return whether an option's name, and its value, show a path of data that is read."""
+    below = not ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
+    in_file = _OF_DATA.match(option) and _DATA_FILE.fullmatch(value)
+    return bool(in_file or (below and _DATA_PATH.fullmatch(option)))
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
@@ -148,3 +259,25 @@ def called_names(node: ast.Call) -> tuple[str, str]:
 
 def _opens_to_write(mode: ast.expr | None, letters: frozenset[str] = _WRITES) -> bool:
     return mode is not None and not (isinstance(mode, ast.Constant) and letters.isdisjoint(literal(mode) or ""))
+
+
+class Paths:
+    """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
+
+    def __init__(self, texts: Sequence[Text | None]) -> None:
+        starts = [each.text.partition(ANY) for each in texts if each is not None]
+        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | MADE
+        self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
+        self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
+
+    def has(self, text: str) -> bool:
+        """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
+        return text in self._above or text in self._known or text.startswith(self._begun)
+
+    def __contains__(self, text: str) -> bool:
+        parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
+        ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
+        return ours or not parents or text.startswith(self._begun)
+
+
+known_paths = lru_cache(8)(Paths)  # most reads of a script come after the same calls

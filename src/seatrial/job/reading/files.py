@@ -3,126 +3,26 @@
 from __future__ import annotations
 
 import ast
-import os
 import posixpath
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import chain, pairwise
+from dataclasses import replace
+from itertools import chain
 from math import inf
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from seatrial.errors import ConfigError
 from seatrial.job.reading import file_calls as calls
+from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
+from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import (
-    PLACEHOLDER,
-    WINDOWS,
-    dotted,
-    full_name,
-    keywords,
-    last_name,
-    literal,
-    of_a_machine,
-)
-from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
-from seatrial.system.text import regex
+from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 
-_MOST_WRITES, _LONGEST_PATH, _MOST_SETTINGS, _MOST_CALLERS = 500, 300, 200_000, 8
+_MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS = 500, 300, 8
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
-#: Calls that may create any path; words of a message with advice.
-_ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
-_MAKES_ANY = regex(
-    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
-)
-#: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
-_GIVES_NONE = regex(
-    r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|expanduser|join|makedirs|mkdir|print|info"
-)
-_STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
-#: Endings of configuration files, and a setting in one.
-CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
-_SETTING = regex(
-    r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
-)
-_TYPED_SETTING = regex(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
-#: A key; an INI file's section.
-_HEAD = regex(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
-#: The scheme of a remote path; pathlib takes one of its slashes.
-_REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
-#: Names of options for a place to write to.
-OUTPUT = regex(
-    r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
-)
-#: Options whose names, and values, show a path that is read, not a root that a download fills or data_files of a Hub.
-_DATA_PATH, _OF_DATA = (
-    regex(r"((train|val[a-z]*|eval|test|data(set)?)_)+(path|file)"),
-    regex("train_|val|eval_|test_|data(?!_files)"),
-)
-_DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
-#: Names of settings for a place to write to.
-_OUTPUT_KEYS = regex(
-    r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
-)
-_OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
-_REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+\S+)+|[ \t]*["']?\w+)""")
-#: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
-_CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
-_MOST_COMPOSED, _MOST_BYTES = 100, 100_000
-#: Matches an item of a YAML list. ``_NO_OPTION`` matches items of Hydra's defaults lists that name no file of the
-#: project: Hydra's own groups, none, ``???`` and interpolations.
-_ITEM = regex(r"\s*-\s+([^\s:#][^:#]*)")
-_NO_OPTION = regex(r"^hydra/|(^|/)(None|null|_self_)$|[^\w/.@+=-]")
-
-
-@dataclass(frozen=True)
-class Write:
-    """A file or folder that a script makes.
-
-    Attributes:
-        path: as far as it is constant, ``*`` for the rest: ``/models/*.pth``.
-        folder: it is a folder.
-        where: ``train.py:78``, or the option that was typed.
-        certain: it runs in every run that ends well, and with this path.
-        option: by which the path is given, ``--out``, or None.
-    """
-
-    path: str
-    folder: bool
-    where: str
-    certain: bool
-    option: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
-
-
-@dataclass(frozen=True)
-class Read:
-    """Hold a file or folder that a script reads in any usual run, and neither creates nor checks for.
-
-    Attributes:
-        where: ``train.py:78``. option: by which it is given, ``--data``, or None.
-        advice: the message of the script where the path is missing: ``Run prepare.py first``, or "".
-        verb: ``names`` where no call is seen to read it. value: the option's own, which may be a folder of the path.
-    """
-
-    path: str
-    where: str
-    option: str | None
-    advice: str = ""
-    verb: str = "reads"
-    value: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.where} {self.verb} {self.path}"
 
 
 class Files:
@@ -141,7 +41,6 @@ class Files:
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.used: set[str] = set()  # attributes and keys in what is likely to run
-        self.reports: dict[str, str] = {}  # tracker that a setting of transformers' trainer names → where
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -162,7 +61,8 @@ class Files:
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = calls.called_names(node)
-        self._note_configs(unit, node)
+        module = self._module_at(unit[0])
+        self._configs = initialized(node, unit[0], module.names if module else {}, self._folder) or self._configs
         if name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
@@ -171,11 +71,9 @@ class Files:
             self._reading.append(ParsedCall(unit, node, always, tests))
         elif last in calls.ASKS and len(self._asking) < _MOST_WRITES:
             self._asking.append(ParsedCall(unit, node, always, tests))
-        elif not _GIVES_NONE.fullmatch(last):
+        elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
-        made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
-        elsewhere = name.startswith("nltk.") or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
-        if made and not elsewhere and (not made[2] or _STARTS.search(ast.dump(node))):
+        if calls.makes_any(node):
             self._making.add(unit)
         for each in called:
             self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, tests))
@@ -183,14 +81,6 @@ class Files:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
-
-    def _note_configs(self, unit: Unit, node: ast.Call) -> None:
-        given, module = keywords(node), self._module_at(unit[0])
-        name = literal(next(iter(node.args), given.get("config_path", given.get("config_module")))) or ""
-        full = full_name(dotted(node.func), module.names if module else {})
-        path = unit[0].parent / name if full == "hydra.initialize" else self._folder / name.replace(".", "/")
-        if full in ("hydra.initialize", "hydra.initialize_config_module") and name and is_folder(path):
-            self._configs = os.path.relpath(path, self._folder)
 
     def note_demands(self, node: ast.AST) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
@@ -200,40 +90,26 @@ class Files:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
         self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
 
-    def read_settings(self, composed: Mapping[str, str]) -> None:
-        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones."""
+    def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
+        """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones.
+
+        Return tracker that a setting of transformers' trainer names → where.
+        """
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
-        typed_ones = re.findall(r"\breport[_-]to[= ](\w+(?: \w+)*)", " ".join(self.constants.arguments))
-        self.reports = dict.fromkeys(" ".join(typed_ones).split(), "--report_to")
         names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
-        for name in (each for each in names if each.endswith(CONFIGURATION)):
-            text = "".join(read_sources([self._folder / name], self._folder, _MOST_SETTINGS))
-            self._settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
-            for one in () if typed_ones else _REPORTS.finditer(text):
-                place = f"{name}:{text.count(chr(10), 0, one.start()) + 1}"
-                self.reports |= dict.fromkeys(re.findall(r"\w+", one[1]), place)
-        words = (_TYPED_SETTING.fullmatch(word) for word in self.constants.arguments)
-        typed = {match[1].replace("/", "."): match[2] for match in words if match}
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
-        typed |= {key: value for key, value in pairwise(self.constants.arguments) if key in keys}  # of merge_from_list
-        self._settings = [
-            each
-            for each in self._settings
-            if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
-        ]
-        self._settings += ((key, value, key) for key, value in typed.items())
-        known = _by_ends(self._set_in_code()) | _by_ends(self._settings)  # a file's come after the code's
-        single = {key: each for key, each in known.items() if len(each) == 1 and ANY not in each}
-        self.constants.settings = {key: next(iter(each.items())) for key, each in single.items()}
+        self._settings, reports = read_settings(names, self.constants.arguments, self._folder, keys)
+        self.constants.settings = by_ends(self._set_in_code(), self._settings)
+        return reports
 
     def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
         """Yield (key, value, place) of settings in code; none if something unknown is merged into them."""
         owners = {key.partition(".")[0] for key, *_ in self.constants.set_keys}
         made = [each for each, _ in chain(*self._calls.values())] if owners else []
         names = [dotted(each.args[0] if dotted(each.func) == "setattr" and each.args else each.func) for each in made]
-        merged = [each for each in self._reading if last_name(each.node.func) == "merge_from_file"]
+        merged = [each for each in self._reading if calls.called_names(each.node)[1] == "merge_from_file"]
         texts = (self.constants.text(path, each.unit) for each in merged for path in self._paths(each.unit, each.node))
         changes = {f"{owner}{end}" for owner in owners for end in ("", ".merge", ".merge_from_other_cfg", ".update")}
         known = changes.isdisjoint(names) and all(text and is_file(self._folder / text.text) for text in texts)
@@ -274,19 +150,15 @@ class Files:
                 if module and opens and (unit[0], ast.dump(path)) not in known:
                     self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
-            full = full_name(dotted(node.func), module.names)
-            if (store := _REMOTE.match(found.text)) and calls.BY_FSSPEC.match(full):
-                self.remote.setdefault(f"remote.{store[1]}", f"{module.shown}:{node.lineno}")
+            if driver := calls.remote_driver(node, found.text, module.names):
+                self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
             usual = runs and (found.sure or self.constants.by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
             asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
-            unclear: object = found.text in given or re.search(r"^~(?!/)|(?<!^[A-Z]):|\n", text)
-            unclear = unclear or (calls.reads_by_name(node, module.names) and not calls.IS_PATH.fullmatch(found.text))
-            unclear = unclear or (last == "compose" and not text.endswith(".yaml"))  # may be of the ConfigStore
-            unclear = unclear or (last == "train" and calls.OF_ULTRALYTICS.fullmatch(found.text))
+            unclear: object = found.text in given or calls.may_be_no_file(node, found.text, text, module.names)
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
@@ -294,7 +166,6 @@ class Files:
             if named and is_typed and is_folder(model) and not any(model.glob("[!.]*")):  # waits for a download
                 named, text = False, f"{text}/config.json"
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
-            unclear = unclear or (last in calls.MAY_LACK and OUTPUT.search(text.replace("/", "-")))
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
@@ -309,14 +180,13 @@ class Files:
 
     def _name_typed(self, reads: dict[str, Read], typed: Mapping[str, str]) -> None:
         """Note data that the command names and that no call here reads, makes or checks for."""
-        begun = _Paths([text for _, text in (*self._made, *self._checked)])
+        begun = Paths([text for _, text in (*self._made, *self._checked)])
         seen = {each.option for each in reads.values()} | self.outputs
         for option, value in typed.items():
             name, text = option.lstrip("-").replace("-", "_"), posixpath.normpath(value)
-            data = _DATA_FILE.fullmatch(value) if _OF_DATA.match(name) else None
-            below = not calls.ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
-            shows = data or (below and _DATA_PATH.fullmatch(name))
-            if shows and not (value.startswith(("/", "~")) or option in seen or text in reads or text in begun):
+            if calls.is_data(name, value) and not (
+                value.startswith(("/", "~")) or option in seen or text in reads or text in begun
+            ):
                 reads[text] = Read(text[:_LONGEST_PATH], option, option, verb="names")
 
     def _name_configurations(self, reads: Mapping[str, Read]) -> None:
@@ -325,8 +195,10 @@ class Files:
         texts = (*opened, *(each for _, each in (*self._made, *self._checked)))
         known = "".join(f"/{each}\n" for each in (*reads, *(each.text for each in texts if each)))
         for name, option in self.constants.options.items():
-            is_used = name in self.used and option.unit in self.constants.always and _OF_CONFIGURATIONS.search(name)
-            text = self.constants.of_option(name) if is_used and not OUTPUT.search(name) else None
+            is_used = (
+                name in self.used and option.unit in self.constants.always and calls.OF_CONFIGURATIONS.search(name)
+            )
+            text = self.constants.of_option(name) if is_used and not calls.OUTPUT.search(name) else None
             module = self._module_at(option.unit[0])
             named = posixpath.normpath(text.text) if module and text and text.sure else ""
             if module and named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
@@ -388,8 +260,8 @@ class Files:
         kept += [each for _, each in self._made if not asks and each and each.text == found.text]  # given for results
         known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
         if demanded:
-            return found.text in {each.text for each in known} or _Paths(kept).has(text)
-        paths = _paths(tuple(dict.fromkeys([*kept, *(each for each in known if ANY not in each.text)])))
+            return found.text in {each.text for each in known} or Paths(kept).has(text)
+        paths = known_paths(tuple(dict.fromkeys([*kept, *(each for each in known if ANY not in each.text)])))
         return found.text in {each.text for each in known} or text in paths
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
@@ -421,7 +293,7 @@ class Files:
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
         texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
-        return next((each.text.replace(ANY, "…") for each in texts if each and _ADVICE.search(each.text)), "")
+        return next((each.text.replace(ANY, "…") for each in texts if each and calls.ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return files in folders that it does not make; () if unseen code may. Call ``reads`` first."""
@@ -431,7 +303,7 @@ class Files:
             if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
                 unclear.append((unit, node.lineno))
             folders += filter(None, texts)
-        reached, made, writes = self.reached(start), _Paths(folders), dict[str, Write]()
+        reached, made, writes = self.reached(start), Paths(folders), dict[str, Write]()
         for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
@@ -476,8 +348,7 @@ class Files:
 
     def found(self, start: Unit) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        always = self.reached(start, lambda _, edge: edge[1])
-        self.constants.always = always
+        self.constants.always = always = self.reached(start, lambda _, edge: edge[1])
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
             known = writes.get(write.path)
@@ -504,17 +375,17 @@ class Files:
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
         for name, option in self.constants.options.items():
-            found = self.constants.of_option(name) if OUTPUT.search(name) else None
+            found = self.constants.of_option(name) if calls.OUTPUT.search(name) else None
             if found is not None and is_outside(found.text):
                 module = self._module_at(option.unit[0])
                 shown = module.shown if module else option.unit[0].name
                 yield Write(found.text, True, f"{shown}:{option.node.lineno}", False)
         known = {flag for option in self.constants.options.values() for flag in option.flags}
         for flag, value in typed_options(self.constants.arguments):
-            if flag not in known and OUTPUT.search(flag.lstrip("-")) and is_outside(value):
+            if flag not in known and calls.OUTPUT.search(flag.lstrip("-")) and is_outside(value):
                 yield Write(value, True, flag, False)
         for key, value, where in self._settings:
-            if _OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
+            if calls.OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
 
     def _runs_when_called(self, unit: Unit) -> bool | None:
@@ -526,92 +397,3 @@ class Files:
         if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
             return None
         return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
-
-
-def _by_ends(settings: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
-    """Return each end of a dotted key → its values, each with its place."""
-    values: dict[str, dict[str, str]] = {}
-    for key, value, where in settings:
-        parts = key.split(".")
-        for at in range(len(parts)):
-            values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)
-    return values
-
-
-class _Paths:
-    """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
-
-    def __init__(self, texts: Sequence[Text | None]) -> None:
-        starts = [each.text.partition(ANY) for each in texts if each is not None]
-        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | calls.MADE
-        self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
-        self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
-
-    def has(self, text: str) -> bool:
-        """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
-        return text in self._above or text in self._known or text.startswith(self._begun)
-
-    def __contains__(self, text: str) -> bool:
-        parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
-        ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
-        return ours or not parents or text.startswith(self._begun)
-
-
-_paths = lru_cache(8)(_Paths)  # most reads of a script come after the same calls
-
-
-def _settings(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield (dotted key, value, line) of a configuration's lines: ``data.path`` by indentation or by section."""
-    above: list[tuple[int, str]] = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if head := _HEAD.match(line):
-            depth = head.start(1)  # -1 of a section
-            above = [*(each for each in above if each[0] < depth), (depth, head[1] or head[2])]
-            if found := _SETTING.fullmatch(line):
-                yield ".".join(key for _, key in above), found[2], number
-
-
-def composed(
-    folder: Path, name: str, words: Sequence[str], project: Path
-) -> tuple[list[tuple[Path, str]], list[tuple[Path, str]]]:
-    """Return (file, text) of each file that Hydra composes for ``words``, and (file, where) of those that it lacks.
-
-    Both are empty without the primary file, ``name``. Format: hydra.cc/docs/advanced/defaults_list.
-    """
-    chosen: dict[str, Any] = {match[1]: match[2] for word in words if (match := _CHOICE.fullmatch(word))}
-    typed = {re.split("[@=]", word.lstrip("+~"))[0]: word for word in words}
-    groups = [group for group in chosen if is_folder(folder / group)]
-    pending = [*((group, chosen[group], typed[group]) for group in groups), ("", name.removesuffix(".yaml"), "")]
-    found, lost = dict[Path, str](), list[tuple[str, str, Path, str]]()
-    while pending and len(found) + len(lost) < _MOST_COMPOSED:
-        group, option, where = pending.pop(0)
-        path = posixpath.join(group, option.partition("@")[0].removesuffix(".yaml")).lstrip("/")
-        file = folder / f"{path}.yaml"
-        if file in found:
-            continue
-        if not is_file(file):
-            lost += [(group, option, file, where)] * (where != "" and not _NO_OPTION.search(path))
-            continue
-        try:
-            found[file] = read_text(file, inside=project, limit_bytes=_MOST_BYTES)
-            defaults = as_table(parse_yaml(found[file], file.name)).get("defaults")
-        except ConfigError:
-            continue
-        items = [*enumerate(map(_ITEM.match, found[file].splitlines()), 1)]
-        lines = {item[1].rstrip(): number for number, item in reversed(items) if item}
-        for item in defaults if isinstance(defaults, list) else ():
-            for key, value in item.items() if isinstance(item, dict) else [("", item)]:
-                *how, group = str(key).partition("@")[0].split() or [""]
-                group = posixpath.normpath(posixpath.join("/", posixpath.dirname(path), group))[1:]
-                if "override" in how:
-                    chosen.setdefault(group, value)
-                options = chosen.get(group, value) if key else value
-                line = lines.get(str(key or value))
-                shown = f"{shown_path(file, project)}:{line}" if line else ""
-                known = not how and (group in chosen or group not in typed)  # else data=a,b, a sweep
-                pending += ((group, str(each), typed.get(group, shown) * known) for each in as_list(options))
-    if folder / f"{name.removesuffix('.yaml')}.yaml" not in found:
-        return [], []
-    lost *= "searchpath" not in "".join((*found.values(), *words))  # else other folders have options, too
-    kept = (each for each in lost if each[1] in map(str, as_list(chosen.get(each[0], each[1]))))
-    return list(found.items()), [(file, where) for _, _, file, where in kept]

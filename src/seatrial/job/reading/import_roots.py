@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 
@@ -13,16 +14,21 @@ from seatrial.job.reading.modules import (
     EVERYWHERE,
     PACKAGING,
     STANDARD_MODULES,
+    Missing,
     folders_of,
+    is_empty,
     is_file,
     is_folder,
     is_package,
     locate_module,
+    remedy,
 )
 from seatrial.job.reading.parsed_modules import Import, Module
 from seatrial.job.reading.signs import MOST_PARTS, dotted, texts_of, tops_of
+from seatrial.system.project_files import matching
 
-_MOST_NAMES = 1_000
+#: Most names looked for, and modules that a pattern of names may give.
+_MOST_NAMES, MOST_MODULES = 1_000, 300
 #: Most names of one ``from x import …`` that are searched as files.
 _MOST_ALIASES = 200
 
@@ -34,7 +40,8 @@ class ImportRoots:
         absolute: those of absolute imports. placed: of them, those that the script puts on sys.path. added: of those,
             new or moved in this reading. open: sys.path has folders that are unknown or lie outside of the project.
         folder: the working directory.
-        packaged: of them, where the project's packages lie once it is installed.
+        packaged: of them, where the project's packages lie once it is installed. found_under: those that have modules.
+        own: top-level names under which the project has something. missing: see Readings.
     """
 
     def __init__(
@@ -42,9 +49,12 @@ class ImportRoots:
     ) -> None:
         self.project, self.start, self.folder = project, start, folder
         self.absolute = list(dict.fromkeys(roots))
-        self.placed, self.open = [*placed], False
+        self.placed, self.open, self._builds = [*placed], False, False
         self.added: list[Path] = []
         self.packaged: list[Path] = []
+        self.own: set[str] = set()
+        self.found_under: dict[Path, None] = {}
+        self.missing: dict[str, Missing] = {}
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
 
     @property
@@ -63,7 +73,7 @@ class ImportRoots:
             self._located[key] = [locate_module(".".join(parts[: end + 1]), roots) for end in range(len(parts))]
         return self._located[key]
 
-    def holds(self, module: Module, top: str) -> bool:
+    def _holds(self, module: Module, top: str) -> bool:
         """Return whether ``top``, imported by the module, is the project's.
 
         It is a bare folder, or next to a module that changes sys.path. A folder where Python looks first may not be,
@@ -74,10 +84,76 @@ class ImportRoots:
             return True
         return is_file(around / f"{top}.py") and b"sys.path" in module.source
 
-    def is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
+    def _is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
         """Return whether a top-level module exists only in ``src/``."""
         known = (self.start.parent, self.project, *self.placed)
         return len(parts) == 1 and roots is self.absolute and root not in known
+
+    def resolved(
+        self, module: Module, node: Import, at: Callable[[Path], Module | None], *, needed: bool
+    ) -> Iterator[tuple[str, list[Path], bool, bool]]:
+        """Bind the names of an import in a module, and yield (name, the project's files, whether it is the project's,
+        whether a file is imported as a module of no package) of each module.
+
+        Args: needed: note what is missing.
+        """
+        absolute = self.absolute
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:  # its names may be modules of a package
+            self.located([node.module.partition(".")[0]], absolute)
+        for name, roots, bound in _imported_modules(node, module.path, absolute):
+            self._builds |= name == "pyximport"
+            parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
+            found = self.located(parts, roots)
+            if found is None:
+                return
+            other = at(found[-1][0]) if found[-1] is not None else None
+            lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
+            if lacking and found[0] is not None and self._is_guess(parts, roots, found[0][1]):
+                found, lacking = [None], []  # the installed package datasets, not src/datasets
+            files = [each for each in found if each is not None]
+            if roots is absolute and files:
+                self.own.add(parts[0])
+                self.found_under |= dict.fromkeys(root for _, root in files)
+            is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
+            cython = found[-1] is None and _is_cython(".".join(parts), roots)
+            folders = [root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1]
+            folders += [root / parts[0] for root in roots if len(parts) > 1 and is_empty(root / parts[0])]
+            inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
+            missing = [(parts, "")] if found[-1] is None and (inside or cython) else []
+            owner = parts if name != "__init__" else []
+            missing += [([*owner, str(each)], other.shown) for each in lacking if other]
+            for lost, where in missing if needed else ():
+                self._note_missing(module, node, lost, roots, where)
+            if found[-1] is not None:
+                for local, inner in bound.items():
+                    module.bind(module.bound, f"*{found[-1][0]}" if local == "*" else local, (found[-1][0], inner))
+            is_own = cython or roots is not absolute or bool(files) or self._holds(module, parts[0])
+            file, root = found[0] or (module.path, None)
+            is_alone = file.stem == name and roots is absolute and root in (self.start.parent, *self.placed)
+            yield name, [file for file, _ in files], is_own, is_alone
+
+    def _note_missing(self, module: Module, node: Import, parts: list[str], roots: list[Path], file: str) -> None:
+        """Note a module, or a name in ``file``, that the project lacks and that no build makes."""
+        level = node.level if isinstance(node, ast.ImportFrom) else 0
+        name = "." * level + ".".join(parts)
+        if name in self.missing:
+            return
+        if fix := remedy(parts, roots, self.project, file, relative=level > 0, builds=self._builds):
+            self.missing[name] = Missing(f"{module.shown}:{node.lineno}", fix)
+
+    def matching(self, pattern: str, words: Set[str]) -> Iterator[Path]:
+        """Yield files of modules by a path with ``*``, each of which stands for one of the words."""
+        parts = re.compile(pattern.replace("*", "([^/]+)"))
+        for root in self.absolute if words or "*" not in pattern else ():
+            scripts = filter(is_file, matching(root, f"{pattern}.py", MOST_MODULES))
+            packages = filter(is_file, matching(root, f"{pattern}/__init__.py", MOST_MODULES))
+            names = {**{path.parent: path for path in packages}, **{path.with_suffix(""): path for path in scripts}}
+            for name, path in names.items():
+                made = parts.fullmatch(name.relative_to(root).as_posix())
+                if made and set(made.groups()) <= words:
+                    self.own.add(name.relative_to(root).parts[0])
+                    self.found_under.setdefault(root)
+                    yield path
 
     def provided(self, path: Path, node: Import) -> bool:
         """Return whether Python itself or the project has all that an import in ``path`` names."""
@@ -116,6 +192,11 @@ class ImportRoots:
             self.absolute[:] = others
             self.added.append(folder)
             self._located.clear()
+
+    def names(self) -> Iterator[str]:
+        """Yield the folders with modules that are not the script's own, relative to the project."""
+        usual = {self.project, self.project / "src", self.folder / "src", *self.packaged} - {self.start.parent}
+        yield from (str(root.relative_to(self.project)) for root in self.found_under if root in usual)
 
     def _extend_by_package(self, top: str) -> None:
         """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
@@ -158,7 +239,7 @@ def _path_entries(node: ast.AST) -> tuple[int | None, list[ast.expr]]:
     return None, []
 
 
-def imported_modules(
+def _imported_modules(
     node: Import, path: Path, roots: list[Path]
 ) -> Iterator[tuple[str, list[Path], dict[str, str | None]]]:
     """Yield (dotted name, roots to look under, name that it binds → name in that module) of what an import names."""
@@ -173,7 +254,7 @@ def imported_modules(
     inner: dict[str, str | None] = {}
     for alias in node.names[:_MOST_ALIASES]:
         submodule = f"{prefix}.{alias.name}".lstrip(".")
-        if locate_module(submodule, roots) or is_cython(submodule, roots):
+        if locate_module(submodule, roots) or _is_cython(submodule, roots):
             yield submodule, roots, {alias.asname or alias.name: None}
         else:
             inner[alias.asname or alias.name] = alias.name
@@ -183,6 +264,6 @@ def imported_modules(
         yield from ((f"{prefix}.{name}", roots, {}) for name in inner.values())
 
 
-def is_cython(name: str, roots: list[Path]) -> bool:
+def _is_cython(name: str, roots: list[Path]) -> bool:
     """Return whether the project has a Cython source of this module."""
     return any(is_file(root / f"{name.replace('.', '/')}.pyx") for root in roots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import re
@@ -39,18 +40,14 @@ def locate_module(name: str, roots: Sequence[Path], *, main: bool = False) -> tu
     for root in roots:
         base = f"{root}{os.sep}{inner}"  # no Path yet: most of what is looked for is not there
         for file in (f"{base}{os.sep}{'__main__' if main else '__init__'}.py", f"{base}.py"):
-            if _is_file(file):
+            if is_file(file):
                 return Path(file), root
     return None
 
 
-def is_file(path: Path) -> bool:
-    """Return whether a file has this name, wherever links lead."""
-    return _is_file(str(path))
-
-
 @fallback(False, on=(OSError, ValueError))  # a name too long, a null byte: no file has it
-def _is_file(path: str) -> bool:
+def is_file(path: Path | str) -> bool:
+    """Return whether a file has this name, wherever links lead."""
     return os.path.isfile(path)  # noqa: PTH113 - a third of the time, and a plan looks thousands of times
 
 
@@ -95,6 +92,10 @@ def generates(project: Path) -> bool:
     return any(map(_GENERATES.search, texts)) or any(is_file(project / name) for name in _BUILDS)
 
 
+#: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.
+_OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
+
+
 class Missing(NamedTuple):
     """Hold where the project imports a module, or a name in one, that it lacks, and what provides it."""
 
@@ -102,9 +103,18 @@ class Missing(NamedTuple):
     fix: str
 
 
-def remedy(parts: Sequence[str], roots: Sequence[Path], project: Path, file: str, *, relative: bool) -> str:
-    """Return the command or edit that provides a module, or a name in ``file``. Args: roots: where Python looks."""
+def remedy(
+    parts: Sequence[str], roots: Sequence[Path], project: Path, file: str, *, relative: bool, builds: bool
+) -> str | None:
+    """Return the command or edit that provides a module, or a name in ``file``; None where a build may make it.
+
+    Args: roots: where Python looks. builds: the code compiles Cython's modules as it imports them.
+    """
     name, last = ".".join(parts), parts[-1]
+    for inside in (root.joinpath(*parts[:-1]) for root in roots):
+        there = {path.suffix for path in inside.glob(f"{glob.escape(last)}.*")}
+        if is_folder(inside / last) or (there - _OF_CYTHON if ".pyx" in there and not builds else there):
+            return None
     if empty := next((each for each in empty_submodules(project) if _is_below(each, roots, parts, project)), None):
         return f"git submodule update --init --recursive   # {empty} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))

@@ -17,7 +17,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
 from seatrial.job.reading.constants import ANY
-from seatrial.job.reading.files import Write
+from seatrial.job.reading.file_calls import Write
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.job.script import ScriptFacts
 

@@ -1,0 +1,239 @@
+"""What single nodes of a script and its modules show, each with its first place."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from seatrial.job.reading.constants import Constants
+from seatrial.job.reading.devices import Reason
+from seatrial.job.reading.file_calls import Read, Write
+from seatrial.job.reading.flow import RunNode, Tests, fails
+from seatrial.job.reading.keras_names import keras_signs
+from seatrial.job.reading.modules import Missing
+from seatrial.job.reading.parsed_modules import Import, Module, Unit
+from seatrial.job.reading.signs import (
+    TELLING,
+    assigned_variables,
+    dotted,
+    host_path,
+    imported_names,
+    literal,
+    modules_of,
+    read_variable,
+    signs,
+    started_file,
+    used_paths,
+)
+from seatrial.job.reading.version_checks import version_bounds
+from seatrial.system.text import regex
+
+_MOST_PATHS = 100
+#: Types of nodes of which more than the names is noted.
+NOTED = (
+    *(*TELLING, ast.Assign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+#: An expression, constants, and whether it must be one of them, or none.
+_Members: TypeAlias = tuple[ast.expr, tuple[str, ...], bool]
+#: What asks whether a package is installed, is_apex_available(), find_spec("wandb"), HAS_XLA, or for another machine.
+_ASKS = regex(
+    r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
+    r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
+)
+
+
+class EnvCheck(NamedTuple):
+    """Hold a check that every run makes at ``where``; ``wanted``: the value must be one of these, or else none."""
+
+    name: str
+    values: tuple[str, ...]
+    wanted: bool
+    where: str
+
+    def accepts(self, value: str) -> bool:
+        """Return whether the script goes on with this value, which it may change to lower case."""
+        taken_for = {value, value.lower(), value.upper()} if self.wanted else {value}
+        return taken_for.isdisjoint(self.values) is not self.wanted
+
+    def __str__(self) -> str:
+        return f"{self.name} is {'' if self.wanted else 'not '}{' or '.join(self.values)}"
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Hold what reading shows of a script and the project's modules; a place is ``file.py:line``.
+
+    Attributes:
+        missing: module of one of the project's packages, or name in a module, as it is imported; it is needed and not
+            there.
+        asserted: ``mmcv<=1.4.0`` → where the script fails unless the module has such a version.
+        paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
+        writes: files and folders that it makes outside of the working directory.
+        reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
+        unchecked: where it reads files, in any usual run, whose paths options or settings give and none shows.
+        unmade: files in folders that it does not make. outputs: options whose paths it makes and does not read.
+        hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
+        remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
+        devices: what keeps it from the GPUs, with these arguments.
+        variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
+        files: the files that were read, relative to the project where they are inside.
+        import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
+            script's own.
+        misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
+        failing: what every run reaches and what mends it: (``train.py:54 uses PATH, which is not defined``, an edit).
+        env_checks: values of variables that it rejects.
+        least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
+        idle: the script, and every module of the project that it imports, only has definitions.
+    """
+
+    missing: dict[str, Missing] = field(default_factory=dict)
+    asserted: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, str] = field(default_factory=dict)
+    writes: tuple[Write, ...] = ()
+    reads: tuple[Read, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    unmade: tuple[Write, ...] = ()
+    outputs: frozenset[str] = frozenset()
+    hub_model: tuple[str, str] | None = None
+    remote: dict[str, str] = field(default_factory=dict)
+    devices: tuple[Reason, ...] = ()
+    variables: dict[str, tuple[str, str]] = field(default_factory=dict)
+    read_variables: dict[str, str] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+    import_roots: tuple[str, ...] = ()
+    misfits: tuple[str, ...] = ()
+    failing: tuple[tuple[str, str], ...] = ()
+    env_checks: tuple[EnvCheck, ...] = ()
+    least_python: tuple[tuple[int, int], str] | None = None
+    idle: bool = False
+
+
+@dataclass(frozen=True)
+class ProjectReading(Readings):
+    """Add all else that is seen, each with its first place.
+
+    Attributes:
+        needed, optional: dotted names of modules that are not the project's. likely: optional ones that no condition
+            with a known value leaves out.
+        signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
+        relative: the first relative import that runs in any case in no package: (where, ``.net``, the import of its
+            module, "" of the script).
+    """
+
+    needed: dict[str, str] = field(default_factory=dict)
+    optional: dict[str, str] = field(default_factory=dict)
+    likely: dict[str, str] = field(default_factory=dict)
+    signs: dict[str, str] = field(default_factory=dict)
+    certain_signs: dict[str, str] = field(default_factory=dict)
+    relative: tuple[str, str, str] | None = None
+
+
+class Evidence:
+    """Collects what nodes show, whatever else the code does.
+
+    Attributes:
+        reading: what they show. checks: statements that may end every run. relative: see ProjectReading.
+        tops: file that is run in no package → where it is imported.
+        joins: calls behind conditions that need a launcher's ranks. later: imports that a run may come to.
+        starts: scripts in lists of words. named: see Files.
+    """
+
+    def __init__(self, start: Path, arguments: Sequence[str], named: dict[str, Read]) -> None:
+        self.reading, self.named = ProjectReading(), named
+        self.starts: list[tuple[Unit, ast.expr]] = []
+        self._decorators: set[int] = set()
+        self._typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
+        self.relative: tuple[str, str, str] | None = None
+        self.tops = {start: ""}
+        self.checks: list[tuple[Unit, str, ast.stmt]] = []
+        self.joins: list[tuple[Unit, Tests, str]] = []
+        self.later: list[tuple[Unit, Tests, str, str]] = []
+
+    def note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
+        """Note what a node shows. Args: certain: every run comes to the unit."""
+        node, reading = seen.node, self.reading
+        where = f"{module.shown}:{getattr(node, 'lineno', 1)}"
+        for name, value in assigned_variables(node).items():
+            if name == "KERAS_BACKEND":
+                sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"
+                reading.signs.setdefault(sign, f"{where} {value}")
+            if certain and seen.certain:
+                reading.variables.setdefault(name, (value, where))
+        if certain and (read := read_variable(node)):
+            reading.read_variables.setdefault(read, where)
+        if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
+            for each in module.flow.guarded(node.test):
+                names = [] if getattr(each, "level", 0) else modules_of(each)
+                reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
+        if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
+            self.checks.append(((module.path, unit), where, node))
+        if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
+            for bound in version_bounds(node, module.flow.assigned(""), module.names):
+                reading.asserted.setdefault("".join(bound), where)
+        if (path := host_path(node)) and len(reading.paths) < _MOST_PATHS:
+            reading.paths.setdefault(path, where)
+        self._decorators.update(map(id, getattr(node, "decorator_list", ())))
+        if certain and seen.likely and id(node) not in self._decorators:
+            for text, option in used_paths(node, self._typed):
+                self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
+        if started := started_file(node):
+            self.starts.append(((module.path, unit), started))
+        if isinstance(node, Import):
+            module.names |= imported_names(node)
+        if isinstance(node, TELLING):
+            for sign, shown in (*signs(node, module.names), *keras_signs(node)):
+                evidence = f"{where} {shown}"
+                reading.signs.setdefault(sign, evidence)
+                holds = {"notebook": seen.always, "input": seen.likely and not shown.startswith("sys.")}
+                if certain and holds.get(sign, seen.certain):
+                    reading.certain_signs.setdefault(sign, evidence)
+                elif certain and sign == "needs-ranks" and seen.tests:
+                    self.joins.append(((module.path, unit), seen.tests, evidence))
+        if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
+            written = "." * node.level + (node.module or "")
+            self.relative = self.relative or (where, written, self.tops[module.path])
+
+    def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
+        """Note ranks that are needed, and imports that may run, behind conditions. Args: own: see ImportRoots."""
+        for unit, tests, evidence in self.joins:
+            if constants.likely and unit in constants.always and constants.likely(unit, tests):
+                self.reading.certain_signs.setdefault("needs-ranks", evidence)
+        for unit, tests, name, where in self.later:
+            tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
+            if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
+                self.reading.likely.setdefault(name, where)
+
+    def env_checks(self, constants: Constants) -> Iterator[EnvCheck]:
+        """Yield the checks of environment variables: ``if kind == "mnist": … else: raise ValueError(kind)``."""
+        for unit, where, node in self.checks:
+            check = _check(node) if unit in constants.always else None
+            if check is not None and (variable := constants.variable(check[0], unit)):
+                yield EnvCheck(variable, *check[1:], where)
+
+
+def _check(node: ast.stmt, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
+    """Return what must hold, or a statement fails. Args: known, text: of the tests before, if this is an ``elif``."""
+    found = _members(node.test) if isinstance(node, ast.Assert | ast.If) else None
+    if found is None or text not in (None, ast.dump(found[0])) or not isinstance(node, ast.If):
+        return found if isinstance(node, ast.Assert) else None
+    expression, values, wanted = found
+    if fails(node.body):
+        return None if known else (expression, values, not wanted)
+    if not wanted or fails(node.orelse):
+        return (expression, (*known, *values), True) if wanted else None
+    return _check(node.orelse[0], (*known, *values), ast.dump(expression)) if len(node.orelse) == 1 else None
+
+
+def _members(test: ast.expr) -> _Members | None:
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return None
+    op, right = test.ops[0], test.comparators[0]
+    given = [right] if isinstance(op, ast.Eq | ast.NotEq) else getattr(right, "elts", [])
+    values = tuple(value for value in map(literal, given) if value is not None)
+    known = given and len(values) == len(given) and isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+    return (test.left, values, isinstance(op, ast.Eq | ast.In)) if known else None
