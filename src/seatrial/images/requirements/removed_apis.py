@@ -62,7 +62,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             f"{_shown(place, name)}, which {found.package} {found.since} removed",
             run=older
             if _has_build(found)
-            else f"change it: seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}",
+            else f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}",
         )
         if found.package not in ("jax", "tensorflow") or " " not in place:
             raise error
