@@ -19,7 +19,7 @@ from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
-from seatrial.stack.facts import released
+from seatrial.stack.facts import released, table
 from seatrial.stack.resolve import PYTHON_SINCE
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.checkout import code_time
@@ -35,14 +35,6 @@ FREE = tuple(each for few in PARTNERS.values() for each in few)
 
 #: Prefixes of packages that use TensorFlow's internals: they date from TensorFlow's release, not from the code.
 _OF_TENSORFLOW = ("tensorflow", "tf-", "keras")
-
-#: Packages that use JAX's internals, and what these fail without an own release of.
-_OF_JAX = (
-    *("blackjax", "brax", "chex", "clu", "coax", "diffrax", "distrax", "dm-acme", "dm-haiku", "dm-pix", "e3nn-jax"),
-    *("equinox", "etils", "evosax", "flax", "gpjax", "grain", "gymnax", "jax-jumpy", "jaxopt", "jaxtyping", "jmp"),
-    *("jraph", "jumanji", "lineax", "mctx", "neural-tangents", "numpyro", "objax", "optax", "optimistix"),
-    *("orbax-checkpoint", "ott-jax", "penzai", "rlax", "tensorflow-probability", "tensorstore", "tinygp", "trax"),
-)
 
 #: Packages that transformers requires at run time: its Trainer of 4.33 fails with accelerate 1.0.
 _OF_TRANSFORMERS = ("accelerate", "tokenizers")
@@ -79,7 +71,7 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
     framework, theirs = framework_day(request.lines)
     beginnings = _OF_TENSORFLOW if framework == "tensorflow" else ()
     names = [name for name in _names(request.lines) if name.startswith(beginnings)]
-    names += _OF_JAX if framework == "jax" and theirs > (of_code or theirs) else ()
+    names += table("import_names")["of_jax"].split() if framework == "jax" and theirs > (of_code or theirs) else ()
     return found.dated(*names, as_of=max(theirs, of_code) if of_code else "").dated(*free)
 
 
