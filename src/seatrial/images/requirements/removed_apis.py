@@ -58,12 +58,9 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         if address and _REVISION.search(address):
             continue
         older = f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}"
-        error = ConfigError(
-            f"{_shown(place, name)}, which {found.package} {found.since} removed",
-            run=older
-            if _has_build(found)
-            else f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}",
-        )
+        if not _has_build(found):
+            older = f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}"
+        error = ConfigError(f"{_shown(place, name)}, which {found.package} {found.since} removed", run=older)
         if found.package not in ("jax", "tensorflow") or " " not in place:
             raise error
         warnings.append(f"{error}: {error.run}")
