@@ -94,6 +94,11 @@ def test_code_of_tensorflow_1_under_a_list_that_demands_tensorflow_2_is_refused(
     assert "write tensorflow<2 in requirements.txt" in str(caught.value.run)
 
 
+def test_a_pre_release_of_tensorflow_2_is_not_replaced_by_tensorflow_1(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tensorflow==2.0.0b1 \(requirements.txt\) is older than tensorflow 2"):
+        plan(tmp_path, "import tensorflow\n", "tensorflow==2.0.0b1\n")
+
+
 def test_the_images_packages_stay_and_each_change_is_named(tmp_path: Path) -> None:
     listed = "tensorflow-gpu==1.4.0\nnumpy==1.14.5\nh5py\nprotobuf\nkeras==2.6\ntensorflow-hub\npillow==9.0.0\n"
     made = plan(tmp_path, "import keras, tensorflow\n", listed)
