@@ -272,6 +272,16 @@ def test_an_option_that_hydra_does_not_find_is_a_missing_input(
     assert {each.path: each.where for each in facts.reads if not (tmp_path / each.path).exists()} == lost
 
 
+@pytest.mark.parametrize(("last", "lost"), [("tool.train()", []), ("tool.main()", ["conf/main.yaml"])])
+def test_a_configuration_of_an_imported_modules_own_main_is_read_if_it_is_called(
+    tmp_path: Path, last: str, lost: list[str]
+) -> None:
+    main = "@hydra.main(config_path='conf', config_name='main')\ndef main(cfg): ...\n"
+    (tmp_path / "tool.py").write_text(f"import hydra\ndef train(): ...\n{main}if __name__ == '__main__':\n    main()\n")
+    reads = facts_of(tmp_path, f"import tool\n{last}\n").reads
+    assert [each.path for each in reads] == lost
+
+
 def test_a_module_of_a_package_that_the_project_installs_is_read(tmp_path: Path) -> None:
     for name, text in {"setup.py": "", "lib/core/__init__.py": "", "lib/core/train.py": "import torch"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)

@@ -48,6 +48,7 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | No
     wanted = {line: each.specifier for line in listed if (each := parsed(line)) is not None}
     for line, specifier in wanted.items():
         known = any(specifier.contains(wheel.version) for wheel in wheels("tensorflow"))
+        known = known or "==2" in str(specifier)  # 2.0.0b1 is below 2
         if specifier and not known and (is_below(specifier, "2") or specifier.contains(_LAST)):
             return f"{line} ({needs.source})"
     if not all(specifier.contains(_LAST) for specifier in wanted.values()):

@@ -13,7 +13,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.modules import REMOVED_IN, lost
+from seatrial.job.reading.modules import REMOVED_IN, Lost, lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -57,11 +57,11 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
             continue
-        error = ConfigError(
-            f"{_shown(place, name)}, which {found.package} {found.since} removed",
-            run=f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}",
-        )
-        if found.package != "tensorflow" or " " not in place:
+        older = f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}"
+        if not _has_build(found):
+            older = f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}"
+        error = ConfigError(f"{_shown(place, name)}, which {found.package} {found.since} removed", run=older)
+        if found.package not in ("jax", "tensorflow") or " " not in place:
             raise error
         warnings.append(f"{error}: {error.run}")
     if script.hub_model and "transformers" in script.where and _held_below(_OF_THE_HUB, "transformers", resolved):
@@ -144,7 +144,7 @@ def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str
     for found, why in sorted(gone, key=lambda each: Version(each[0].before)):
         of_it = [each.specifier for each in needs.requirements.of(found.package)]
         fixed = any(is_below(each, found.since) or "==" in {part.operator for part in each} for each in of_it)
-        if not fixed and not _address_of(found.package, needs.requirements):
+        if not fixed and not _address_of(found.package, needs.requirements) and _has_build(found):
             yield f"{found.package}<{found.before}", f"as {why}"
     if (where := script.modules.get("yaml.load")) and "pyyaml" not in names:
         yield "pyyaml<5.4", f"as {where} names no Loader"  # the last release that builds on newer Pythons
@@ -202,6 +202,11 @@ def _tensorflow(resolved: Resolved) -> str | None:
     found = resolved.requirements
     own = (*found.of("tensorflow", constraints=False), *found.of("tensorflow-cpu", constraints=False))
     return next((part.version for each in own for part in each.specifier if part.operator == "=="), None)
+
+
+def _has_build(found: Lost) -> bool:
+    """Return False if every build of JAX for GPUs is of a release without the name."""
+    return found.package != "jax" or any(not _reaches(each.version, found.before) for each in wheels("jax"))
 
 
 def imported(name: str, script: ScriptFacts) -> str | None:

@@ -19,7 +19,7 @@ from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
-from seatrial.stack.facts import released
+from seatrial.stack.facts import released, table
 from seatrial.stack.resolve import PYTHON_SINCE
 from seatrial.stack.rules import PARTNERS
 from seatrial.system.checkout import code_time
@@ -70,8 +70,9 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
     own = [name for name in _names(request.lines) if name not in _OF_TRANSFORMERS] if day != of_code else []
     found = replace(request, as_of=day).dated(*own, as_of=of_code)
     framework, theirs = framework_day(request.lines)
-    beginnings = {"jax": ("",), "tensorflow": _OF_TENSORFLOW}.get(framework, ())
+    beginnings = _OF_TENSORFLOW if framework == "tensorflow" else ()
     names = [name for name in _names(request.lines) if name.startswith(beginnings)]
+    names += table("import_names")["of_jax"].split() if framework == "jax" and theirs > (of_code or theirs) else ()
     return found.dated(*names, as_of=max(theirs, of_code) if of_code else "").dated(*free)
 
 
@@ -137,8 +138,9 @@ def held(
     at = {each.name: each.version for each in lock.packages} | {each.name: each.at for each in builds if each.at}
     exact = tuple(f"{name}=={at[name]}" for name in names if name in at)
     rows = resolved.choices if needs.as_of else ()
-    chosen = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
-    shown = [*chosen, *(name for name in names if name in at and name not in lock.later)]
+    shown: list[str] = [each.what for each in rows if each.what in FRAMEWORKS and needs.as_of in each.reason]
+    late = framework_day(request.lines)[1]
+    shown += [name for name in names if name in at and name not in lock.later and own_days.get(name) != late]
     if not shown:
         return replace(resolved, requirements=resolved.requirements.plus(constraints=exact)), ()
     listed = first_of(shown, _MOST_NAMED)

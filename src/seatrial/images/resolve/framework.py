@@ -190,7 +190,7 @@ def _resolve_one(
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
     if constraints.specifier != public(requirement)[0]:
-        why = f"{reason}; the newest release that other packages' bounds admit: {constraints.specifier}"
+        why = f"{reason}; the best match within the bounds of the code and of packages: {constraints.specifier}"
     choices[0] = choices[0].changed(value=chosen, reason=reason if chosen == line else why)
     if own_sources and stack.index:
         choices[1] = Choice(what=choices[1].what, value="as your index provides it", reason="you set the package index")
@@ -248,13 +248,14 @@ def _constraints(
             more, build = public(parsed(constraint))
             specifier, variant = specifier & more, variant or build
     if requirement is not None and framework == "jax" and machine is not None:
-        variant = next((each for each in _extras(requirement) if each.startswith(_ACCELERATORS)), variant)
+        named = (each for each in _extras(requirement) if each != "cuda")  # any CUDA, until 0.4
+        variant = next((each for each in named if each.startswith(_ACCELERATORS)), variant)
     if framework == "torch" and machine is not None and "--hash" in line and variant is None:
         pinned = (each for each in wheels("torch", pinned=True) if each.default and specifier.contains(each.version))
         variant = next((each.variant for each in pinned), None)  # hashes in lists are of PyPI's build
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
-    named, _ = needs.named.get(framework, ("", ""))
+    release, _ = needs.named.get(framework, ("", ""))
     return Constraints(
         framework,
         specifier,
@@ -264,7 +265,7 @@ def _constraints(
         python_specifier=needs.python,
         partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
         prefer=TORCH_VERSION if framework == "torch" else None,
-        as_of=(released(framework, named) if named and not len(specifier) else "") or needs.as_of,
+        as_of=(released(framework, release) if release and not len(specifier) else "") or needs.as_of,
         named=_python(needs),
         source=f"{line} ({needs.source})",
     )
@@ -358,7 +359,8 @@ def _extras(written: Requirement) -> list[str]:
 def _keeping_name(chosen: str, written: Requirement, *, gpu: bool) -> str:
     """Return the resolved release under the package's own name and with its own extras; CUDA's only for a GPU."""
     resolved = Requirement(chosen)
-    extras = sorted({*(each for each in _extras(written) if gpu or "cuda" not in each), *resolved.extras})
+    kept = (each for each in _extras(written) if each != "cuda" and (gpu or "cuda" not in each))
+    extras = sorted({*kept, *resolved.extras})
     own = canonical_name(written.name) or ""
     name = own if own in PACKAGES else resolved.name
     if name == "tensorflow-cpu":

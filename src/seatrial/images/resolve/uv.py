@@ -373,7 +373,9 @@ class UvResolver:
             return {name: at for name, (_, at) in self._apart(request, old).items() if Version(at) > Version(old[name])}
         free, named = {name for name, day in request.dates if not day}, dict(request.named)
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
-        rows = {each.name: each.version for each in _packages(self._newest(replace(request, preferred=())))}
+        lines = tuple(line for line in request.lines if "==" not in str(Requirement(line).specifier))
+        newest = self._newest(replace(request, lines=lines, preferred=()))
+        rows = {each.name: each.version for each in _packages(newest)}
         rows = {name: at for name, at in rows.items() if name in found and (name in named or Version(at) > found[name])}
         return rows if any(Version(at) != found[name] for name, at in rows.items()) else {}
 

@@ -72,8 +72,8 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
 def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str | None:
     """Return the line for the newest release that has a module and its used names; "" for none, None for unknown.
 
-    ``?pyexr 0.5.0``: the release has the module, but no used name confirms it. Of older releases, the newest before
-    the major version and before minor versions are inspected.
+    ``?pyexr 0.5.0``: the release has the module, but no used name confirms it, or it is newer than all wheels. Of
+    older releases, the newest before the major version and before minor versions are inspected.
     """
     bound, words = "", tuple(dict.fromkeys(guess.names or guess.uses))
     pinned = bool(Requirement(guess.package).specifier)
@@ -94,6 +94,9 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
                 return f"{package.name}=={package.version}" if bound else guess.package
             if not guess.names or f":{_STAR}" in files or any(each.endswith(".so") for each in files):
                 return f"?{guess.package} {package.version}"
+        source = None if bound else resolver.source(line, request)
+        if source and Version(source.version or "0") > Version(package.version) and _holds(source, guess.module):
+            return f"?{guess.package} {source.version}"
         major, minor, *_ = *Version(package.version).release, 0
         bound = f"<{major}" if major and not bound else f"<{major}.{minor}"
     return ""

@@ -100,6 +100,7 @@ class Flow:
 
     def __init__(self, tree: ast.Module, *, main: bool, provided: Provided) -> None:
         self._tree = tree
+        self._postponed = any(getattr(each, "module", None) == "__future__" for each in tree.body)
         self._main = main
         self._provided = provided
         self.functions: dict[str, FunctionNode] = {}
@@ -200,7 +201,8 @@ class Flow:
     def _children(self, seen: RunNode) -> list[RunNode]:
         node, runs = seen.node, _Runs(*seen[1:])
         if not isinstance(node, _BRANCHING):
-            return _each([*_inside(node)], runs)
+            unread = getattr(node, "annotation", None) if self._postponed else None
+            return _each([each for each in _inside(node) if each is not unread], runs)
         if isinstance(node, FunctionNode):
             return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):

@@ -245,6 +245,10 @@ class ProjectReader:
             self._name_targets(file, "".join(read_sources([file], self.project, MAX_BYTES)))
         self.unread = ()
         for path, call in calls:
+            functions = module.flow.functions.items() if (module := self.modules.at(path)) else ()
+            own = {(path, name) for name, each in functions if call in each.decorator_list}
+            if path not in self.modules.mains and own and own.isdisjoint(self.files.constants.callers):
+                continue  # an imported module's own way to start
             files, lost = composed(call, path, self.modules.shown(path), self.words_typed, self.project)
             missing = ((os.path.relpath(file, self.roots.folder), where) for file, where in lost)
             self.composed |= {} if "ConfigStore" in self.mentioned else dict(missing)

@@ -115,8 +115,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif full in _ONCE or lost(name):
-            yield f"{NAMED}{_ONCE.get(full, name)}", name
+        elif full in _ONCE or lost(full):
+            yield f"{NAMED}{_ONCE.get(full, full)}", name
         elif library in ("tf", "tensorflow") and not SETS["tensorflow-1"].isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         elif library in ("tf", "tensorflow") and inner.partition(".")[0] in SETS["tensorflow-2"]:

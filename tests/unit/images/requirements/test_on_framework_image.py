@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from image_plans import Planned, planned
-from seatrial.errors import ConfigError, GpuContractError
+from seatrial.errors import ConfigError, GpuContractError, StackError
 from seatrial.images.build.size import installed_bytes
 from seatrial.images.lint.check import check_dockerfile
 from seatrial.stack.facts import TENSORFLOW_1
@@ -92,6 +92,11 @@ def test_code_of_tensorflow_1_under_a_list_that_demands_tensorflow_2_is_refused(
     with pytest.raises(ConfigError, match=r"train.py:2 tf.Session is TensorFlow 1") as caught:
         plan(tmp_path, SESSION, "tensorflow>=2.4\n")
     assert "write tensorflow<2 in requirements.txt" in str(caught.value.run)
+
+
+def test_a_pre_release_of_tensorflow_2_is_not_replaced_by_tensorflow_1(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"tensorflow==2.0.0b1 \(requirements.txt\) is older than tensorflow 2"):
+        plan(tmp_path, "import tensorflow\n", "tensorflow==2.0.0b1\n")
 
 
 def test_the_images_packages_stay_and_each_change_is_named(tmp_path: Path) -> None:

@@ -102,6 +102,12 @@ def test_code_and_versions(
         ("import datasets, torch\ndatasets.load_metric('bleu')", "datasets>=1.18\n", "datasets<3"),
         ("import pandas as pd\npd.read_csv('a.csv', squeeze=True)", "", "pandas<2"),
         ("import pandas as pd\nif old: pd.read_csv('a.csv', squeeze=True)", "", None),
+        ("import jax\njax.tree_map(len, {})", "", "jax<0.6"),
+        ("import jax.numpy as jnp\njnp.round_(2.5)", "", "jax<0.4.31"),
+        ("import jax.numpy as jnp\nif old: jnp.round_(2.5)", "", None),
+        ("import jax.numpy as jnp\njnp.trapz([])", "", None),
+        ("import jax\nclass Tree:\n    at: jax.tree_map", "", "jax<0.6"),
+        ("from __future__ import annotations\nimport jax\nclass Tree:\n    at: jax.tree_map", "", None),
         ("import datasets, torch\nif old: datasets.load_metric('bleu')", "datasets>=1.18\n", None),
         ("from transformers import AdamW", "transformers==4.30.0\n", None),
         ("from transformers import AdamW", "transformers~=4.36\n", "transformers<4.47"),
@@ -113,7 +119,7 @@ def test_code_and_versions(
 def test_a_package_that_is_left_open_still_has_the_names_that_the_code_imports(
     tmp_path: Path, source: str, listed: str, held: str | None
 ) -> None:
-    texts = plan(tmp_path, f"import transformers\n{source}\n", listed).context_texts
+    texts = plan(tmp_path, f"{source}\nimport transformers\n", listed).context_texts
     written = "".join(texts.values())
     assert (f"{held}\n" in written) if held else "<" not in written
 

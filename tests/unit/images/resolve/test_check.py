@@ -595,6 +595,16 @@ def test_a_guess_is_what_a_release_holds(plan: Any, index: Index, listed: str) -
     assert index.requested.count("/f/fizzcrf-1.0-py3-none-any.whl") == 1
 
 
+def test_no_old_wheel_is_pinned_for_names_that_only_a_newer_source_may_have(plan: Any, index: Index) -> None:
+    for version, text in (("0.1", "class Pad: ..."), ("0.0", "")):
+        index.holds("pads", f"pads-{version}-py3-none-any.whl", {"pads.py": text})
+    index.source("pads", "8.2", {"setup.py": "", "pads.py": "class JoyPad: ..."})
+    script = ScriptFacts(imports=("pads",), where={"pads": "train.py:1"}, modules={"pads.JoyPad": "train.py:1"})
+    (warning,) = plan("plain\n", script).warnings
+    assert plan.chosen("packages") == ["plain"]
+    assert "requirements.txt does not list it; pads 8.2 has this module" in warning
+
+
 @pytest.mark.parametrize(("version", "line"), [("", "tern"), ("=1.0", "tern==1.0.*"), ("=7.0.1", None)])
 def test_what_conda_lists_is_installed_where_the_index_has_the_module(
     plan: Any, index: Index, version: str, line: str | None

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from package_indexes import Index, serving
+from seatrial.images.requirements.pip_format import Needs, Requirements
+from seatrial.images.resolve.answers import ResolveRequest
+from seatrial.images.resolve.dates import dated
 from seatrial.job.script import ScriptFacts
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
@@ -83,6 +86,7 @@ def index() -> Iterator[Index]:
         ("old\nholds", "old==1.0 holds==1.0"),
         ("gapped", "gapped==1.0 gap==2.0 late==2.0"),
         ("ahead", "ahead==2.0 wheeled==1.1"),
+        ("ahead\nbuilt==0.21", "ahead==2.0 wheeled==1.1 built==0.21"),
     ],
 )
 def test_what_is_open_is_of_the_day_if_that_can_be_installed(plan: Any, requirements: str, installed: str) -> None:
@@ -90,6 +94,27 @@ def test_what_is_open_is_of_the_day_if_that_can_be_installed(plan: Any, requirem
     texts = "\n".join([*made.context_texts.values(), *plan.chosen("from source")])
     assert all(each in texts for each in installed.split()), texts
     assert plan.chosen("as of") == ["2021-06-01"] * (installed not in ("six==1.17", "six==1.17 top==1.0"))
+
+
+@pytest.mark.parametrize(("jax", "flax"), [("0.4.30", "2024-07-18"), ("0.4.1", "2023-06-02")])
+def test_jax_dates_what_uses_it_and_no_other_package(jax: str, flax: str) -> None:
+    lines = (f"jax=={jax}", "flax", "six")
+    request = ResolveRequest(lines, python="3.11", sources=())
+    found = dated(request, Needs(Requirements(lines=lines), "requirements.txt", "listed", as_of="2023-06-01"))
+    own = dict(found.dates)
+    assert [own.get(name, found.as_of) for name in ("flax", "etils")] == [flax] * 2
+    assert own.get("six", found.as_of) == "2023-06-02"
+
+
+def test_packages_of_jaxs_day_are_not_shown_as_of_the_codes(plan: Any) -> None:
+    for row in ("jax 0.4.30 2024-06-18", "flax 0.6 2023-01-01", "flax 0.8 2024-06-01"):
+        name, version, day = row.split()
+        plan.index.has(name, file := f"{name}-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    made = plan("jax\nflax\nsix\n", as_of="2023-06-01")
+    assert {"flax==0.8", "six==1.10"} <= {*"\n".join(made.context_texts.values()).split()}
+    (row,) = (each for each in plan.made.choices if each.what == "as of")
+    assert row.reason.startswith("jax, six: ")
 
 
 def test_a_day_before_packages_had_wheels_for_the_python_is_not_that_of_the_packages(plan: Any) -> None:
