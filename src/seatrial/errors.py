@@ -40,7 +40,7 @@ D = TypeVar("D")
 T = TypeVar("T")
 
 #: Longer sentences are cut in the middle: a file's content may be in them.
-MAX_TEXT = 2000
+MAX_TEXT, _MOST_LINES = 2000, 20
 #: Characters that steer a terminal, and lone surrogates, which cannot be printed.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -73,7 +73,7 @@ class SeatrialError(Exception):
         self.message = printable(message)
         super().__init__(self.message)
         self.cause = None if cause is None else printable(cause)
-        self.run = None if run is None else printable(run)
+        self.run = None if run is None else "\n".join(map(printable, run.split("\n", _MOST_LINES)))
 
 
 def printable(text: str) -> str:

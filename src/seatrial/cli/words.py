@@ -38,7 +38,7 @@ _ALWAYS_OURS = {
 #: Option that mounts a folder → pattern of a script that reads the mounted folder.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
 #: Options of seatrial that never follow a target; Hydra has -m, too.
-_NEVER_BEHIND_A_TARGET = ("-f", "--file", "-m")
+_ENV, _NEVER_BEHIND_A_TARGET = ("-e", "--env"), ("-f", "--file", "-m")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 #: Words that stand before Docker's own commands.
 _PROGRAMS = ("sudo", "docker", "podman", "nvidia-docker", "compose", "container", "image")
@@ -69,7 +69,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
         at += len(words)
     if not argv[at:] or argv[at].endswith(".py"):
         return argv
-    from seatrial.job.startable import LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS, SUBMITTERS
+    from seatrial.job.startable import ASSIGNMENT, LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS, SUBMITTERS
 
     python = ["python"] if words[-1] in LAUNCHER_MODULES or words[0] in PYTHON_SWITCHES else []
     if not python and argv[at].startswith("-") and argv[at] != "--":
@@ -78,10 +78,11 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     from seatrial.job.target import python_command
 
     cut = argv.index("--") if "--" in argv else len(argv)
-    ours = _ours_behind(argv[at:cut], known, is_apart="--" in argv)
+    program = [*itertools.dropwhile(ASSIGNMENT.fullmatch, argv[at:cut])] or argv[at:cut]
+    ours = _ours_behind(program, known, is_apart="--" in argv)
     theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
-    env = [each[-1].removeprefix("--env=") for name, each in typed_parts(argv[1:cut], known) if name in ("-e", "--env")]
+    env = [re.sub("^(--env=|-e)", "", each[-1]) for name, each in typed_parts(argv[1:cut], known) if name in _ENV]
     env = [f"{each}={os.environ[each]}" if each in os.environ and not SECRET.search(each) else each for each in env]
     if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
         return argv
@@ -89,7 +90,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     parts_behind = typed_parts(argv[at + 1 : cut], known)  # what the script requests gives way; its arguments stay
     behind = [words for name, words in parts_behind if name and words[0] not in (*read.arguments, "--launcher", "-m")]
-    behind = ours if argv[at] in (*RUNNERS, *SUBMITTERS, "srun") else behind  # these have options of their own
+    behind = ours if {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun"} else behind  # these have options of their own
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
@@ -148,7 +149,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
             text = next(read_sources([script], here, _MOST_BYTES), "")
             break
     typed = list(typed_parts(argv[at:], known))
-    values = [words[-1].removeprefix("--env=") for name, words in typed if name in ("--env", "-e")]
+    values = [re.sub("^(--env=|-e)", "", words[-1]) for name, words in typed if name in _ENV]
     odd = any(not _VARIABLE.match(value) for value in values)  # --env Ant-v2 names no variable
     parts = [("" if name in _NEVER_BEHIND_A_TARGET else name, words[0].partition("=")[0]) for name, words in typed]
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
@@ -169,7 +170,8 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     declared = all(_declares("\n".join(texts), name) for name in ours | similar)
     looks = any(re.search(form, each) for name, form in _PLACES.items() if name in ours for each in texts)
     same = bool(ours) and not ours & _ALWAYS_OURS and not looks
-    is_theirs = (theirs or odd or same) and (not text or _reads_arguments(script, text)) and declared
+    reads = not text or _PARSERS.search(text) or any(each.is_file() for each in _imported_files(script, text))
+    is_theirs = (theirs or odd or same) and reads and declared
     return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
 
 
@@ -178,14 +180,10 @@ def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tup
     at = 0
     while at < len(words):
         name, sign, _ = words[at].partition("=")
+        name = "-e" if sign and name[:2] == "-e" and name[2:3].isupper() else name  # -eLR=3
         size = 2 if known.get(name) and not sign else 1
         yield name if name in known else "", [*words[at : at + size]]
         at += size
-
-
-def _reads_arguments(script: Path, text: str) -> bool:
-    """Return whether a script, or a module that it imports from its project, may read its command line."""
-    return bool(_PARSERS.search(text)) or any(each.is_file() for each in _imported_files(script, text))
 
 
 def _imported_files(script: Path, text: str) -> Iterator[Path]:
@@ -232,7 +230,10 @@ def similar_option(script: Path, typed: str) -> str | None:
     texts = [text, *_with_imports(script, text)]
     if any(_declares(each, typed, begun=True) for each in texts):
         return None
-    options = re.findall(r"""add_argument\([^()]*?["'](--[\w-]+)["']""", "\n".join(texts))
+    code = "\n".join(texts)
+    names = re.findall(r"""(?:(?i:argument|option|flag|arg)\([^()]*?["']--|DEFINE_\w+\(\s*["'])([\w-]+)["']""", code)
+    fields = re.findall(r"(?m:^|[(,])[ \t]*([a-z]\w+)[ \t]*:[ \t]*\w", code) if _BY_ANNOTATION.search(code) else []
+    options = [f"--{each}" for each in (*names, *fields, *(each.replace("_", "-") for each in fields))]
     return next(iter(difflib.get_close_matches(typed, options, n=1, cutoff=0.8)), None)
 
 

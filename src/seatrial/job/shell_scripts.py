@@ -39,7 +39,7 @@ from seatrial.job.startable import (
 )
 from seatrial.job.tasks import task_commands
 
-_MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
+MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
 
 #: Commands whose outcome depends on the machine; other commands without effect on the training.
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
@@ -62,7 +62,7 @@ _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
     r"(PATH|LD_\w+|TMPDIR|HOME|USER|XDG_\w+)=.*"
-    rf"|(SLURM_\w+|\w*CACHE\w*|\w+_HOME|CONDA\w*|\w+_API_KEY|\w*PATH)=.*{UNKNOWN}.*",
+    rf"|(SLURM_\w+|\w*CACHE\w*|\w+_HOME|CONDA\w*|\w+_API_KEY|\w*PATH|\w*PORT)=.*{UNKNOWN}.*",
     re.S,
 )
 _UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
@@ -85,6 +85,7 @@ class ShellReading:
     unread: str | None = None
     cut: str | None = None
     left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
+    why: list[str] = field(default_factory=list, compare=False)  # a place of each command that has unknown words
     unset: list[str] = field(default_factory=list, compare=False)  # variables that the unread command lacks
 
 
@@ -99,11 +100,13 @@ def read_shell(
     try:
         shell.run(statements(text, name))
     except _Left:
-        pass
+        if not shell.reading.started:
+            shell.reading.unread = f"{shell.place} (the script ends here)"
     except UnreadCommand as unread:
         shell.reading.unread = str(unread)
     except (RuntimeError, OSError, ValueError) as error:  # nested too deep, a path that cannot exist
         shell.reading.unread = f"{shell.place} ({error})"
+    shell.reading.unread = shell.reading.unread or next(iter(shell.reading.why), None)
     return shell.reading
 
 
@@ -172,7 +175,7 @@ class _Shell(Words):
                 raise UnreadCommand(place)
         elif kind == "case":
             subject = _without_missing(self.text(words[0]))
-            if _MARKS.search(subject):
+            if MARKS.search(subject):
                 return self._either(place, *(clause.parts[0] for clause in parts[0]), [])
             fits = (each for each in parts[0] if any(fnmatchcase(subject, self.text(word)) for word in each.words))
             return self.run(clause.parts[0]) if (clause := next(fits, None)) else True
@@ -309,11 +312,11 @@ class _Shell(Words):
             command = read_command([*paths], self.here / self.folder)
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
-            raise UnreadCommand(place if _MARKS.search(why) else why) from None
+            raise UnreadCommand(place if MARKS.search(why) else why) from None
         if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
             unset = _UNSET.findall(" ".join(command.words()))
             self.reading.unset += dict.fromkeys(unset) if all(unset) else ()
-            raise UnreadCommand(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
+            self.reading.why.append(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command and command.requesting(self.batch)
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
@@ -325,13 +328,14 @@ class _Shell(Words):
             self.arguments = self.arguments[count:]
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
-            path = self._path(paths[0]) if len(paths) == 1 and paths[0] != "-" and UNKNOWN not in paths[0] else "/"
+            if len(paths) != 1 or paths[0] == "-":
+                raise UnreadCommand(place)
+            path = self._path(paths[0]) if UNKNOWN not in paths[0] else "/"
             if path[0] == "/":  # the author's: its end may be a folder here
                 self.reading.others.append(place)
                 ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
-                path = next((each for each in ends if each and (self.here / each).is_dir()), "/")
-                path = "." if path == "/" and posixpath.basename(paths[0]) == self.here.name else path
-            if path.startswith("/") or not (self.here / path).is_dir():
+                path = next((each for each in ends if each and (self.here / each).is_dir()), ".")
+            if not (self.here / path).is_dir():
                 raise UnreadCommand(place)
             self.folder, self.values["PWD"] = path, f"{HERE}{path}"
         elif program == "eval" or arguments[:1] == ["-c"]:
@@ -405,7 +409,7 @@ class _Shell(Words):
             outcome = self._test(words[1:])
             return None if outcome is None else not outcome
         words = [_without_missing(each) for each in words]
-        if _MARKS.search("".join(words)):
+        if MARKS.search("".join(words)):
             return None
         match words:
             case [] | [_]:

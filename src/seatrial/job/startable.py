@@ -75,7 +75,8 @@ def likely_scripts(project: Path) -> list[str]:
     """Return the scripts that people start, those for training first and modules of packages last."""
     found = [path for path in scripts(project) if path not in ("setup.py", "conftest.py")]
     modules = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
-    return sorted(found, key=lambda path: (path in modules, path.count("/"), "train" not in path, path))
+    last = [path for path in found if re.match(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download)", path)]
+    return sorted(found, key=lambda each: (each in modules, each.count("/"), "train" not in each, each in last, each))
 
 
 def runnable_package(project: Path) -> str | None:
@@ -85,12 +86,6 @@ def runnable_package(project: Path) -> str | None:
     return next((folder.name for folder in packages if folder.name.isidentifier() and not is_foreign(folder)), None)
 
 
-def first_notebook(project: Path) -> str | None:
-    """Return the first notebook of the project's own folder, or of the folders in it; None if there is none."""
-    found = [*sorted(project.glob("*.ipynb")), *sorted(project.glob("[!.]*/*.ipynb"))]
-    return next((path.relative_to(project).as_posix() for path in found if not is_foreign(path.parent)), None)
-
-
 def what_is_here(project: Path) -> tuple[str, str, str] | None:
     """Return (what can be started, a command to type before, words of the target), the likeliest first; or None."""
     likely = likely_scripts(project)
@@ -98,7 +93,8 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
         return f"is the package {package}", "", f"-m {package}"
     if likely:
         return f"{'are' if likely[1:] else 'is'} {first_of(likely)}", "", shlex.quote(likely[0])
-    if notebook := first_notebook(project):
+    found = [*sorted(project.glob("*.ipynb")), *sorted(project.glob("[!.]*/*.ipynb"))]
+    if notebook := next((each.relative_to(project).as_posix() for each in found if not is_foreign(each.parent)), None):
         convert, script = converted(notebook)
         return f"is the notebook {notebook}", f"{convert} && ", shlex.quote(script)
     return None

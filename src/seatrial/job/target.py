@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import dropwhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
@@ -16,6 +16,7 @@ from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
 from seatrial.job.startable import (
+    ASSIGNMENT,
     LAUNCHER_MODULES,
     LAUNCHERS,
     MPI_LAUNCHERS,
@@ -109,7 +110,9 @@ def python_command(
 
     try:
         typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
-        variables = activated(here) if words[0] == "pixi" else []
+        own = [*takewhile(ASSIGNMENT.fullmatch, words[:-1])]
+        words = words[len(own) :]
+        variables = [*own, *(activated(here) if words[0] == "pixi" else ())]
         if words[0] in SUBMITTERS:
             inner = submitted(words, here)
             batch, words = batch_words(words, inner), inner
@@ -120,10 +123,10 @@ def python_command(
         if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
             return command.requesting(batch_request(batch))
         if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
-            return _in_shell(words, here, batch, env)
+            return _in_shell(words, here, f"export {shlex.join(variables)}; " * bool(variables), batch, env)
         if not is_recipe and task_commands(words, here):
             place = makefile(here) if words[0] == "make" else here
-            script = "".join(f"export {each}\n" for each in variables) + typed
+            script = "".join(f"export {shlex.quote(each)}\n" for each in variables) + shlex.join(words)
             return _one_command(typed, place or here, here, script, [], words[0], env)
     except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
@@ -162,10 +165,10 @@ def _shell_scripts(folder: Path, here: Path) -> list[str]:
     return [os.path.relpath(each, here) for each in sorted(folder.glob("*.sh")) if is_file(each)]
 
 
-def _in_shell(words: Sequence[str], here: Path, batch: str, env: Sequence[str]) -> PythonCommand:
-    """Return the one command that ``bash train.sh 4`` or ``./train.sh`` starts. Raises TargetError, UnreadCommand."""
+def _in_shell(words: Sequence[str], here: Path, first: str, batch: str, env: Sequence[str]) -> PythonCommand:
+    """Return the one command of ``bash train.sh 4`` or ``./train.sh``, after ``first``. Raises TargetError, …"""
     if words[1:2] == ["-c"] and words[2:]:
-        return _one_command(shlex.join(words[:2]), here, here, words[2], words[3:], words[0], env, batch)
+        return _one_command(shlex.join(words[:2]), here, here, first + words[2], words[3:], words[0], env, batch)
     at = 0 if words[0] not in SHELLS else next((at for at, word in enumerate(words) if at and word[:1] not in "-+"), 0)
     name = words[at]
     if not is_file(here / name):
@@ -177,7 +180,7 @@ def _in_shell(words: Sequence[str], here: Path, batch: str, env: Sequence[str]) 
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
-    text = whole(here / name, _MOST_OF_SCRIPT)
+    text = first + whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
 
 
@@ -189,7 +192,7 @@ def _one_command(
     name: str, path: Path, here: Path, text: str, arguments: Sequence[str], called: str, env: Sequence[str], *batch: str
 ) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
-    from seatrial.job.shell_scripts import read_shell
+    from seatrial.job.shell_scripts import MARKS, read_shell
 
     reading = read_shell(text, arguments, called, here, batch, env)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
@@ -197,10 +200,14 @@ def _one_command(
     found = [  # only scripts that exist before it runs
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
     ]
-    found = found if len(found) <= _MOST_LISTED else found[:1]
-    runs = [f"seatrial run {shlex.join(command.words())}" for _, command in found]
+    found = (
+        found if len(found) <= _MOST_LISTED else sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
+    )
+    words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
+    runs = [f"seatrial run {' '.join(each)}" for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
-    if not found and reading.started and reading.others:
+    found = [] if reading.unset and len(reading.why) == len(reading.started) else found
+    if not found and reading.started and reading.others and not reading.why:
         raise TargetError(
             f"{name} starts {reading.started[0][1].target[-1]}, which does not exist: first run what creates it",
             cause=f"it runs {reading.others[0]}",
@@ -208,8 +215,8 @@ def _one_command(
         )
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
-        if (refused := _no_python(name, path, beyond, here)).run or not reading.unset:
-            raise refused
+        if not reading.unset:
+            raise _no_python(name, path, beyond, here)
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
         run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
         raise TargetError(
@@ -228,6 +235,15 @@ def _one_command(
     moved = next((at for at, _ in found if at != "."), None)
     cause = f"it also runs {reading.others[0]}" if reading.others else moved and f"it starts Python in {moved}"
     raise TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
+
+
+def _with_gaps(known: str, unknown: str | None = None) -> str:
+    """Return a word as it is typed: what the user's shell fills in stays, another unknown part is ``VALUE``."""
+    if unknown is None:
+        return shlex.quote(known)
+    if re.fullmatch(r"(?=.*[*?~{])[\w./*?~{},:=-]+", unknown):
+        return known + unknown
+    return f'"{known}{unknown}"' if re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?[\w./:=-]*", unknown) else f"{known}VALUE"
 
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:

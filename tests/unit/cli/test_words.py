@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import cli
-from seatrial.cli.words import _in_our_words, _with_dashes
+from seatrial.cli.words import _in_our_words, _with_dashes, similar_option
 from seatrial.errors import TargetError
 from tables import cases, constant
 
@@ -96,6 +96,7 @@ def test_a_variable_of_the_machine_is_read_into_the_words_and_a_secret_is_not(
         monkeypatch.setenv(name, value)
         (tmp_path / f"{name}.sh").write_text(f"python train.py --value ${name}\n")
     assert shlex.join(_in_our_words(["plan", "-e", "LR", "LR.sh"])) == "plan -e LR train.py -- --value 5"
+    assert shlex.join(_in_our_words(["plan", "-eLR=3", "LR.sh"])) == "plan -eLR=3 train.py -- --value 3"
     with pytest.raises(TargetError) as refusal:
         _in_our_words(["plan", "-e", "MY_TOKEN", "MY_TOKEN.sh"])
     assert "hidden" not in f"{refusal.value} {refusal.value.cause} {refusal.value.run}"
@@ -228,3 +229,25 @@ def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path / "examples")
     assert _with_dashes(["run", "train.py", "-p", "30"]) == ["run", "train.py", "--", "-p", "30"]
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "option"),
+    [
+        (
+            "import typer\ndef main(run_name: str = 'x', seed: int = 1): ...\ntyper.run(main)\n",
+            "--run-nmae",
+            "--run-name",
+        ),
+        ("from transformers import HfArgumentParser\nclass A:\n    run_name: str\n", "--run_nmae", "--run_name"),
+        ("from absl import flags\nflags.DEFINE_string('workdir', None, '')\n", "--work_dir", "--workdir"),
+        ("@click.option('-n', '--name-of', default=1)\n", "--nameof", "--name-of"),
+        ("x: int = 1\n", "--xx", None),
+    ],
+)
+def test_the_option_that_was_meant_is_found_however_it_is_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, typed: str, option: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+    assert similar_option(Path("train.py"), typed) == option

@@ -58,6 +58,7 @@ def test_options_that_name_gpus_are_compared_with_the_run(
 @cases("source", "args")
 def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple[str, ...] | None) -> None:
     (tmp_path / "c.yaml").write_text("device: auto\n")
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}')
     assert found(tmp_path, source, *(args or ())) == []
 
 

@@ -405,6 +405,16 @@ def test_a_module_next_to_the_script_is_in_no_package(tmp_path: Path, line: str,
     assert caught.value.run == "in data.py:1 write: from config import …"
 
 
+def test_a_module_that_is_started_in_no_package_cannot_import_from_one(tmp_path: Path) -> None:
+    for name, text in {"train.py": "from .net import x\n", "lab/__main__.py": "from .net import x\n"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).with_name("net.py").write_text("x = 1\n")
+    with pytest.raises(TargetError, match=r"train.py:1 imports from .net, which only a"):
+        script_facts(Target(kind="module", value="train"), tmp_path)
+    script_facts(Target(kind="module", value="lab"), tmp_path)
+
+
 def test_nothing_is_known_of_images_and_a_module_elsewhere_is_a_packages(tmp_path: Path) -> None:
     assert script_facts(Target(kind="image", value=""), tmp_path) == ScriptFacts()
     assert script_facts(Target(kind="module", value="torch.distributed.run"), tmp_path).imports == ("torch",)

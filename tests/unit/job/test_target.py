@@ -197,9 +197,48 @@ def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(t
 @pytest.mark.parametrize("word", ["$HOME", "$(ls)", "$DATA/*.txt", "$2", "${NODES:0:9}", "${TABLE[a]}"])
 def test_what_no_variable_gives_gets_no_option_for_one(tmp_path: Path, word: str) -> None:
     (tmp_path / "j.sh").write_text(f"python -m train --data $DATA {word}\n")
-    with pytest.raises(TargetError, match="is a shell script") as refusal:
+    with pytest.raises(TargetError, match="cannot read") as refusal:
         in_our_words(["j.sh"], tmp_path)
-    assert refusal.value.run is None
+    assert str(refusal.value.run).startswith('seatrial run -m train -- --data "$DATA" ')
+
+
+@pytest.mark.parametrize("start", ["sbatch -J x j.sh", "bash j.sh", "./j.sh", "make", "pixi run go"])
+def test_variables_before_any_program_are_the_runs(tmp_path: Path, start: str) -> None:
+    (tmp_path / "j.sh").write_text("#!/bin/bash\npython train.py --lr $LR\n")
+    (tmp_path / "Makefile").write_text("go:\n\tpython train.py --lr $(LR)\n")
+    (tmp_path / "pixi.toml").write_text('[tasks]\ngo = "python train.py --lr $LR"\n')
+    words = in_our_words(["LR=0.1", "CUDA_VISIBLE_DEVICES=1", *start.split()], tmp_path)
+    assert words == ["--env", "LR=0.1", "--gpus", "device=1", "train.py", "--", "--lr", "0.1"]
+
+
+def test_commands_of_a_script_that_is_read_in_part_are_given_in_order_with_what_is_known(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text(
+        "cd /home/them\nexport OUT=/scratch/$USER\npython a.py --out $OUT --tag $(git rev-parse HEAD) *.csv\n"
+        "cd $WHERE\ntorchrun --master_port=$((RANDOM + 1)) b.py --lr 1\n"
+    )
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    first = 'seatrial run --env "OUT=/scratch/$USER" a.py -- --out "/scratch/$USER" --tag VALUE *.csv'
+    second = 'seatrial run --env "OUT=/scratch/$USER" --launcher torchrun b.py -- --lr 1'
+    assert refusal.value.run == f"{first}\n{second}"
+
+
+def test_long_commands_of_a_script_are_given_whole(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    commands = [f"train.py -- --name {letter * 1500}" for letter in "ab"]
+    (tmp_path / "j.sh").write_text("".join(f"python {each.replace(' -- ', ' ')}\n" for each in commands))
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "\n".join(f"seatrial run {each}" for each in commands)
+
+
+def test_a_script_that_ends_before_it_starts_python_is_refused_with_the_place(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text("if [ -z ${MAIL:-} ]; then\n  exit 1\nfi\npython train.py\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert str(refusal.value.cause).endswith("j.sh:2: exit 1 (the script ends here)")
 
 
 def test_what_a_job_script_does_also_does_is_shown(tmp_path: Path) -> None:

@@ -220,7 +220,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
     found: dict[str, str] = {}
     notes = []
     for line, place in shown_installs(project) if wanted else ():
-        listed = canonical_name(line := line.partition(" @ file:")[0])  # another machine's
+        listed = canonical_name(line := re.split(" @ file:| --hash=", line)[0].rstrip())  # another machine's
         for name, package in wanted.items():
             of_it = mentions(line, name) if listed is None else provides(listed, name, package)
             of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are inspected

@@ -57,6 +57,7 @@ from seatrial.images.requirements.pip_format import (
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.reading.modules import FRAMEWORKS, folder_of, folders_of, is_folder, is_package
+from seatrial.job.reading.signs import REPORT_TO
 from seatrial.job.script import BUILT_ON, ScriptFacts
 from seatrial.stack.facts import table
 from seatrial.stack.resolve import PYTHONS
@@ -152,7 +153,7 @@ def project_needs(
         guessed=dict(guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
-        names={name: place for name, place in script.modules.items() if "." in name and " " not in place},
+        names={k: at for k, at in script.modules.items() if "." in k.removeprefix(REPORT_TO) and " " not in at},
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
     return _locked(_with_asserted(with_contrib(needs, script.modules), script, packages.known), project)
@@ -381,6 +382,10 @@ def _from_files(
         file, source = folder / name, shown[name]
         if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
             continue  # another machine's, frozen
+        locked = name in LISTS and any(is_there(folder / lock) for lock in LOCKS[:2])
+        beside = read_pyproject(folder / "pyproject.toml", ()) if locked else None
+        if beside and {*map(canonical_name, beside.lines)} - {*map(canonical_name, read_list(file, project).lines)}:
+            continue  # behind the one that uv or poetry has locked
         notes, found, page = "", None, None
         if name.endswith((".txt", ".yml", ".yaml")):
             found = read_list(file, project)

@@ -398,14 +398,17 @@ class UvResolver:
         """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
         old = _older(lock, request, _OLD_DAYS)
         apart = ((name, *row) for name, row in self._apart(request, old).items() if name not in excluded)
+        early = {name for name, at in old.items() if Version(at).is_prerelease}  # deepspeed has no other wheel
         last = [(name, wanted) for name, wanted, at in apart if at == old[name]]
+        lines = ((canonicalize_name(each.name), each.specifier) for each in map(Requirement, request.lines))
+        last += [row for row in lines if row[0] in early and not row[1].prereleases]
         newer = [f"{name}{wanted & SpecifierSet(f'>{old[name]}')}" for name, wanted in last[:_MOST_READ]]
         with ThreadPoolExecutor(_MOST_READ) as threads:
             sources = threads.map(lambda line: self.source(line, request), newer)
         return {
             name: f"{name}=={source.version}"
             for (name, _), source in zip(last, sources, strict=False)
-            if source and not read_build(name, name, source.names, source.texts).compiles
+            if source and (name in early or not read_build(name, name, source.names, source.texts).compiles)
         }
 
     def _apart(self, request: ResolveRequest, names: Iterable[str]) -> dict[str, tuple[SpecifierSet, str]]:

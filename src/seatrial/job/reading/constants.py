@@ -246,7 +246,9 @@ class Constants:
         names = self._members(node, unit)
         found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
         is_one = _OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
-        return next((each for each in found if each and (is_one or ".py:" not in each[1])), None)
+        offload = (self.settings[key] for key in self.settings if "offload_" in key)  # where DeepSpeed keeps parameters
+        known = (each for each in found if each and (is_one or ".py:" not in each[1]))
+        return next((each for each in known if each not in offload), None)
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""

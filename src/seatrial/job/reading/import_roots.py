@@ -84,11 +84,6 @@ class ImportRoots:
             return True
         return is_file(around / f"{top}.py") and b"sys.path" in module.source
 
-    def _is_guess(self, parts: list[str], roots: list[Path], root: Path) -> bool:
-        """Return whether a top-level module exists only in ``src/``."""
-        known = (self.start.parent, self.project, *self.placed)
-        return len(parts) == 1 and roots is self.absolute and root not in known
-
     def resolved(
         self, module: Module, node: Import, at: Callable[[Path], Module | None], *, needed: bool
     ) -> Iterator[tuple[str, list[Path], bool, bool]]:
@@ -108,7 +103,13 @@ class ImportRoots:
                 return
             other = at(found[-1][0]) if found[-1] is not None else None
             lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
-            if lacking and found[0] is not None and self._is_guess(parts, roots, found[0][1]):
+            known = (
+                self.start.parent,
+                self.project,
+                *self.placed,
+            )  # others, as src/, are a guess for a module of no package
+            guessed = len(parts) == 1 and roots is self.absolute and found[0] is not None and found[0][1] not in known
+            if lacking and guessed:
                 found, lacking = [None], []  # the installed package datasets, not src/datasets
             files = [each for each in found if each is not None]
             if roots is absolute and files:

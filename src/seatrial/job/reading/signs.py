@@ -105,6 +105,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
         yield from ((f"{NAMED}{each}", f"{called}({each.rpartition('.')[2]}=)") for each in names_of if lost(each))
+        if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
+            yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
         if engine := literal(keywords(node).get("engine")):
             yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
     elif isinstance(node, ast.Attribute):
