@@ -87,8 +87,8 @@ def test_a_narrow_terminal_cuts_the_reason_and_never_the_state(many, width):
 def test_a_narrow_terminal_shows_the_setting_in_which_trials_differ(many):
     found = listing.listed(RunStore(many), Host({}))[:3]
     members = [
-        replace(
-            each, group="s", member=f"trial {at}", line=replace(each.line, target=f"fit.py -- --epochs 9 --lr {at}")
+        each._replace(
+            group="s", member=f"trial {at}", line=replace(each.line, target=f"fit.py -- --epochs 9 --lr {at}")
         )
         for at, each in enumerate(found)
     ]
