@@ -17,6 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
 from seatrial.job.reading.configurations import CONFIGURATION
+from seatrial.job.reading.constants import typed_words
 from seatrial.job.reading.file_calls import OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
@@ -102,15 +103,8 @@ class HostPath:
 def host_paths(job: Job) -> tuple[HostPath, ...]:
     """Return the paths that lie outside of the project, or are its own by an absolute name."""
     found: list[HostPath] = []
-    name = ""
-    for word in job.target.args:
-        option, sign, value = word.partition("=")
-        if word.startswith("-") and not sign:
-            name = word
-            continue
-        name, value = (option, value) if sign and "/" not in option else (name, word)
+    for name, value in typed_words(job.target.args):
         found += _of_argument(value, name or value, job)
-        name = ""
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
@@ -148,6 +142,30 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         yield f"{read}{also}, which {_instead(job, path, [read, *more])}"
     if (left := len(found) + len(absent) - _MOST_MISSING) > 0:
         yield f"and {left} more missing inputs"
+
+
+def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Iterator[str]:
+    """Yield one sentence about absent paths that a run may read, without those that other sentences name."""
+    named = {posixpath.normpath(word) for each in sentences for word in re.split(r"[\s,;:()]+", each) if word}
+    left: list[Read] = []
+    for each in inputs:
+        seen = posixpath.normpath(posixpath.join(job.folder_inside, each.path))
+        here = on_host(job, seen) or job.folder / os.path.expanduser(each.path)  # noqa: PTH111
+        above = {each.path, *map(str, PurePosixPath(each.path).parents)} - {".", "/"}
+        known = named & above or any(word.startswith(f"{each.path}/") for word in named)
+        if not (known or _exists(here) or _OF_IMAGES.fullmatch(seen) or seen.startswith(("/tmp/", "/dev/shm"))):
+            left.append(each)
+            named.add(each.path)
+    if left:
+        names = ", ".join(f"{each.path} ({each.where})" if each.where else each.path for each in left[:_MOST_MORE])
+        more = f" and {len(left) - _MOST_MORE} more" if left[_MOST_MORE:] else ""
+        mount = posixpath.normpath(posixpath.join(job.folder_inside, posixpath.dirname(left[0].path)))
+        outside = left[0].path.startswith(("/", "../"))
+        fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}" if outside else f", or edit {left[0].where}"
+        if option := left[0].option:
+            fix = f", or: -- {option}{' ' if option.startswith('-') else '='}PATH"
+        fix *= bool(outside or left[0].where)
+        yield f"Not found on this machine: {names}{more}. If the run reads one, put it there{fix}"
 
 
 def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:

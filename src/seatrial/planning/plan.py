@@ -13,7 +13,7 @@ from seatrial.common.agent_plan import AgentPlan
 from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
-from seatrial.job.host_paths import missing_folders, missing_inputs, mlflow_paths
+from seatrial.job.host_paths import missing_folders, missing_inputs, mlflow_paths, not_found
 from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan, gpu_models
@@ -95,8 +95,10 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
     missing = [*missing_inputs(job, reads), *missing_folders(job, script.unmade), *mlflow_paths(job, script.files)]
-    missing = missing if parts.image is None or parts.image.build else []
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
+    perhaps = [each for each in script.inputs if parts.cluster is None or not is_outside(each.path)]
+    missing += not_found(job, perhaps, (*missing, *warned))
+    missing = missing if parts.image is None or parts.image.build else []
     return Plan(
         run_id=site.run_id,
         created_at=time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seatrial.errors import UsageError
-from seatrial.job.host_paths import missing_inputs
+from seatrial.job.host_paths import missing_inputs, not_found
 from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
 from seatrial.job.reading.file_calls import Read
@@ -134,7 +134,6 @@ NO_FOLDERS = (
         *((source, (), "") for source in NO_FOLDERS),
         ("import sys\nsys.path.append('/home/nobody/lib/dist-packages')\n", (), ""),
         ("import os\nopen(os.path.expanduser('~/sets/x.csv'))\n", (), "--mount ~/sets:/home/seatrial/sets"),
-        (TRAIN_FILE, ("--train_file", "data/t.csv"), "which the project does not have"),
         (TRAIN_FILE + "unseen.download(args.train_file)\n", ("--train_file", "data/t.csv"), ""),
         (TRAIN_FILE, ("--train_file", "hub/name"), ""),
         (TRAIN_FILE.replace("train_file", "data_files"), ("--data_files", "data/of_a_hub.jsonl"), ""),
@@ -147,6 +146,66 @@ def test_path_of_the_authors_machine_is_named(project: Path, source: str, words:
     target = Target(kind="script", value=TARGET.value, args=words)
     found = [*missing_inputs(Job(project=project, target=target), script_facts(target, project).reads)]
     assert [each.endswith(end) for each in found] == [True] * bool(end)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--train_file", "data/t.csv"), "data/t.csv (--train_file)"),
+        (("--dataset", "path/to/set"), "path/to/set (--dataset)"),
+        (("--dataset=path/to/set", "--depth", "3"), "path/to/set (--dataset)"),
+        (("--weights", "w/best.pth"), "w/best.pth (--weights)"),
+        (("data.data_dir=sets",), "sets (data.data_dir)"),
+        (("samples.txt",), "samples.txt"),
+        (("--dataset", "organisation/name"), ""),
+        (("--model_name", "organisation/name"), ""),
+        (("--data_dir", "code"), ""),
+        (("--out_dir", "runs/one/two"), ""),
+        (("--save_dir", "../one/two", "--log-dir", "./logs/one"), ""),
+        (("--resume", "", "--url", "https://e.org/a.csv", "--date", "2026/01/02"), ""),
+        (("--data", "/tmp/a/b.csv", "--shm", "/dev/shm/x", "--glob", "a/*/b.csv"), ""),
+    ],
+)
+def test_a_typed_path_that_is_nowhere_is_named_if_nothing_shows_its_reading(
+    project: Path, words: tuple[str, ...], named: str
+) -> None:
+    assert absent(project, "import unseen\nunseen.train()\n", words) == (named or None)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("unseen.train(args.train_h5)\n", "cache/target.h5 (code/train.py:3)"),
+        ("os.makedirs('cache')\nunseen.train(args.train_h5)\n", None),
+        ("unseen.download('http://e.org')\nunseen.train(args.train_h5)\n", None),
+        ("torch.load(args.train_h5)\n", "reads cache/target.h5"),
+    ],
+)
+def test_a_default_that_is_nowhere_is_named_unless_the_run_makes_it(
+    project: Path, source: str, named: str | None
+) -> None:
+    declared = "import argparse, os, torch, unseen\np = argparse.ArgumentParser()\n"
+    declared += "p.add_argument('--train_h5', default='cache/target.h5')\nargs = p.parse_args()\n"
+    assert (absent(project, declared + source, ()) or "None").endswith(str(named))
+
+
+def test_an_absent_path_of_a_configuration_is_named_and_those_for_results_are_not(project: Path) -> None:
+    (project / "c.yaml").write_text("data:\n  root_dir: sets/acdc/three\n  out_dir: sets/of/results\n  n: 3/4\n")
+    source = "import yaml, unseen\nc = yaml.safe_load(open('c.yaml'))\nunseen.train(c['data']['root_dir'], c.out_dir)\n"
+    assert absent(project, source, ()) == "sets/acdc/three (root_dir in c.yaml:2)"
+
+
+def absent(project: Path, source: str, words: tuple[str, ...]) -> str | None:
+    """Return what is named as not found; or, for want of that, the sentence about a read."""
+    (project / "code" / "train.py").write_text(source)
+    target = Target(kind="script", value=TARGET.value, args=words)
+    job, facts = Job(project=project, target=target), script_facts(target, project)
+    proved = [*missing_inputs(job, facts.reads)]
+    found = [
+        each.partition(". If")[0].removeprefix("Not found on this machine: ")
+        for each in not_found(job, facts.inputs, proved)
+    ]
+    return next(iter((*found, *(each.partition(",")[0] for each in proved))), None)
 
 
 def test_file_of_the_home_folder_is_there_without_a_container(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -492,6 +492,18 @@ def _default(name: str, function: FunctionNode) -> ast.expr | None:
     return next((value for each, value in pairs if each.arg == name), None)
 
 
+def typed_words(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option or key, value) of ``--data a``, ``--data=a`` and ``data.root=a``; ("", value) of another word."""
+    name = ""
+    for word in arguments:
+        option, sign, value = word.partition("=")
+        if word.startswith("-") and not sign:
+            name = word
+            continue
+        yield (option, value) if sign and "/" not in option else (name, word)
+        name = ""
+
+
 def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield (option, value) of ``--output /x`` and ``--output=/x``."""
     for number, word in enumerate(arguments):

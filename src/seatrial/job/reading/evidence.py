@@ -75,6 +75,7 @@ class Readings:
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
+        inputs: absent paths that it may read, by their names and values.
         unchecked: where it reads files, in any usual run, whose paths options or settings give and none shows.
         unmade: files in folders that it does not make. outputs: options whose paths it makes and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
@@ -96,6 +97,7 @@ class Readings:
     paths: dict[str, str] = field(default_factory=dict)
     writes: tuple[Write, ...] = ()
     reads: tuple[Read, ...] = ()
+    inputs: tuple[Read, ...] = ()
     unchecked: tuple[str, ...] = ()
     unmade: tuple[Write, ...] = ()
     outputs: frozenset[str] = frozenset()

@@ -62,12 +62,22 @@ OUTPUT_KEYS = regex(
 ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
 #: Names of options for a configuration.
 OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
-#: Options whose names, and values, show a path that is read, not a root that a download fills or data_files of a Hub.
-_DATA_PATH, _OF_DATA = (
-    regex(r"((train|val[a-z]*|eval|test|data(set)?)_)+(path|file)"),
-    regex("train_|val|eval_|test_|data(?!_files)"),
+#: Names of what is read, of what is loaded even from a folder for results, and of what is not read.
+_OF_INPUTS = regex(
+    r"data|train|valid|val_|eval|test|csv|json|h5|file|path|dir|root|folder|vocab|annot|label|image|img|corpus|conf|cfg"
 )
-_DATA_FILE = regex(r"[\w.-]*/[\w./-]*\.(csv|tsv|txt|jsonl?|npz?|h5|hdf5|parquet|pkl|lmdb)")
+_LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
+_NOT_READ = regex(
+    r"(^|[-_./])(out|save|saved|log|tb|exp|run|work|result|dump|export|tmp|temp|tensorboard|wandb|write|dest|hub|"
+    r"hydra|callback|plot|fig|report|sample(?=s?[-_])|artifact|backup|figure|record|experiment|project|default_root|hparam|"
+    r"history|metric|summary|summaries|model_save|store|working|url|repo|token|name)"
+    r"(s|ger|put|puts|ging|ping|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
+)
+#: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
+_A_PATH = regex(r"(?!.*//|[\d./-]*$)(~?[./]|\w)[\w./+@=-]*")
+_IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
+_IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
+_IN_FOLDERS = regex(r"(data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|([\w-]+\.)*(data_?)?(root|dir)")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
@@ -194,11 +204,32 @@ def remote_driver(node: ast.Call, path: str, names: Mapping[str, str]) -> str | 
     return f"remote.{store[1]}" if store and _BY_FSSPEC.match(full_name(dotted(node.func), names)) else None
 
 
-def is_data(option: str, value: str) -> bool:
-    """Return whether an option's name, and its value, show a path of data that is read."""
-    below = not ON_THE_HUB.fullmatch(value) and re.fullmatch(r"[^:]*/[^:]*", value)
-    in_file = _OF_DATA.match(option) and _DATA_FILE.fullmatch(value)
-    return bool(in_file or (below and _DATA_PATH.fullmatch(option)))
+def is_input(name: str, value: str, *, typed: bool) -> bool:
+    """Return whether a name, ``--data_root`` or ``data.root``, and its value may be those of a path that is read."""
+    name = re.sub("([a-z])([A-Z])", r"\1_\2", name.lstrip("-+")).replace("-", "_").lower()
+    loaded = bool(_LOADED.search(name))
+    if (
+        not _A_PATH.fullmatch(value)
+        or _NOT_READ.search(name)
+        or "cache" in name
+        or not (loaded or typed or _OF_INPUTS.search(name))
+    ):
+        return False
+    if not loaded and (_NOT_READ.search(value.lower()) or OUTPUT.search(value.replace("/", "-"))):
+        return False
+    if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
+        return False  # a root that a library fills, or a name below another option's folder
+    if _IS_FILE.fullmatch(value):
+        bare_configuration = (
+            name and "/" not in value and value.endswith((".yaml", ".yml", ".json"))
+        )  # a package may have it
+        shown = loaded or not name or "/" in value or _OF_INPUTS.search(name)
+        return bool(shown and not bare_configuration) and (
+            typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
+        )
+    if value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1:
+        return True
+    return bool(_IN_FOLDERS.fullmatch(name)) and value.lower() not in ("auto", "none", "null", "true", "false")
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

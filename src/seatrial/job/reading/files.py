@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.job.reading import file_calls as calls
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
-from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options, typed_words
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
@@ -38,6 +39,8 @@ class Files:
         self.remote: dict[str, str] = {}
         self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
         self.unchecked: dict[str, None] = {}
+        self._perhaps: dict[str, Read] = {}
+        self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.used: set[str] = set()  # attributes and keys in what is likely to run
@@ -122,6 +125,7 @@ class Files:
         """
         reads = {path: Read(path, where, None) for path, where in self._composed.items()}
         if self._moves:
+            self._opaque = True
             return self._with_named(reads)
 
         def likely(unit: Unit, tests: Tests, lacks: Callable[..., bool] = lambda *_: False) -> bool:
@@ -133,7 +137,7 @@ class Files:
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        makes_any = self._makes_any(start)
+        self._opaque = makes_any = self._makes_any(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -172,25 +176,16 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
+            if not (missing or unclear or any_part) and calls.is_input("", text, typed=True) and may(unit, tests):
+                option = flag if flag and self.constants.given(flag) == found.text else None
+                self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", option))
             if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
         if not makes_any:
-            self._name_typed(reads, typed)
             self._name_configurations(reads)
         return self._with_named(reads)
-
-    def _name_typed(self, reads: dict[str, Read], typed: Mapping[str, str]) -> None:
-        """Note data that the command names and that no call here reads, makes or checks for."""
-        begun = Paths([text for _, text in (*self._made, *self._checked)])
-        seen = {each.option for each in reads.values()} | self.outputs
-        for option, value in typed.items():
-            name, text = option.lstrip("-").replace("-", "_"), posixpath.normpath(value)
-            if calls.is_data(name, value) and not (
-                value.startswith(("/", "~")) or option in seen or text in reads or text in begun
-            ):
-                reads[text] = Read(text[:_LONGEST_PATH], option, option, verb="names")
 
     def _name_configurations(self, reads: Mapping[str, Read]) -> None:
         """Note the configurations that options name by default, and that no call makes or checks for."""
@@ -206,6 +201,32 @@ class Files:
             if named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
                 place, flag = self._place(option.unit, option.node), max(option.flags, key=len)
                 self.named.setdefault(named, Read(named, place, flag, verb="names"))
+
+    def inputs(self) -> Iterator[Read]:
+        """Yield absent paths that the run may read: typed ones, then settings, then defaults. Call ``reads`` first."""
+        given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
+        made = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
+        known = Paths([text for _, text in (*self._made, *self._checked)])
+        for name, value in typed_words(self.constants.arguments):
+            if calls.is_input(name, value, typed=True) and name not in self.outputs and self._lacks_path(value, made):
+                yield Read(posixpath.normpath(value)[:_LONGEST_PATH], name, name or None)
+        if self._opaque:
+            return
+        for key, (value, where) in self.constants.settings.items():
+            is_used = key.rpartition(".")[2] in self.used or where.rpartition(":")[0] in self._composed
+            if is_used and calls.is_input(key, value, typed=False) and self._lacks_path(value, known):
+                yield Read(posixpath.normpath(value), f"{key.rpartition('.')[2]} in {where}", None)
+        for name, option in self.constants.options.items():
+            text = self.constants.of_option(name) if name in self.used or option.unit in self.constants.always else None
+            flag = max(option.flags, key=len)
+            usual = text if text and text.sure and flag not in self.outputs else None
+            if usual and calls.is_input(name, usual.text, typed=False) and self._lacks_path(usual.text, known):
+                yield Read(posixpath.normpath(usual.text), self._place(option.unit, option.node), flag)
+        yield from (each for each in self._perhaps.values() if self._lacks_path(each.path, known))
+
+    def _lacks_path(self, text: str, made: Paths) -> bool:
+        here = Path(self._folder, os.path.expanduser(text))  # noqa: PTH111  keeps what has no home
+        return not here.exists() and posixpath.normpath(text) not in made
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""

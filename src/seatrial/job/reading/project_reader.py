@@ -159,6 +159,7 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote=self.files.remote,
+            inputs=tuple(self.files.inputs()),
             unchecked=tuple(self.files.unchecked),
             unmade=self.files.unmade((self.start, "")),
             files=(*self.modules.files(), *started),
