@@ -208,28 +208,20 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     """Return whether a name, ``--data_root`` or ``data.root``, and its value may be those of a path that is read."""
     name = re.sub("([a-z])([A-Z])", r"\1_\2", name.lstrip("-+")).replace("-", "_").lower()
     loaded = bool(_LOADED.search(name))
-    if (
-        not _A_PATH.fullmatch(value)
-        or _NOT_READ.search(name)
-        or "cache" in name
-        or not (loaded or typed or _OF_INPUTS.search(name))
-    ):
+    fits = _A_PATH.fullmatch(value) and (loaded or typed or _OF_INPUTS.search(name))
+    if not fits or _NOT_READ.search(name) or "cache" in name:
         return False
     if not loaded and (_NOT_READ.search(value.lower()) or OUTPUT.search(value.replace("/", "-"))):
         return False
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder
     if _IS_FILE.fullmatch(value):
-        bare_configuration = (
-            name and "/" not in value and value.endswith((".yaml", ".yml", ".json"))
-        )  # a package may have it
-        shown = loaded or not name or "/" in value or _OF_INPUTS.search(name)
-        return bool(shown and not bare_configuration) and (
-            typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
-        )
-    if value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1:
-        return True
-    return bool(_IN_FOLDERS.fullmatch(name)) and value.lower() not in ("auto", "none", "null", "true", "false")
+        of_a_package = value.endswith((".yaml", ".yml", ".json"))  # which may have the bare name
+        if name and "/" not in value and (of_a_package or not (loaded or _OF_INPUTS.search(name))):
+            return False
+        return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
+    below = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1
+    return below or bool(_IN_FOLDERS.fullmatch(name)) and value.lower() not in ("auto", "none", "null", "true", "false")
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

@@ -225,8 +225,8 @@ class Files:
         yield from (each for each in self._perhaps.values() if self._lacks_path(each.path, known))
 
     def _lacks_path(self, text: str, made: Paths) -> bool:
-        here = Path(self._folder, os.path.expanduser(text))  # noqa: PTH111  keeps what has no home
-        return not here.exists() and posixpath.normpath(text) not in made
+        here = os.path.join(self._folder, os.path.expanduser(text))  # noqa: PTH111, PTH118
+        return not os.path.exists(here) and posixpath.normpath(text) not in made  # noqa: PTH110  never raises
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
