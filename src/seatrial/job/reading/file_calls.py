@@ -221,7 +221,9 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
             return False
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
     below = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1
-    return below or bool(_IN_FOLDERS.fullmatch(name)) and value.lower() not in ("auto", "none", "null", "true", "false")
+    return below or (
+        bool(_IN_FOLDERS.fullmatch(name)) and value.lower() not in ("auto", "none", "null", "true", "false")
+    )
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
