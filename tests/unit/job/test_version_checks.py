@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
+from seatrial.job.reading.evidence import version_bounds
 from seatrial.job.reading.flow import Flow
-from seatrial.job.reading.version_checks import version_bounds
 
 _NAMES = {"mmcv": "mmcv", "torch": "torch", "V": "packaging.version.parse", "check_min_version": "transformers.utils"}
 
