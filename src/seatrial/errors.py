@@ -219,11 +219,14 @@ class UntrustedPathError(EngineError):
 
 
 @contextmanager
-def os_errors(kind: type[SeatrialError], message: str, run: str | None = None) -> Iterator[None]:
+def os_errors(
+    kind: type[SeatrialError], message: str, run: str | Callable[[OSError], str] | None = None
+) -> Iterator[None]:
     """Raise an OSError within as an error of this kind, with the system's reason behind the message."""
     try:
         yield
     except OSError as error:
+        run = run(error) if callable(run) else run
         raise kind(f"{message}: {error.strerror or error}", run=run) from error
 
 

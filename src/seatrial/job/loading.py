@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from seatrial.errors import ConfigError, DataError
+from seatrial.errors import ConfigError, DataError, os_errors
 from seatrial.job.asks import mounted, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS, KEYS
@@ -331,10 +331,8 @@ def _check_data(folder: Path, *, read_only: bool) -> None:
     if not folder.is_dir():
         run = f"seatrial run --data {as_typed(folder.parent)} …"
         raise DataError(f"data folder {from_here(folder)} is a file", run=run)
-    try:
+    with os_errors(DataError, f"data folder {folder} cannot be read", f"ls -ld {shown}"):
         empty = next(folder.iterdir(), None) is None
-    except OSError as error:
-        raise DataError(f"data folder {folder} cannot be read: {error.strerror}", run=f"ls -ld {shown}") from None
     if empty and read_only:
         run = f"ls -la {shown}   # if the script downloads into it: seatrial run --data {shown}:rw …"
         raise DataError(f"data folder {folder} is empty", run=run)

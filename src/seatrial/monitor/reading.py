@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import DiskError, SeatrialError, UsageError
+from seatrial.errors import DiskError, SeatrialError, UsageError, os_errors
 from seatrial.events import GPU_SAMPLE_KEYS
 from seatrial.job.in_container import NAME_LABEL, RUN_LABEL
 from seatrial.probe import container, nvml, processes
@@ -282,10 +282,7 @@ def open_sink(path: Path) -> ReadingLog:
             f"{path.name}: a log file must end in .csv or .jsonl",
             run=f"seatrial top --log {as_typed(path.with_suffix('.csv'))}",
         )
-    try:
-        return kinds[path.suffix](path)
-    except OSError as error:
-        raise _disk(path, error) from error
+    return kinds[path.suffix](path)
 
 
 def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
@@ -303,17 +300,18 @@ def rows(reading: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 class ReadingLog:
-    """A file of readings as JSON lines. ``write`` raises DiskError."""
+    """A file of readings as JSON lines. Raises DiskError, as ``write`` does."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._file = path, path.open("a", newline="", encoding="utf-8")
+        in_folder = partial(in_the_way, path.absolute().parent)
+        self._errors = partial(os_errors, DiskError, f"Cannot write {path}", in_folder)
+        with self._errors():
+            self._file = path.open("a", newline="", encoding="utf-8")
 
     def write(self, reading: Mapping[str, Any]) -> None:
-        try:
+        with self._errors():
             self._put(reading)
             self._file.flush()
-        except OSError as error:
-            raise _disk(self._path, error) from error
 
     def _put(self, reading: Mapping[str, Any]) -> None:
         self._file.write(json.dumps(reading, separators=(",", ":")) + "\n")
@@ -334,8 +332,3 @@ class CsvLog(ReadingLog):
 
     def _put(self, reading: Mapping[str, Any]) -> None:
         self._writer.writerows(rows(reading))
-
-
-def _disk(path: Path, error: OSError) -> DiskError:
-    reason = error.strerror or str(error)
-    return DiskError(f"Cannot write {path}: {reason}", run=in_the_way(path.absolute().parent, error))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from seatrial.backends.containers.mounts import CACHE
 from seatrial.backends.containers.run_options import mount_option
 from seatrial.backends.kubernetes.manifests import as_yaml
-from seatrial.errors import DiskError, UsageError
+from seatrial.errors import DiskError, UsageError, os_errors
 from seatrial.images.build.build import context_of
 from seatrial.images.dockerfile.render import VENV_PYTHON
 from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_PROJECT
@@ -263,10 +264,8 @@ def write_devcontainer(plan: Plan) -> list[str]:
         "Dockerfile": f"{plan.image.dockerfile.rstrip()}\n{_USER_LINES}".encode(),
         "devcontainer.json": (json.dumps(devcontainer(plan), indent=2) + "\n").encode(),
     }
-    try:
+    with os_errors(DiskError, f"Cannot write {folder}", partial(in_the_way, folder.parent)):
         nofollow.write_tree(plan.job.project, FOLDER, files)
-    except OSError as error:
-        raise DiskError(f"Cannot write {folder}: {error.strerror}", run=in_the_way(folder.parent, error)) from error
     return sorted(files)
 
 

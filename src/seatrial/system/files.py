@@ -6,9 +6,10 @@ import contextlib
 import errno
 import io
 import os
+from functools import partial
 from pathlib import Path
 
-from seatrial.errors import DiskError, fallback
+from seatrial.errors import DiskError, fallback, os_errors
 from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
@@ -89,9 +90,5 @@ def require_writable(path: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Make a folder and those above it. Raises DiskError."""
-    try:
+    with os_errors(DiskError, f"Cannot create the folder {path}", partial(in_the_way, path.parent)):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DiskError(
-            f"Cannot create the folder {path}: {error.strerror}", run=in_the_way(path.parent, error)
-        ) from error
