@@ -72,6 +72,7 @@ def _always(cause: Cause, seen: Signals, key: str = "advice") -> list[Advice]:
         "python": _without(seen.share("other"), "Python between the steps"),
         "evaluation": _without(seen.share("evaluation"), "evaluation"),
         "saving": _without(seen.share("checkpoint"), "saving"),
+        "recompiled": _without(seen.recompiled, "compiling after the first steps"),
     }
     return [Advice(change, gain.format_map(bounds)) for change, gain in CAUSES[cause][key]]
 
@@ -257,11 +258,6 @@ def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     ]
 
 
-def _compiling(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
-    change = "torch.compile once, before the loop: with dynamic=True, or batches padded to a few lengths"
-    return [Advice(change, _without(seen.recompiled, "compiling after the first steps"))]
-
-
 def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:
     """Return the advice to let all GPUs work, and to take those that do."""
     gain = f"at most {gpus / (working or 1):.2g}×: so many times the GPUs that work now"
@@ -298,7 +294,7 @@ ADVICE: dict[Cause, Callable[[tuple[str, ...], Signals], list[Advice]]] = {
     **{cause: partial(_by_table, cause) for cause, each in CAUSES.items() if "advice" in each},
     "data-bound": _data, "python-bound": _python, "launch-bound": _launch, "compute-bound": _compute,
     "memory-bandwidth-bound": _bandwidth, "host-memory-bound": _host_memory, "throttled": _throttled,
-    "synchronisation-bound": _synchronisation, "compiling": _compiling, "imbalanced": _imbalance,
+    "synchronisation-bound": _synchronisation, "imbalanced": _imbalance,
 }  # fmt: skip
 
 

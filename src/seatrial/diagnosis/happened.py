@@ -58,22 +58,20 @@ def happened(seen: Signals, ended: EndFacts) -> Diagnosis | None:
     first = seen.ranks[0] if seen.ranks else None
     short = first is not None and _short(first)
     if ended.failed is not None and (short or (first is None and _nothing_done(seen, ended))):
-        return _failed(first, ended.failed)
+        steps = "No optimizer step was made" if first is None else f"It made {_steps(first)}"
+        return _diagnosis("failed-early", f"{steps}: {ended.failed}")
     if ended.cut is not None and first is None and (cut := _cut(seen, ended, ended.cut)) is not None:
         return cut
-    if ended.used == 0 and (first is None or first.facts.get("device") in (None, "cpu")):
-        return _on_the_cpu(first, ended)
-    if first is not None and first.facts.get("device") == "cpu" and _gpu_rests(seen):
+    device = None if first is None else first.facts.get("device")
+    if (ended.used == 0 and device in (None, "cpu")) or (device == "cpu" and _gpu_rests(seen)):
         return _on_the_cpu(first, ended)
     if ended.used is not None and 0 < ended.used < ended.gpus:
-        return _unused(ended)
+        unused = f"Of {ended.gpus} GPUs {ended.gpus - ended.used} never had a CUDA context of the script"
+        return Diagnosis("imbalanced", (), (unused,), for_idle_gpus(ended.gpus, ended.used)[::-1])
     if first is None:
-        mostly = ended.compile_s >= MOSTLY * (ended.wall_s or math.inf)
-        return (
-            _diagnosis("compiling", f"torch.compile took {ended.compile_s:.1f} s of {ended.wall_s:.1f} s")
-            if mostly
-            else None
-        )
+        if ended.compile_s < MOSTLY * (ended.wall_s or math.inf):
+            return None
+        return _diagnosis("compiling", f"torch.compile took {ended.compile_s:.1f} s of {ended.wall_s:.1f} s")
     return _start(first, ended.wall_s or 0.0) or (_diagnosis("too-short", _steps(first)) if short else None)
 
 
@@ -95,18 +93,14 @@ def _start(first: Anatomy, wall_s: float) -> Diagnosis | None:
         return None  # if steps compile again and again
     compiled = notes(first, wall_s).get("compiling")
     start_s, import_s = (_seconds(first, key) for key in ("first_step_after_s", "imported_after_s"))
-    if compiled and (first.compile_s >= MOSTLY * wall_s or (_short(first) and first.compile_s >= MOSTLY * start_s)):
-        return _diagnosis("compiling", compiled, _steps(first))
     prepared_s = start_s - import_s
     times = FEW_TIMES if first.seconds < STEADY_S else MANY_TIMES
-    if prepared_s >= max(LONG_START_S, times * first.seconds):
-        if compiled and first.compile_s >= MOSTLY * prepared_s:
-            return _diagnosis("compiling", compiled, _steps(first))
-        words = (
-            f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
-        )
-        return _diagnosis("start-up", words, _steps(first))
-    return None
+    slow = prepared_s >= max(LONG_START_S, times * first.seconds)
+    of_s = min(wall_s, start_s if _short(first) else wall_s, prepared_s if slow else wall_s)
+    if compiled and first.compile_s >= MOSTLY * of_s:
+        return _diagnosis("compiling", compiled, _steps(first))
+    words = f"The first step ended {prepared_s:.1f} s after torch was imported; all steps took {first.seconds:.1f} s"
+    return _diagnosis("start-up", words, _steps(first)) if slow else None
 
 
 def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
@@ -151,11 +145,6 @@ def _nothing_done(seen: Signals, ended: EndFacts) -> bool:
     return ended.measured and rested
 
 
-def _failed(first: Anatomy | None, words: str) -> Diagnosis:
-    steps = "No optimizer step was made" if first is None else f"It made {_steps(first)}"
-    return _diagnosis("failed-early", f"{steps}: {words}")
-
-
 def _on_the_cpu(first: Anatomy | None, ended: EndFacts) -> Diagnosis:
     lines = [] if ended.used != 0 else [f"No CUDA context of the script on {_gpus(ended)} in the whole run"]
     if first is not None:
@@ -173,12 +162,6 @@ def _on_the_cpu(first: Anatomy | None, ended: EndFacts) -> Diagnosis:
 
 def _gpus(ended: EndFacts) -> str:
     return "the GPU" if ended.gpus == 1 else f"any of the {ended.gpus} GPUs"
-
-
-def _unused(ended: EndFacts) -> Diagnosis:
-    used = ended.used or 0
-    unused = f"Of {ended.gpus} GPUs {ended.gpus - used} never had a CUDA context of the script"
-    return Diagnosis("imbalanced", (), (unused,), for_idle_gpus(ended.gpus, used)[::-1])
 
 
 def _diagnosis(cause: Cause, *evidence: str) -> Diagnosis:
