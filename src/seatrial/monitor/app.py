@@ -48,7 +48,9 @@ _INDEX = "<!doctype html><title>seatrial metrics</title><a href=/metrics>metrics
 
 def dashboard_app(api: Api, feed: Feed, exposition: Exposition, token: str | None) -> Starlette:
     """Return the ASGI application: page, API and metrics."""
-    files = _static() | {"look.css": style_sheet().encode()}
+    folder = resources.files("seatrial.monitor").joinpath("static")
+    files = {entry.name: entry.read_bytes() for entry in folder.iterdir() if Path(entry.name).suffix in _TYPES}
+    files["look.css"] = style_sheet().encode()
 
     def serve(name: str) -> Route:
         async def answer(request: Request) -> Response:
@@ -96,15 +98,9 @@ class Housekeeping:
             return
         for _, run in self._projects.runs():
             if not run.ended:
-                try:
+                # No engine answers, or its plan is of another version: the list shows it.
+                with contextlib.suppress(SeatrialError):
                     finalise(run, self._host)
-                except SeatrialError:  # no engine answers, or its plan is of another version: the list shows it
-                    continue
-
-
-def _static() -> dict[str, bytes]:
-    folder = resources.files("seatrial.monitor").joinpath("static")
-    return {entry.name: entry.read_bytes() for entry in folder.iterdir() if Path(entry.name).suffix in _TYPES}
 
 
 # ------------------------------------------------------------------------------------------------------- the API

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any, Literal
 
@@ -298,11 +299,11 @@ def readings(runs: Sequence[Receipt]) -> Iterator[ComparedNumber]:
     for metric in {(metric.name, metric.unit): metric for metric in every}.values():
         better = direction(metric.name) or int(metric.name.endswith("_per_s"))
         for which, value in (("last", lambda one: float(one.ended_as or one.last)), ("best", lambda one: one.best)):
-            read = _metric(metric.name, metric.unit, value)
+            read = partial(_metric, metric.name, metric.unit, value)
             yield ComparedNumber(f"{metric.name}, {which}", read, metric.figure, better, measured=False)
     yield from _MEASURED
     for part in dict.fromkeys(part.words for receipt in runs for one in receipt.anatomy[:1] for part in one.parts):
-        yield ComparedNumber(f"time: {part}", _share(part), percent)
+        yield ComparedNumber(f"time: {part}", partial(_share, part), percent)
 
 
 def stem(label: str) -> str:
@@ -310,12 +311,9 @@ def stem(label: str) -> str:
     return _PHASE.sub("", label.partition(",")[0])
 
 
-def _metric(name: str, unit: str, value: Callable[[Metric], float | None]) -> Read:
-    def read(receipt: Receipt) -> float | None:
-        metrics = receipt.measurements.metrics
-        return next((value(metric) for metric in metrics if (metric.name, metric.unit) == (name, unit)), None)
-
-    return read
+def _metric(name: str, unit: str, value: Callable[[Metric], float | None], receipt: Receipt) -> float | None:
+    metrics = receipt.measurements.metrics
+    return next((value(metric) for metric in metrics if (metric.name, metric.unit) == (name, unit)), None)
 
 
 def _gpu_mean(read: Callable[[GpuUse], float | None]) -> Read:
@@ -330,12 +328,9 @@ def _steps(read: Callable[[StepAnatomy], float | None]) -> Read:
     return lambda receipt: read(receipt.anatomy[0]) if receipt.anatomy else None
 
 
-def _share(part: str) -> Read:
-    def read(receipt: Receipt) -> float | None:
-        parts = receipt.anatomy[0].parts if receipt.anatomy else ()
-        return next((100 * each.share for each in parts if each.words == part), None)
-
-    return read
+def _share(part: str, receipt: Receipt) -> float | None:
+    parts = receipt.anatomy[0].parts if receipt.anatomy else ()
+    return next((100 * each.share for each in parts if each.words == part), None)
 
 
 def _bytes(value: float) -> str:

@@ -24,6 +24,7 @@ Samples = Iterable[tuple[Mapping[str, str], float | None]]
 #: Intervals after which a reading is stale, and the least seconds: at a driver reset NVML itself takes some.
 STALE_INTERVALS = 3
 STALE_S = 10.0
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 class Family(NamedTuple):
@@ -136,12 +137,8 @@ def _add(lines: list[str], name: str, kind: str, help: str, samples: Samples) ->
         return
     lines.append(f"# HELP {name} {help}\n# TYPE {name} {kind}\n")
     for labels, value in known:
-        pairs = ",".join(f'{key}="{_escape(text)}"' for key, text in labels.items())
+        pairs = ",".join(f'{key}="{text.translate(_ESCAPED)}"' for key, text in labels.items())
         lines.append(f"{name}{{{pairs}}} {value:.10g}\n" if pairs else f"{name} {value:.15g}\n")
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class Exposition:
