@@ -160,22 +160,20 @@ def volumes_of(job: Job, run_id: str, kind: Kind) -> Volumes:
     mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
     if options.data is not None:
         mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))
-    resume = _resume_mount(job, models) if job.resume is not None else None
+    resume = None
+    if job.resume is not None:
+        if not models.lasting:
+            raise UsageError(
+                "--resume needs the volume with the earlier run's checkpoints", run="seatrial run … --models pvc:NAME"
+            )
+        path = f".seatrial/{job.resume}/checkpoints"
+        resume = PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
     if kind == "trainjob" and models.lasting:  # a TrainJob can mount a volume once
         folders = [f"{CONTAINER_MODELS}/{path}" for path in (f".seatrial/{run_id}", resume.sub_path if resume else "")]
         return Volumes(models, tuple(mounts), None, *folders)
     mounts += [resume] if resume else []
     run = PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
     return Volumes(models, tuple(mounts), run)
-
-
-def _resume_mount(job: Job, models: Volume) -> PodMount:
-    if not models.lasting:
-        raise UsageError(
-            "--resume needs the volume with the earlier run's checkpoints", run="seatrial run … --models pvc:NAME"
-        )
-    path = f".seatrial/{job.resume}/checkpoints"
-    return PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
 
 
 def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> Iterator[str]:
@@ -337,7 +335,9 @@ def cluster_machine(facts: ClusterFacts, node_selector: Mapping[str, str]) -> Ta
     """Return the GPUs that labels name on the nodes where pods may land, and the oldest driver there."""
     nodes = _eligible(facts, node_selector)
     kinds = sorted({(node.labels[_PRODUCT], _capability(node)) for node in nodes if _PRODUCT in node.labels}, key=str)
-    machine = this_machine(min(filter(None, map(_driver, nodes)), key=Version, default=None), kinds)
+    parts = [".".join(filter(None, (node.labels.get(name) for name in _DRIVER_PARTS))) for node in nodes]
+    drivers = [node.labels.get(_DRIVER) or joined for node, joined in zip(nodes, parts, strict=True)]
+    machine = this_machine(min(filter(None, drivers), key=Version, default=None), kinds)
     return TargetMachine(machine.driver, machine.gpus, "the cluster")
 
 
@@ -361,8 +361,3 @@ def _eligible(facts: ClusterFacts, node_selector: Mapping[str, str]) -> list[Nod
 def _capability(node: Node) -> str | None:
     major, minor = node.labels.get(_MAJOR), node.labels.get(_MINOR)
     return f"{major}.{minor}" if major and minor else None
-
-
-def _driver(node: Node) -> str | None:
-    parts = [node.labels.get(name, "") for name in _DRIVER_PARTS]
-    return node.labels.get(_DRIVER) or ".".join(filter(None, parts)) or None

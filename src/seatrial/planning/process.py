@@ -134,12 +134,10 @@ def candidates(host: Host) -> list[Path]:
     return [active, own]
 
 
+@fallback(["Python 3.8 or newer"], on=CommandError)  # an environment's that is too old, or broken
 def missing_in(python: Path, needed: tuple[str, ...]) -> list[str]:
     """Return the names of these modules or packages that an interpreter lacks."""
-    try:
-        return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
-    except CommandError:  # an environment's that is too old, or broken
-        return ["Python 3.8 or newer"]
+    return command.check([str(python), "-c", _MISSING, *needed], timeout_s=30).stdout.split()
 
 
 @fallback(False, on=CommandError)  # a Python without pip: the venv brings its own

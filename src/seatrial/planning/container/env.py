@@ -172,10 +172,8 @@ def without_steering(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, 
 
 def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
     """Merge what goes on top of the image's variables: ours, then env files, then ``--env``. Never a secret."""
-    from_user: dict[str, str] = {}
-    for path in job.env_files:
-        from_user.update(read_env_file(path, host))
-    from_user.update(job.env)
+    from_files = {name: value for path in job.env_files for name, value in read_env_file(path, host).items()}
+    from_user = {**from_files, **job.env}
     ours = {**home_env(host.user_name), **OURS, **proxy_env(host), **injection.env}
     if job.cpus is not None:
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
