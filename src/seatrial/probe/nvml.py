@@ -106,11 +106,9 @@ class ComputeProcess(NamedTuple):
 
 def present() -> bool:
     """Return whether the driver's NVML library can be loaded; pynvml then gets the same, by its name."""
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+    with suppress(OSError):
+        return ctypes.CDLL(library) is not None
+    return False
 
 
 def load(pynvml: Any = None) -> Any:
@@ -270,11 +268,9 @@ def _health(pynvml: Any, index: int) -> GpuHealth:
 
 def _fabric(pynvml: Any, handle: Any) -> Tuple[Optional[int], Optional[int]]:
     """Return (state, status) of the NVLink fabric; (None, None) on GPUs without one and drivers before 525."""
-    if not hasattr(pynvml, "nvmlDeviceGetGpuFabricInfo"):
-        return None, None
-    info = pynvml.c_nvmlGpuFabricInfo_t()
-    try:
-        pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
-    except pynvml.NVMLError:
-        return None, None
-    return info.state, info.status
+    if hasattr(pynvml, "nvmlDeviceGetGpuFabricInfo"):
+        info = pynvml.c_nvmlGpuFabricInfo_t()
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+            return info.state, info.status
+    return None, None

@@ -137,17 +137,11 @@ def context_minors(pid: int, proc: str = "/proc") -> List[int]:
     """Return N of every /dev/nvidiaN with a CUDA context of this process, known by its number of descriptors there."""
     counts: Dict[int, int] = {}
     folder = "%s/%d/fd" % (proc, pid)
-    try:
-        names = os.listdir(folder)
-    except OSError:  # gone, or another user's
-        return []
-    for name in names:
-        try:
-            node = _GPU_NODE.match(os.readlink(os.path.join(folder, name)))
-        except OSError:  # closed meanwhile
-            continue
-        if node:
-            counts[int(node.group(1))] = counts.get(int(node.group(1)), 0) + 1
+    with suppress(OSError):  # gone, or another user's
+        for name in os.listdir(folder):
+            with suppress(OSError):  # closed meanwhile
+                if node := _GPU_NODE.match(os.readlink(os.path.join(folder, name))):
+                    counts[int(node.group(1))] = counts.get(int(node.group(1)), 0) + 1
     return sorted(minor for minor, count in counts.items() if count >= _CONTEXT_DESCRIPTORS)
 
 
