@@ -124,15 +124,12 @@ def _mount_points() -> Set[str]:
 
 def _new_folder(run_dir: str) -> Optional[str]:
     """Make a folder under a new name, which no link of the target has, and return it; None if none can be made."""
-    for number in range(1, 100):
-        path = os.path.join(run_dir, FOLDER if number == 1 else "%s-%d" % (FOLDER, number))
-        try:
-            os.mkdir(path)
-            return path
-        except FileExistsError:
-            continue
-        except OSError:
-            return None
+    with suppress(OSError):
+        for number in range(1, 100):
+            path = os.path.join(run_dir, FOLDER if number == 1 else "%s-%d" % (FOLDER, number))
+            with suppress(FileExistsError):
+                os.mkdir(path)
+                return path
     return None
 
 

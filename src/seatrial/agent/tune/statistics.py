@@ -42,19 +42,15 @@ def rates(trials: Sequence[TuneTrial]) -> Optional[Rates]:
     if not values:
         return None
     middle = median(values)
-    spread = (max(values) - min(values)) / 2 / middle if len(values) > 1 else _spread_of_parts(known[0])
+    parts = _parts(known[0])  # of one trial: the relative standard error of its mean step time
+    of_one = stdev(parts) / len(parts) ** 0.5 / fmean(parts) if len(parts) > 2 else 0.05
+    spread = (max(values) - min(values)) / 2 / middle if len(values) > 1 else of_one
     return Rates(middle, spread, len(values))
 
 
 def _parts(trial: TuneTrial) -> List[float]:
     parts_s = (trial.report or {}).get("parts_s")
     return [part for part in parts_s if isinstance(part, float) and 0 < part < inf] if isinstance(parts_s, list) else []
-
-
-def _spread_of_parts(trial: TuneTrial) -> float:
-    """Return the relative standard error of the mean step time, from the parts of the measured steps."""
-    parts = _parts(trial)
-    return stdev(parts) / len(parts) ** 0.5 / fmean(parts) if len(parts) > 2 else 0.05
 
 
 def faster(
@@ -174,7 +170,9 @@ class TuneState:
         """Return why a change does not train the same; None if it does, as far as losses show."""
         if any(each.not_finite for each in made):
             return "its losses are not finite"
-        batches = [_examples(each) for each in (self.baselines[0], made[-1])]
+        # Examples per step; the last batch of a pass may be smaller, and fall into one trial only.
+        both = (self.baselines[0], made[-1])
+        batches = [(each.examples_per_s or 0.0) / (each.steps_per_s or 1.0) for each in both]
         if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
             return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
         off = self.band.off(made)
@@ -186,8 +184,3 @@ class TuneState:
             return None
         words = "its losses differ by %.3g (%.3g to %.3g), and the margin is %.3g"
         return words % (off.middle, off.low, off.high, margin)
-
-
-def _examples(made: TuneTrial) -> float:
-    """Return the mean examples per step; the last batch of a pass may be smaller, and fall into one trial only."""
-    return (made.examples_per_s or 0.0) / (made.steps_per_s or 1.0)

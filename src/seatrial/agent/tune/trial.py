@@ -181,7 +181,7 @@ def run(
         anatomy=anatomies[-1] if anatomies else {},
         facts=facts[-1] if facts else {},
         exit_code=code,
-        output=_tail(printed),
+        output=_end_of(printed, _MOST_OUTPUT_BYTES).decode("utf-8", "replace"),
         wall_s=wall_s,
         lines=of_rank,
         restored=restored,
@@ -243,10 +243,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 def _has_reported(events: str) -> bool:
     """Return whether rank 0 has reported a whole trial; its line is the last or the last but a few."""
-    with suppress(OSError), open(events, "rb") as file:
-        file.seek(max(0, os.path.getsize(events) - (256 << 10)))
-        return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in file)
-    return False
+    lines = _end_of(events, 256 << 10).split(b"\n")
+    return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in lines)
 
 
 def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
@@ -263,11 +261,11 @@ def _together(reported: List[Dict[str, Any]], key: str) -> Dict[str, Any]:
     return {name: value for each in maps for name, value in each.items()}
 
 
-def _tail(path: str) -> str:
+def _end_of(path: str, most_bytes: int) -> bytes:
     with suppress(OSError), open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - _MOST_OUTPUT_BYTES))
-        return file.read().decode("utf-8", "replace")
-    return ""
+        file.seek(max(0, os.path.getsize(path) - most_bytes))
+        return file.read()
+    return b""
 
 
 def _number(values: Optional[Dict[str, Any]], key: str) -> Optional[float]:
