@@ -418,8 +418,5 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
 
 
 def _framework(imports: dict[str, str]) -> str | None:
-    found = [
-        *(name for name in FRAMEWORKS if name in imports),
-        *(BUILT_ON[each] for each in imports if each in BUILT_ON),
-    ]
+    found = [name for name in FRAMEWORKS if name in imports] + [BUILT_ON[each] for each in imports if each in BUILT_ON]
     return next(iter(found), None)

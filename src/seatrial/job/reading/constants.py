@@ -305,7 +305,7 @@ class Constants:
         top = (unit[0], "")
         plain = self._plain.setdefault(unit, {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])})
         for where in (unit,) if given else (unit, top):
-            assigned = [each for each in self._assigned(where, name) if not _keeps(each, name)]
+            assigned = [each for each in module.flow.assigned(where[1]).get(name, []) if not _keeps(each, name)]
             if where == unit and hasattr(node, "lineno"):  # what a later line assigns is not there yet
                 before = [each for each in assigned if each is None or (each.end_lineno or 0) < node.lineno]
                 last = max((at for at, each in enumerate(before) if id(each) in plain), default=0)
@@ -426,11 +426,6 @@ class Constants:
                 yield f"{module.shown}:{known.node.lineno} {max(known.flags, key=len)}: {value}"
         found = ((key, *each) for key, each in self.settings.items() if key in used)
         yield from (f"{where} {key}: {value}" for key, value, where in found if PLACEHOLDER.search(value))
-
-    def _assigned(self, unit: Unit, name: str) -> list[ast.expr | None]:
-        """Return what is assigned to a name in a function, or at a module's top; None if it is not one expression."""
-        module = self._module_at(unit[0])
-        return [] if module is None else module.flow.assigned(unit[1]).get(name, [])
 
 
 def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -67,7 +67,8 @@ def folder_of(module: str, project: Path, names: Collection[str] = ()) -> Path |
     without one.
     """
     found = (each for folder in folders_of(project) if (each := locate_module(module, [folder])))
-    return next((root.relative_to(project) for file, root in found if _has(file, names, project)), None)
+    texts = ((root, "".join(read_sources([file], project, _MAX_BYTES)) if names else "") for file, root in found)
+    return next((root.relative_to(project) for root, text in texts if {*names} <= {*re.findall(r"\w+", text)}), None)
 
 
 def renamed(package: str, modules: Collection[str], project: Path) -> str:
@@ -79,11 +80,6 @@ def renamed(package: str, modules: Collection[str], project: Path) -> str:
     [(folder, file)] = found
     shown = [os.path.relpath(each, project) for each in (folder, folder.with_name(package))]
     return f"; the project has {os.path.relpath(str(file), project)}: {shlex.join(['mv', *shown])}"
-
-
-def _has(file: Path, names: Collection[str], project: Path) -> bool:
-    text = "".join(read_sources([file], project, _MAX_BYTES)) if names else ""
-    return {*names} <= {*re.findall(r"\w+", text)}
 
 
 def generates(project: Path) -> bool:
@@ -115,8 +111,10 @@ def remedy(
         there = {path.suffix for path in inside.glob(f"{glob.escape(last)}.*")}
         if is_folder(inside / last) or (there - _OF_CYTHON if ".pyx" in there and not builds else there):
             return None
-    if empty := next((each for each in empty_submodules(project) if _is_below(each, roots, parts, project)), None):
-        return f"git submodule update --init --recursive   # {empty} is empty"
+    paths = [root.joinpath(*parts) for root in roots]
+    empty = (each for each in empty_submodules(project) if any(path.is_relative_to(project / each) for path in paths))
+    if submodule := next(empty, None):
+        return f"git submodule update --init --recursive   # {submodule} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
         root = os.path.relpath(base, project)
@@ -133,10 +131,6 @@ def remedy(
     if is_file(cython := owner.joinpath(*parts[:-1], f"{last}.pyx")):
         return f"cythonize -i {os.path.relpath(cython, project)}"
     return f"add {os.path.relpath(owner.joinpath(*parts), project)}.py"
-
-
-def _is_below(submodule: str, roots: Sequence[Path], parts: Sequence[str], project: Path) -> bool:
-    return any(root.joinpath(*parts).is_relative_to(project / submodule) for root in roots)
 
 
 _PATH, _MOST_SUBMODULES = regex(r"^\s*path\s*=\s*(\S.*?)\s*$", re.MULTILINE), 100
@@ -166,15 +160,13 @@ def folders_of(
     return found
 
 
+@fallback([], on=OSError)
 def _inside(folder: Path) -> list[Path]:
-    try:
-        return sorted(
-            path
-            for path in islice(folder.iterdir(), _MOST_FOLDERS)
-            if not path.name.startswith((".", "__", "site-packages")) and not path.is_symlink() and path.is_dir()
-        )
-    except OSError:
-        return []
+    return sorted(
+        path
+        for path in islice(folder.iterdir(), _MOST_FOLDERS)
+        if not path.name.startswith((".", "__", "site-packages")) and not path.is_symlink() and path.is_dir()
+    )
 
 
 #: First Python without a standard module. Source: docs.python.org/3/whatsnew/3.10.html to 3.13.html, "Removed".
