@@ -141,7 +141,9 @@ def _build(
     unfinished = f"{image.tag}-unfinished-{os.getpid()}"
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
     network = None if image.network == "default" else image.network
-    progress = _watched(image, progress)
+    if image.stack.get("build") == "cpu" and not image.index_decides:  # it ends when pip takes a CUDA build
+        texts = [line for text in image.context_texts.values() for line in text.splitlines()]
+        progress = without_cuda(progress, texts, image=True)
     lists = (text for name, text in image.context_texts.items() if name.endswith("requirements.txt"))
     lines = [line for text in lists for line in text.splitlines() if line and line[0] not in "-# "]
     if any(" --hash=" in line for line in lines):
@@ -158,14 +160,6 @@ def _build(
         store.tag(unfinished, image.tag)
     finally:
         store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none
-
-
-def _watched(image: ImagePlan, progress: Callable[[str], None]) -> Callable[[str], None]:
-    """Stop a CPU image's build when pip takes a CUDA build."""
-    if image.stack.get("build") != "cpu" or image.index_decides:
-        return progress
-    lines = [line for text in image.context_texts.values() for line in text.splitlines()]
-    return without_cuda(progress, lines, image=True)
 
 
 def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:

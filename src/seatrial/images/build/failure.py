@@ -71,6 +71,9 @@ _STEPS = (
 )
 
 
+#: The package that pip was building when it failed.
+_WHEEL_OF = re.compile(r"Failed building wheel for ([\w.-]+)|Failed to build [`']?([\w.-]+)")
+
 #: A line of a constraints file, as pip names it.
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) (?P<name>[\w.-]+)==(?P<version>\S+)")
 
@@ -107,7 +110,8 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     guess = guess_among(image.warnings, match.values.get("what", ""))
     if match.known.id == "package-missing" and guess:
         return ImageError(f"{where}: {mid_sentence(finding.message)}", cause=guess, run=NAME_THE_PACKAGE)
-    package = _package(lines) if "package" not in match.values else None
+    building = filter(None, map(_WHEEL_OF.search, lines if "package" not in match.values else ()))
+    package = next((found[1] or found[2] for found in building), None)
     message = mid_sentence(finding.message) + (f" (needed by {package})" if package else "")
     cause_text = f"{finding.cause} (the build printed: {message_line})"
     unreachable = [by_id(id) for id in _BASE_FIRST if match.known.id == "base-image-missing"]
@@ -175,12 +179,6 @@ def _informative_line(message_line: str, lines: Sequence[str], at: int) -> str:
     if not message_line.startswith(("WARNING:", "ERROR: Could not find a version")):
         return message_line
     return next((line.strip() for line in lines[at + 1 :] if re.match(r"\s*(ERROR|E): ", line)), message_line)
-
-
-def _package(lines: Sequence[str]) -> str | None:
-    """Return the package that pip was building when it failed; None if no line names one."""
-    failed = re.compile(r"Failed building wheel for ([\w.-]+)|Failed to build [`']?([\w.-]+)")
-    return next((found[1] or found[2] for found in map(failed.search, lines) if found), None)
 
 
 def _text(line: str) -> str:

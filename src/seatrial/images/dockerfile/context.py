@@ -58,7 +58,8 @@ def wheel_bytes() -> bytes:
         b"Wheel-Version: 1.0\nGenerator: seatrial\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     )
     record = f"{_DIST_INFO}/RECORD"
-    rows = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in contents.items()]
+    digests = {name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()) for name, data in contents.items()}
+    rows = [f"{name},sha256={each.rstrip(b'=').decode()},{len(contents[name])}" for name, each in digests.items()]
     contents[record] = "\n".join([*rows, f"{record},,", ""]).encode()
     return zip_bytes(contents)
 
@@ -77,10 +78,6 @@ def _sources() -> list[Path]:
     found = (path for folder in _FOLDERS for path in sorted((_PACKAGE / folder).rglob("*")))
     inside = [path for path in found if path.is_file() and "__pycache__" not in path.parts]
     return [*(_PACKAGE / name for name in _FILES), *inside]
-
-
-def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
 #: Folders without code: environments, caches, version control, results.

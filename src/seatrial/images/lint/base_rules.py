@@ -94,7 +94,8 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         elif not re.search(r"-[a-z]+\d[\d.]*$", base["rest"]):
             problem = "every tag ends with its system"
         if problem:
-            flavour = _flavour(stage.image)
+            kind = next((kind for kind in ("devel", "runtime", "base") if f"-{kind}" in stage.image), "base")
+            flavour = f"cudnn-{kind}" if "cudnn" in stage.image and kind != "base" else kind
             instead = image.tag(flavour) if image else _nearest(base["cuda"], ubuntu, flavour)
             yield remark(stage.line, "dead-tag", image=stage.image, problem=problem, instead=instead)
 
@@ -110,11 +111,6 @@ def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> st
 
 def _key(cuda: str) -> tuple[int, ...]:
     return tuple(int(part[:6]) for part in cuda.split("."))
-
-
-def _flavour(image: str) -> str:
-    flavour = next((kind for kind in ("devel", "runtime", "base") if f"-{kind}" in image), "base")
-    return f"cudnn-{flavour}" if "cudnn" in image and flavour != "base" else flavour
 
 
 def python_missing(file: Dockerfile) -> Iterator[Remark]:

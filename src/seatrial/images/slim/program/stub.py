@@ -59,7 +59,8 @@ def stub_library(soname: str, symbols: list[Symbol], why: str, answers: Mapping[
         (0x6FFFFFFD, len(_versions(symbols)) + 1), (0, 0), (0, 0),
     ]  # fmt: skip
     image.fill("dynamic", b"".join(struct.pack("<qQ", tag, value) for tag, value in tags))
-    zeros = max(_object_ends(symbols, objects), default=image.end) - image.end
+    ends = [at + symbols[place].size for place, at in objects.items()]
+    zeros = max(ends, default=image.end) - image.end
     return image.finish(zeros)
 
 
@@ -137,10 +138,6 @@ def _object_places(symbols: list[Symbol], start: int) -> dict[int, int]:
             places[place] = at
             at += -(-each.size // 64) * 64
     return places
-
-
-def _object_ends(symbols: list[Symbol], objects: dict[int, int]) -> list[int]:
-    return [at + symbols[place].size for place, at in objects.items()]
 
 
 def _hash(names: list[str]) -> bytes:

@@ -95,7 +95,8 @@ def _stub(
         report.kept[path.name] = f"{others[0]} is linked to it"
         return None
     if fnmatch(path.name, _LINKER):
-        openers = sorted(each.name for each in staying if "nvidia" in each.parts and _names_the_linker(each))
+        theirs = (each for each in staying if "nvidia" in each.parts)
+        openers = sorted(each.name for each in theirs if mapped(each).data.find(_LINKER_NAME) >= 0)
         if openers:
             report.kept[path.name] = f"{openers[0]} opens it by name"
             return None
@@ -123,10 +124,6 @@ def _replace(path: Path, stub: bytes, feature: str, report: SlimReport) -> None:
     os.replace(str(written), str(path))
     report.stubs.append(path.name)
     report.add(f"unused: {feature}", size - len(stub))
-
-
-def _names_the_linker(path: Path) -> bool:
-    return mapped(path).data.find(_LINKER_NAME) >= 0
 
 
 def strangers(users: set[str]) -> list[str]:
