@@ -28,7 +28,7 @@ class Value(BaseModel):
         try:
             return super().model_rebuild(**settings)
         finally:
-            del sys.modules[_NO_PLUGINS.__name__]  # the target's own pydantic is its own affair
+            sys.modules.pop(_NO_PLUGINS.__name__, None)  # the target's own pydantic is its own affair
             if own is not _NO_PLUGINS:
                 sys.modules[_NO_PLUGINS.__name__] = own
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from seatrial.job.flags import in_tables
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Mount, holds, typed_keys
 from seatrial.job.model import ConfigFile, Criteria, DataMount, Job, Target, json_schema
+from seatrial.job.value import Value
 from tables import cases, constant
 
 
@@ -244,3 +248,14 @@ def test_the_exported_python_path_counts_inside_of_the_project(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", f"lib:{project}:/usr/lib/elsewhere:")
     assert load(project, target="train.py", env=own).env["PYTHONPATH"] == seen
+
+
+def test_threads_that_make_the_same_values_for_the_first_time_do_not_disturb_each_other(
+    request: pytest.FixtureRequest,
+) -> None:
+    kinds: list[type[Value]] = [type(f"Kind{at}", (Value,), {"__module__": __name__}) for at in range(300)]
+    request.addfinalizer(partial(sys.setswitchinterval, sys.getswitchinterval()))
+    sys.setswitchinterval(1e-6)
+    with ThreadPoolExecutor(4) as pool:
+        made = [[*each] for each in pool.map(lambda _: [kind() for kind in kinds], range(4))]
+    assert made == [[kind() for kind in kinds]] * 4
