@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -181,3 +182,10 @@ def test_a_file_that_a_package_imports_in_place_of_another_is_named(
     (tmp_path / "stderr.log").write_text(ended.stderr)
     output = read_output(tmp_path)
     assert "no_such_name" in (output.exception or "") and output.hides == hides
+
+
+def test_long_lines_of_a_traceback_are_read_in_no_time(tmp_path: Path) -> None:
+    frame = '  File "' + 'File "/x-packages/' * 4000
+    (tmp_path / "stderr.log").write_text(f"Traceback (most recent call last):\n{frame}\nValueError: x\n")
+    began = time.monotonic()
+    assert read_output(tmp_path).exception == "ValueError: x" and time.monotonic() - began < 5
