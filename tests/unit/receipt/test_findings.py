@@ -72,6 +72,22 @@ def test_missing_file_names_the_option_that_brings_it(tmp_path: Path, path: str,
 
 
 @pytest.mark.parametrize(
+    ("path", "fix"),
+    [
+        ("code/words.txt/x.csv", ["pass the script its folder, /workspace/code"]),
+        ("/workspace/code/words.txt/x.csv", ["pass the script its folder, /workspace/code"]),
+        ("/workspace/code/words.txt", []),
+        ("/data/points.csv", []),
+    ],
+)
+def test_a_file_of_the_project_that_is_read_as_a_folder_is_named_and_no_other(
+    tmp_path: Path, path: str, fix: list[str]
+) -> None:
+    exception = f"NotADirectoryError: [Errno 20] Not a directory: '{path}'"
+    assert [each.fix for each in found(lab(tmp_path), "", exception=exception)] == fix
+
+
+@pytest.mark.parametrize(
     ("warning", "printed", "given", "arguments"),
     [
         (

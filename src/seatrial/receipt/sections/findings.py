@@ -165,7 +165,7 @@ def _missing_file(run: RunEvidence) -> Finding | None:
     """Return the finding for a target that ended with FileNotFoundError: where it looked, and where the file lies."""
     missing = _NOT_FOUND.search(run.output.exception or "") if run.cause.target_exit_code else None
     path = (missing[1] or missing[2]) if missing else ""
-    if missing is None or len(path) > _MAX_PATH or ("NotA" in missing[0] and (run.plan.job.project / path).exists()):
+    if missing is None or len(path) > _MAX_PATH:
         return None
     if any(f"'{path}'" in line for finding in run.output.findings for line in finding.evidence):
         return None
@@ -178,6 +178,12 @@ def _missing_file(run: RunEvidence) -> Finding | None:
     start = posixpath.join(root, run.plan.job.workdir or "")
     target = posixpath.normpath(posixpath.join(start, path))
     cause, fix = _place_of_file(path, target, start.rstrip("/"), root, run.plan)
+    if missing[0].startswith("NotA"):  # a file of the project is read as a folder; of one elsewhere nothing is known
+        parents = [each for each in PurePosixPath(target).parents if each.is_relative_to(root)]
+        file = next((each for each in parents if (run.plan.job.project / each.relative_to(root)).is_file()), None)
+        if file is None:
+            return None
+        cause, fix = f"{file} is a file", f"pass the script its folder, {file.parent}"
     return by_id("file-missing").finding(
         [missing[0]],
         values={"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))},
