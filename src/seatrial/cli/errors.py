@@ -298,10 +298,10 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     unknown = f"No such option: {option}"
     begun = [name for name in names if name.startswith(option)]
     # ``--epochs`` is close to no option of ours: it is the target's own.
-    own_option = argv[0] in _TAKE_ARGUMENTS and script and declared_options(script, [option])
-    if own_option:
-        return unknown, "The target's own arguments go after --", _behind_dashes(argv)
-    if close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8):
+    is_theirs = bool(argv[0] in _TAKE_ARGUMENTS and script and declared_options(script, [option]))
+    if not is_theirs and (
+        close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8)
+    ):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in ours]
         words += argv[len(ours) :]
         return f"{unknown}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])
@@ -312,7 +312,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     if notes:
         docker = "docker build" if argv[0] == "build" else "docker run"
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
-    if argv[0] in _TAKE_ARGUMENTS and "--" not in argv:
+    if is_theirs or (argv[0] in _TAKE_ARGUMENTS and "--" not in argv):
         if script and (similar := similar_option(script, option)):
             words = [similar + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
             return f"{unknown}; did you mean {script.name}'s {similar}?", None, _behind_dashes(words)

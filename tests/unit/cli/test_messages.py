@@ -72,6 +72,18 @@ def test_a_whole_command_in_quotes_is_advised_without_them(project: Path, capsys
     assert message(capsys)[0].startswith("Script my train.py not found in")
 
 
+def test_an_option_of_the_script_is_advised_as_its_verb_takes_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "train.py").write_text("parser.add_argument('--time-out')")
+    for typed, advised in (
+        ("sweep train.py --time-out=1,2", "seatrial sweep train.py --set time-out=1,2"),
+        ("run --time-out 5 train.py -- --lr 1", "seatrial run train.py -- --time-out 5 --lr 1"),
+    ):
+        assert cli._main(typed.split()) == 2
+        assert message(capsys) == ("No such option: --time-out", advised)
+
+
 @pytest.mark.parametrize(("words", "usage"), [("runs", "runs [OPTIONS]"), ("help runs ls", "runs ls ")])
 def test_a_group_alone_and_help_with_a_command_show_help(
     words: str, usage: str, capsys: pytest.CaptureFixture[str]
