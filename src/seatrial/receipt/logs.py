@@ -42,8 +42,8 @@ _SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
 _FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
 #: A package's import of another one that loads a file beside the script: ``from cuda.bindings import x``, w/cuda.py.
 _HIDING = re.compile(
-    r'(?m)^  File "(?=.*(?:-packages|/lib/python[\d.]+)/).*\n +(?:from|import) (\w+).*\n(?: +(?:[~^]|File "<frozen).*\n)*'
-    r'  File "(?!.*(?:-packages|/lib/python[\d.]+)/)(?:.*/)?(\1\.py)", line'
+    r'(?m)^  File "(?=.*(?:-packages|/lib/python[\d.]+)/).*\n +(?:from|import) (\w+).*\n'
+    r'(?: +(?:[~^]|File "<frozen).*\n)*  File "(?!.*(?:-packages|/lib/python[\d.]+)/)(?:.*/)?(\1\.py)", line'
 )
 #: torch.distributed puts this before every line a rank prints of its traceback.
 _RANK = re.compile(r"^\[rank\d+\]:\s?")
