@@ -135,6 +135,7 @@ def serve(
         from seatrial.job.units import parse_bytes
         from seatrial.runs.jobs import serving_job
         from seatrial.runs.models import SERVE
+        from seatrial.system.host import Host
 
     if arguments := cli.target_arguments():
         run = "seatrial serve --help"
@@ -142,7 +143,8 @@ def serve(
     this, screen = cli.this_host(), Screen(json=as_json, whole=verbose)
     job, found = _job_and_model(model, "matmul", flags, SERVE, screen)
     if token is not None:
-        this = this.with_secrets({TOKEN: token or this.env.get(TOKEN) or secrets.token_urlsafe(24)})
+        secret = token or this.env.get(TOKEN) or secrets.token_urlsafe(24)
+        this = Host(this.env, secrets={**this.secrets, TOKEN: secret})
     program["max_body"] = None if max_body is None else parse_bytes(max_body)
     words = {f"--{name.replace('_', '-')}": program[name] for name in _PROGRAM}
     typed = [found.of_run or model if model == "last" else model]  # with _given: the words that start the same again

@@ -230,8 +230,12 @@ def start(prepared: Prepared, host: Host, echo: Echo) -> None:
             backend.stop(handle, plan.job.grace_s if isinstance(error, KeyboardInterrupt) else 0)
         give_back(run, host)
         run.give_up()
-        if isinstance(error, (SeatrialError, KeyboardInterrupt)):
-            run.record(_as_finding(error).event())
+        if isinstance(error, KeyboardInterrupt):
+            words = "Stopped by Ctrl-C or SIGTERM before the start"
+            run.record(Finding("stopped", "info", words, fix="seatrial run …").event())
+        elif isinstance(error, SeatrialError):
+            kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
+            run.record(Finding(kind, "error", error.message, cause=error.cause, fix=error.run).event())
         raise
 
 
@@ -336,13 +340,6 @@ def _plan(
         choices=(ground.why_backend, *plan.choices, *tracking, *notify),
         warnings=(*plan.warnings, *anew, *untracked, *warnings_of(job)),
     )
-
-
-def _as_finding(error: SeatrialError | KeyboardInterrupt) -> Finding:
-    if isinstance(error, KeyboardInterrupt):
-        return Finding("stopped", "info", "Stopped by Ctrl-C or SIGTERM before the start", fix="seatrial run …")
-    kind = "gpu-contract" if isinstance(error, GpuContractError) else "engine-refused"
-    return Finding(kind, "error", error.message, cause=error.cause, fix=error.run)
 
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:

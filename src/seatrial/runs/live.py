@@ -109,7 +109,9 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
         ensure_recorder(run)
         try:
             plan = run.plan()
-            now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics) if _is_fresh(run) else None
+            status = status_of(run.events_path)  # the host's own clock has written it
+            is_fresh = status is not None and time.time() - status.st_mtime <= LOOK_BACK_S
+            now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics) if is_fresh else None
         except (SeatrialError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
             continue
         diagnosis = now.diagnosis if now else None
@@ -125,12 +127,6 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _is_fresh(run: Run) -> bool:
-    """Return whether its events changed lately by the host's own clock, which is the one that wrote the file."""
-    status = status_of(run.events_path)
-    return status is not None and time.time() - status.st_mtime <= LOOK_BACK_S
 
 
 def _floats(step: Mapping[str, Any]) -> dict[str, float]:

@@ -44,10 +44,6 @@ class Host:
         """Return a secret's value, of the environment or a login of this machine; "" if it has none."""
         return self.secrets.get(name) or self.env.get(name) or (login(name, self.env) or ("",))[0]
 
-    def with_secrets(self, secrets: Mapping[str, str]) -> Host:
-        """Return a host that has these secrets too."""
-        return Host(self.env, secrets={**self.secrets, **secrets})
-
     def with_env(self, env: Mapping[str, str]) -> Host:
         """Return a host with these variables besides its own."""
         return Host({**self.env, **env}, secrets=self.secrets)

@@ -91,7 +91,9 @@ def _signed(machine: Machine) -> Verdict:
     """Examine the signer where the module is not loaded: with Secure Boot on, an unknown one is the reason."""
     if machine.driver.version or machine.wsl or machine.inventory.driver_version:
         return ok("the kernel accepted the module")
-    if not _secure_boot(machine):
+    # The last byte of the EFI variable is 1 (UEFI specification, section 3.3).
+    names = (name for name in machine.names(SECURE_BOOT) if name.startswith("SecureBoot-"))
+    if not any((machine.read(f"{SECURE_BOOT}/{name}") or "").endswith("\x01") for name in names):
         return skipped("Secure Boot is off")
     signer = machine.ask("modinfo", "-F", "signer", "nvidia")
     if signer is None or signer.exit_code != 0:
@@ -103,12 +105,6 @@ def _signed(machine: Machine) -> Verdict:
     if name and name in enrolled.stdout:
         return ok(f"Secure Boot trusts the module's signer, {name}")
     return found("driver-not-signed", ["Secure Boot is on", f"signer of the module: {name or 'none'}, not enrolled"])
-
-
-def _secure_boot(machine: Machine) -> bool:
-    """Return True if the last byte of the EFI variable SecureBoot is 1. Source: UEFI specification, section 3.3."""
-    names = (name for name in machine.names(SECURE_BOOT) if name.startswith("SecureBoot-"))
-    return any((machine.read(f"{SECURE_BOOT}/{name}") or "").endswith("\x01") for name in names)
 
 
 @DRIVER.check(

@@ -71,11 +71,6 @@ def _places(value: Any) -> dict[str, tuple[str, ...]]:
     return {key: _words(lines, _MOST_PLACES) for key, lines in _keyed(value)}
 
 
-def _positive(value: Any) -> float | None:
-    found = number(value)
-    return found if found is not None and found >= 0 else None
-
-
 def _row(value: Any) -> Any:
     """Return a row as it is, or as a table with a name; None if there is none."""
     return value if isinstance(value, TriedChange) else (mapping(value) and {"name": "?", **value}) or None
@@ -89,7 +84,7 @@ Paths = Annotated[tuple[str, ...], BeforeValidator(_words)]
 Text = Annotated[str, BeforeValidator(lambda value: text(value) or "")]
 OptionalText = Annotated[str | None, BeforeValidator(text)]
 Count = Annotated[int, BeforeValidator(lambda value: whole(value) or 0)]
-Positive = Annotated[float | None, BeforeValidator(_positive)]
+Positive = Annotated[float | None, BeforeValidator(lambda value: number(value) if (number(value) or 0) >= 0 else None)]
 Number = Annotated[float | None, BeforeValidator(number)]
 
 
