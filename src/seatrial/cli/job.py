@@ -46,11 +46,6 @@ def read_allowed_job(
     return job
 
 
-def project_of_runs(named: Path | None) -> Path:
-    """Return the named project, else the project of the nearest runs, also one that only ``-C`` named."""
-    return named or store_of(None).project
-
-
 def read_job(
     words: Collection[str], flags: dict[str, Any], *, arguments: list[str] | None = None, resume: str | None = None
 ) -> Job:
@@ -64,7 +59,8 @@ def read_job(
         click.echo(f"seatrial warning: --env {name} is not set on this machine, so the run lacks it", err=True)
     leave_out = ("criteria",) if flags.pop("no_criteria", None) else ()
     named = flags.pop("project", None)
-    project = check_folder((project_of_runs(named) if [*words] == ["predict"] else named) or project_root(Path()))
+    of_runs = [*words] == ["predict"]  # the project of the nearest runs, also one that only ``-C`` named
+    project = check_folder(named or (store_of(None).project if of_runs else project_root(Path())))
     theirs = target_arguments() if arguments is None else arguments
     if len(words) > 1:
         raise _too_many(list(words), theirs, named or Path(), flags.get("module"))

@@ -214,20 +214,12 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
 
 def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
     """Return what the ended trials show to be wrong with all of them."""
-    return _always_fails(trials) or _ignores_settings(trials)
-
-
-def _always_fails(trials: Sequence[Trial]) -> SeatrialError | None:
     failed = [trial for trial in trials if trial.state == "failed"]
-    if len(failed) < MOST_FAILURES or any(trial.state in ("done", "pruned") for trial in trials):
-        return None
-    last = max(failed, key=lambda trial: trial.ended_at or 0.0)
-    outcome = last.ending.outcome if last.ending else "for no recorded reason"
-    show = f"seatrial runs show {last.run_id}" if last.run_id else "seatrial runs ls"
-    return TrialsFailError(f"{len(failed)} trials failed and none ended well; the last: {outcome}", run=show)
-
-
-def _ignores_settings(trials: Sequence[Trial]) -> SeatrialError | None:
+    if len(failed) >= MOST_FAILURES and not any(trial.state in ("done", "pruned") for trial in trials):
+        last = max(failed, key=lambda trial: trial.ended_at or 0.0)
+        outcome = last.ending.outcome if last.ending else "for no recorded reason"
+        show = f"seatrial runs show {last.run_id}" if last.run_id else "seatrial runs ls"
+        return TrialsFailError(f"{len(failed)} trials failed and none ended well; the last: {outcome}", run=show)
     done = [trial for trial in trials if trial.state == "done" and _numbers(trial)]
     if len(done) < MOST_EQUAL or len({_numbers(trial) for trial in done}) > 1:
         return None
