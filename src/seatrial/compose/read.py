@@ -276,7 +276,7 @@ def _no_service(ended: command.Completed, compose: Compose, names: Sequence[str]
     typed = [close if close and name == missing[1] else name for name in names]
     run = up_command(compose.files, compose.host, typed if close else ["--plan"])
     if not close and missing[1].endswith(".py"):
-        hint, run = "a script is run by seatrial run", shlex.join(["seatrial", "run", missing[1]])
+        hint, run = "seatrial run starts scripts", shlex.join(["seatrial", "run", missing[1]])
     return UsageError(f"{from_here(compose.files[0])} has no service {missing[1]}; {hint}", run=run)
 
 

@@ -317,12 +317,8 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
 
 def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:
     """Call a function in its own thread; errors of the engine and the disk show later."""
-
-    def quietly() -> None:
-        with contextlib.suppress(SeatrialError, OSError):
-            act(*args, **kwargs)
-
-    threading.Thread(target=quietly, daemon=True).start()
+    quietly = fallback(None, on=(SeatrialError, OSError))(act)
+    threading.Thread(target=quietly, args=args, kwargs=kwargs, daemon=True).start()
 
 
 @fallback(None, on=(OSError, SeatrialError))

@@ -127,7 +127,7 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     model, used = script.hub_model
     lacks = f"{where} forbids downloads, and the run's cache lacks {model} ({used})"
     if not mount:  # of a pod, whose cache is empty
-        yield f"{lacks}; -e HF_HOME=… on a volume with it"
+        yield f"{lacks}; -e HF_HOME=… on a volume that has it"
         return
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")
