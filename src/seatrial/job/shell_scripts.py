@@ -239,6 +239,9 @@ class _Shell(Words):
         return self._program(place, fields, own, is_fed=is_fed) if fields else True
 
     def _declare(self, word: str, *, exports: bool) -> None:
+        if word.startswith(('"', "'")):  # export "A=b"
+            name, _, value = self.text(word).partition("=")
+            word = f"{name}={shlex.quote(value)}"
         self.assign(word)
         name = re.split(r"\W", word)[0]
         self.exported |= {name: None} if exports and name in self.values else {}
@@ -313,9 +316,11 @@ class _Shell(Words):
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if MARKS.search(why) else why) from None
-        if command and (mark := re.search(rf"{UNKNOWN}(\S{{0,40}})|{GPUS}", " ".join(command.words()))):
+        if command and (
+            mark := re.search(rf"{UNKNOWN}([^\s{UNKNOWN}{GPUS}]{{0,40}})|{GPUS}", " ".join(command.words()))
+        ):
             unset = _UNSET.findall(" ".join(command.words()))
-            self.reading.unset += dict.fromkeys(unset) if all(unset) else ()
+            self.reading.unset += dict.fromkeys(each for each in unset if all(unset) and each not in self.reading.unset)
             self.reading.why.append(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command and command.requesting(self.batch)
 

@@ -242,8 +242,10 @@ def _with_gaps(known: str, unknown: str | None = None) -> str:
     if unknown is None:
         return shlex.quote(known)
     if re.fullmatch(r"(?=.*[*?~{])[\w./*?~{},:=-]+", unknown):
-        return known + unknown
-    return f'"{known}{unknown}"' if re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?[\w./:=-]*", unknown) else f"{known}VALUE"
+        return shlex.quote(known) * bool(known) + unknown
+    if re.fullmatch(r"\$\{?[A-Za-z_]\w*\}?[\w./:=-]*", unknown):
+        return '"' + re.sub(r'([\\"$`])', r"\\\1", known) + f'{unknown}"'
+    return shlex.quote(f"{known}VALUE")
 
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:

@@ -202,6 +202,12 @@ def test_what_no_variable_gives_gets_no_option_for_one(tmp_path: Path, word: str
     assert str(refusal.value.run).startswith('seatrial run -m train -- --data "$DATA" ')
 
 
+def test_a_quoted_export_is_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text('export \'TAG=a b\' "OUT=$1/c"\npython train.py "$TAG"\n')
+    words = in_our_words(["LR=1 2", "bash", "j.sh", "/x"], tmp_path)
+    assert words == ["--env", "LR=1 2", "--env", "TAG=a b", "--env", "OUT=/x/c", "train.py", "--", "a b"]
+
+
 @pytest.mark.parametrize("start", ["sbatch -J x j.sh", "bash j.sh", "./j.sh", "make", "pixi run go"])
 def test_variables_before_any_program_are_the_runs(tmp_path: Path, start: str) -> None:
     (tmp_path / "j.sh").write_text("#!/bin/bash\npython train.py --lr $LR\n")
