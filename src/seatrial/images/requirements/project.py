@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.adjust import implied, installable, with_contrib
 from seatrial.images.requirements.imports import (
     ImportedPackages,
@@ -383,7 +383,7 @@ def _from_files(
         if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
             continue  # another machine's, frozen
         locked = name in LISTS and any(is_there(folder / lock) for lock in LOCKS[:2])
-        beside = read_pyproject(folder / "pyproject.toml", ()) if locked else None
+        beside = fallback(None, on=ConfigError)(read_pyproject)(folder / "pyproject.toml") if locked else None
         if beside and {*map(canonical_name, beside.lines)} - {*map(canonical_name, read_list(file, project).lines)}:
             continue  # behind the one that uv or poetry has locked
         notes, found, page = "", None, None
