@@ -153,7 +153,7 @@ class ProjectReading(Readings):
     relative: tuple[str, str, str] | None = None
 
 
-class Evidence:
+class NodeReader:
     """Collects what nodes show, whatever else the code does.
 
     Attributes:

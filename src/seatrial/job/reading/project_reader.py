@@ -17,7 +17,7 @@ from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices
-from seatrial.job.reading.evidence import NOTED, Evidence, ProjectReading
+from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
 from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
@@ -94,8 +94,8 @@ class ProjectReader:
         self.modules.begin(self.roots.provided)
         self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
-        self.evidence = Evidence(start, arguments, self.files.named)
-        self.reading = self.evidence.reading
+        self.nodes = NodeReader(start, arguments, self.files.named)
+        self.reading = self.nodes.reading
         self.least_python: tuple[tuple[int, int], str] | None = None
         self.certain: list[Unit] = []
         self.either: list[Unit] = []  # what unclear names may stand for: their imports are needed, nothing is certain
@@ -147,7 +147,7 @@ class ProjectReader:
         devices = self.devices.found(self.visited, imported)
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
         may = self.files.may_run((self.start, ""), self.devices.truth)
-        self.evidence.decide(self.files.constants, may, self.roots.own)
+        self.nodes.decide(self.files.constants, may, self.roots.own)
         started = [*self._read_started()]
         return replace(
             self.reading,
@@ -169,9 +169,9 @@ class ProjectReader:
                 *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
-            env_checks=tuple(self.evidence.env_checks(self.files.constants)),
+            env_checks=tuple(self.nodes.env_checks(self.files.constants)),
             least_python=self.least_python,
-            relative=self.evidence.relative,
+            relative=self.nodes.relative,
             idle=not self.calls and not starts,
         )
 
@@ -221,7 +221,7 @@ class ProjectReader:
         A variable may stand for each script whose name is in the module.
         """
         reached, known = self.files.reached((self.start, "")), {self.start}
-        for unit, node in (each for each in self.evidence.starts if self.follows and each[0] in reached):
+        for unit, node in (each for each in self.nodes.starts if self.follows and each[0] in reached):
             text, module = self.files.constants.text(node, unit), self.modules.at(unit[0])
             shown = text.text if text else ANY
             named = _SCRIPT.findall(module.source) if module and ANY in shown else [b""]
@@ -322,7 +322,7 @@ class ProjectReader:
             self.mentioned.add(node.id)
         if not isinstance(node, NOTED):
             return
-        self.evidence.note(module, unit, seen, certain)
+        self.nodes.note(module, unit, seen, certain)
         if isinstance(node, ast.Attribute):
             self.mentioned.add(node.attr)
             if isinstance(node.ctx, ast.Store) and (dotted(node.value) != "self" or unit.endswith("__post_init__")):
@@ -383,12 +383,12 @@ class ProjectReader:
         where, need = f"{module.shown}:{node.lineno}", queue is self.certain
         for name, files, is_own, is_alone in self.roots.resolved(module, node, self.modules.at, needed=need):
             if is_alone:
-                self.evidence.tops.setdefault(files[0], f"{where} imports {name}")
+                self.nodes.tops.setdefault(files[0], f"{where} imports {name}")
             queue += (units := [(file, "") for file in files])
             self.files.note_runs(unit, units, always=seen.always, tests=seen.tests)
             if not is_own and queue is self.perhaps:
                 self.reading.optional.setdefault(name, where)
-                self.evidence.later.append((unit, seen.tests, name, where))
+                self.nodes.later.append((unit, seen.tests, name, where))
             elif not is_own:
                 self.reading.needed.setdefault(name, where)
 
