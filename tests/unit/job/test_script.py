@@ -149,6 +149,13 @@ def test_names_that_packages_removed_are_found(tmp_path: Path, name: str, of_tod
     assert name not in facts_of(tmp_path, line).modules  # data.Field of the project's own module
 
 
+@pytest.mark.parametrize("future", ["division", "annotations"])
+def test_annotations_that_python_evaluates_use_names(tmp_path: Path, future: str) -> None:
+    local = f"from __future__ import {future}\nimport numpy as np\ndef f():\n    x: np.float = 1\nf()\n"
+    assert "numpy.int" not in facts_of(tmp_path, local).modules
+    assert ("numpy.int" in facts_of(tmp_path, f"{local}y: np.float = 1\n").modules) is (future == "division")
+
+
 @pytest.mark.parametrize(
     "part",
     [

@@ -100,7 +100,8 @@ class Flow:
 
     def __init__(self, tree: ast.Module, *, main: bool, provided: Provided) -> None:
         self._tree = tree
-        self._postponed = any(getattr(each, "module", None) == "__future__" for each in tree.body)
+        future = [each for each in tree.body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+        self._postponed = any(each.name == "annotations" for node in future for each in node.names)
         self._main = main
         self._provided = provided
         self.functions: dict[str, FunctionNode] = {}
@@ -122,7 +123,7 @@ class Flow:
 
     def walk(self, function: str) -> Iterator[RunNode]:
         """Yield the nodes that a call of a function runs; for "", those of an import, and a script's main part."""
-        return self._walk(self.body(function))
+        return self._walk(self.body(function), unread=self._postponed or function != "")
 
     def body(self, function: str) -> Sequence[ast.stmt]:
         """Return the statements of a function, or with "" of the module's top."""
@@ -189,20 +190,21 @@ class Flow:
             if name in {last_name(target) for each in unset for target in each.targets}:
                 yield from (each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom))
 
-    def _walk(self, block: Sequence[ast.stmt]) -> Iterator[RunNode]:
+    def _walk(self, block: Sequence[ast.stmt], *, unread: bool) -> Iterator[RunNode]:
         pending = _block(block, _ALWAYS)
         pending.reverse()
         while pending:  # no recursion: a chain of a thousand `elif` is one node inside the other
             seen = pending.pop()
             yield seen
             if type(seen.node) not in _LEAVES:
-                pending.extend(reversed(self._children(seen)))
+                pending.extend(reversed(self._children(seen, unread=unread)))
 
-    def _children(self, seen: RunNode) -> list[RunNode]:
+    def _children(self, seen: RunNode, *, unread: bool) -> list[RunNode]:
         node, runs = seen.node, _Runs(*seen[1:])
         if not isinstance(node, _BRANCHING):
-            unread = getattr(node, "annotation", None) if self._postponed else None
-            return _each([each for each in _inside(node) if each is not unread], runs)
+            return _each(
+                [each for each in _inside(node) if not (unread and each is getattr(node, "annotation", 0))], runs
+            )
         if isinstance(node, FunctionNode):
             return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):
