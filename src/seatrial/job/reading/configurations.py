@@ -85,6 +85,8 @@ def by_ends(*sources: Iterable[_Setting]) -> dict[str, tuple[str, str]]:
     for settings in sources:
         values: dict[str, dict[str, str]] = {}
         for key, value, where in settings:
+            if "offload_" in key:  # where DeepSpeed keeps parameters
+                continue
             parts = key.split(".")
             for at in range(len(parts)):
                 values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)

@@ -246,9 +246,7 @@ class Constants:
         names = self._members(node, unit)
         found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
         is_one = _OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
-        offload = (self.settings[key] for key in self.settings if "offload_" in key)  # where DeepSpeed keeps parameters
-        known = (each for each in found if each and (is_one or ".py:" not in each[1]))
-        return next((each for each in known if each not in offload), None)
+        return next((each for each in found if each and (is_one or ".py:" not in each[1])), None)
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""
@@ -303,7 +301,8 @@ class Constants:
         name = node.id
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])
         top = (unit[0], "")
-        plain = self._plain.setdefault(unit, {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])})
+        if (plain := self._plain.get(unit)) is None:
+            plain = self._plain[unit] = {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])}
         for where in (unit,) if given else (unit, top):
             assigned = [each for each in module.flow.assigned(where[1]).get(name, []) if not _keeps(each, name)]
             if where == unit and hasattr(node, "lineno"):  # what a later line assigns is not there yet
