@@ -54,8 +54,11 @@ def test_a_conda_environment_in_utf_16_is_read(tmp_path: Path) -> None:
 
 
 def test_releases_of_a_lock_of_pipenv_are_the_authors_for_what_the_pipfile_lists(tmp_path: Path) -> None:
-    rows = '{"default": {"torch": {"version": "==2.0.1"}, "idna": {"version": "==3.4"}, "own": {"path": "."}, "x": {"version": null}}}'
-    write_files(tmp_path, {"Pipfile": "[packages]\ntorch = '*'\nown = '*'\nx = '*'\n", "Pipfile.lock": rows})
+    rows = '"torch": {"version": "==2.0.1"}, "idna": {"version": "==3.4"}, "own": {"path": "."}, "x": {"version": null}'
+    write_files(
+        tmp_path,
+        {"Pipfile": "[packages]\ntorch = '*'\nown = '*'\nx = '*'\n", "Pipfile.lock": f'{{"default": {{{rows}}}}}'},
+    )
     found = project_needs(tmp_path, ScriptFacts(imports=("torch", "pandas")), tmp_path)
     assert found.named == {"torch": ("2.0.1", "Pipfile.lock")}
     for broken in ("[" * 100_000, "not JSON", '{"default": [1]}'):

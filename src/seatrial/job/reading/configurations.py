@@ -84,9 +84,7 @@ def by_ends(*sources: Iterable[_Setting]) -> dict[str, tuple[str, str]]:
     known: dict[str, dict[str, str]] = {}
     for settings in sources:
         values: dict[str, dict[str, str]] = {}
-        for key, value, where in settings:
-            if "offload_" in key:  # where DeepSpeed keeps parameters
-                continue
+        for key, value, where in (each for each in settings if "offload_" not in each[0]):  # DeepSpeed's
             parts = key.split(".")
             for at in range(len(parts)):
                 values.setdefault(".".join(parts[at:]), {}).setdefault(value, where)

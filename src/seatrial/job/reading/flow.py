@@ -202,9 +202,8 @@ class Flow:
     def _children(self, seen: RunNode, *, unread: bool) -> list[RunNode]:
         node, runs = seen.node, _Runs(*seen[1:])
         if not isinstance(node, _BRANCHING):
-            return _each(
-                [each for each in _inside(node) if not (unread and each is getattr(node, "annotation", 0))], runs
-            )
+            skipped = getattr(node, "annotation", None) if unread else None
+            return _each([each for each in _inside(node) if each is not skipped], runs)
         if isinstance(node, FunctionNode):
             return _each([*node.decorator_list, *node.args.defaults], runs)
         if isinstance(node, ast.ClassDef):

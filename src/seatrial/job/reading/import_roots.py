@@ -103,11 +103,8 @@ class ImportRoots:
                 return
             other = at(found[-1][0]) if found[-1] is not None else None
             lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
-            known = (
-                self.start.parent,
-                self.project,
-                *self.placed,
-            )  # others, as src/, are a guess for a module of no package
+            # Others, as src/, are a guess for a module of no package.
+            known = (self.start.parent, self.project, *self.placed)
             guessed = len(parts) == 1 and roots is self.absolute and found[0] is not None and found[0][1] not in known
             if lacking and guessed:
                 found, lacking = [None], []  # the installed package datasets, not src/datasets
