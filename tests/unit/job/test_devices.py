@@ -250,6 +250,7 @@ elif a.kind == "models":
         'np.save("x.npy", x)\nif not os.path.exists("x.npy"):\n    open("d/x.csv")\n',
         'def f(p):\n    if os.path.exists(p):\n        open(p)\n    else:\n        f(p)\nf("d/x.csv")\n',
         'if a:\n    open("d/x.csv")\nelif b:\n    open("d/x.csv")\n',
+        'if a:\n    path = "d/x.csv"\n    open(path)\nelse:\n    path = "c.yaml"\n    open(path)\n',
         'c = yaml.safe_load(open("c.yaml"))\nif c["resume"] != "None":\n    torch.load(c["resume"])\n',
     ],
 )

@@ -142,15 +142,17 @@ class Files:
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
         known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
-        ways = {(call.unit, ast.dump(path), call.tests) for call, path in paths}
+        ways = {(call.unit, ast.dump(path), call.tests): path for call, path in paths}
         texts = ((call, path, text) for call, path in paths for text in self._texts(path, call.unit))
         for (unit, node, _, tests), path, found in texts:
             flag, by_setting, lacks = self.constants.by_option, self.constants.by_setting, self.constants.lacks
             name, last = calls.called_names(node)
             self.outputs.discard(flag or "")
             module, same = self._module_at(unit[0]), (unit, ast.dump(path))
-            while tests and (*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))) in ways:  # both branches read it
-                tests = tests[:-1]
+            while tests and (other := ways.get((*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))))):
+                if self.constants.text(other, unit) != found:
+                    break
+                tests = tests[:-1]  # both branches read it
             runs = likely(unit, tests, self._lacks) and unit in self.constants.always
             if module is None or found is None:
                 opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
