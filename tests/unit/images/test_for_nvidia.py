@@ -218,11 +218,13 @@ def test_the_source_of_cupy_is_replaced_by_a_wheel_for_the_frameworks_cuda(
     assert [each for each in chosen.split(", ") if "cupy" in each] == [packages]
 
 
-@pytest.mark.parametrize(("code", "named"), [("import torch\n", "petsc"), ("import six\n", "petsc, cudatoolkit")])
+@pytest.mark.parametrize(
+    ("code", "named"), [("import torch\n", "petsc, libcurl"), ("import six\n", "petsc, libcurl, cudatoolkit")]
+)
 def test_the_cuda_of_conda_is_not_named_where_a_frameworks_wheels_have_it(
     tmp_path: Path, code: str, named: str
 ) -> None:
-    listed = "dependencies:\n- six\n- petsc\n- cudatoolkit=11.3\n" + "- pytorch\n" * ("torch" in code)
+    listed = "dependencies:\n- six\n- petsc\n- libcurl\n- cudatoolkit=11.3\n" + "- pytorch\n" * ("torch" in code)
     reason = planned(tmp_path, {"train.py": code, "environment.yml": listed}).reason("packages")
     assert reason.endswith(f"not installed, as the target imports none: conda's {named}")
 

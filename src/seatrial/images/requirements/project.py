@@ -250,7 +250,7 @@ def _with_imported(
 
 
 #: Conda's packages whose files are in a framework's wheels.
-_OF_WHEELS = r"cuda(toolkit|-(?!python|bindings|core))|cudnn|nccl|libcu|pytorch-(cuda|mutex)"
+_OF_WHEELS = r"cuda(toolkit|-(?!python|bindings|core))|cudnn|nccl|libcu(?!rl)|pytorch-(cuda|mutex)"
 
 
 def _with_inferred(
