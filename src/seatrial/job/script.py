@@ -204,7 +204,7 @@ def script_facts(
     )
     _refuse_a_notebook(reading, project)
     if target.kind == "script" or (target.value == start.stem and start.is_relative_to(project)):  # -m train
-        _refuse_a_part_of_a_package(reading, str(start.relative_to(project)), project)
+        _refuse_a_part_of_a_package(reading, target, start, project)
     facts = replace(_facts(reading, target.args), python_path=path)
     if target.kind == "module" and find_module(target.value, first, main=True) is None:
         root = "." if find_module(target.value, [project], main=True) else "src"
@@ -242,15 +242,15 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
     )
 
 
-def _refuse_a_part_of_a_package(reading: ProjectReading, script: str, project: Path) -> None:
+def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, start: Path, project: Path) -> None:
     """Refuse relative imports in a file that is started in no package, unless it sets ``__package__``."""
     place, written, imported = reading.relative or ("", "", "")
-    files = [project / each for each in (script, place.rpartition(":")[0])]
+    files = [start, project / place.rpartition(":")[0]]
     if not place or any(b"__package__" in read_bytes(each, inside=project) for each in files):
         return
     short = written if len(written) <= _LONGEST_NAME else written[: _LONGEST_NAME - 1] + "…"
     message = f"{place} imports from {short}, which only a module of a package can"
-    module = module_name(script, project)
+    module = module_name(str(start.relative_to(project)), project)
     above = len(written) - len(written.lstrip("."))
     if imported or above > module.count(".") or not module.replace(".", "").isidentifier():
         name, cause = short.lstrip(".…"), f"{imported} as a module of no package" if imported else None
@@ -261,7 +261,7 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, script: str, project: P
         message,
         cause=by_id("relative-import").cause,
         run=f"seatrial run -m {module}",
-        instead=(script, ["-m", module]),
+        instead=(str(start), ["-m", module]) if target.kind == "script" else (str(start.with_suffix("")), [module]),
     )
 
 

@@ -170,6 +170,12 @@ def test_a_script_elsewhere_is_run_from_its_folder_or_as_a_module(
     (project / "pkg/b.py").write_text("from . import c\n")
     assert cli._main(["plan", "./pkg/b.py", "--gpus", "none", "--", "--k", "3"]) == 2
     assert message(capsys)[1] == "seatrial plan -m pkg.b --gpus none -- --k 3"
+    (project / ".git").mkdir()
+    monkeypatch.chdir(project / "pkg")
+    for words in (["b.py"], ["-m", "b"]):
+        assert cli._main(["plan", *words, "--gpus", "none", "--", "--k", "3"]) == 2
+        assert message(capsys)[1] == "seatrial plan -m pkg.b --gpus none -- --k 3"
+    (project / ".git").rmdir()
     monkeypatch.chdir(project / "folder")
     assert cli._main(["run", "../train.py", "--gpus", "none", "--", "--lr", "1"]) == 2
     assert message(capsys)[1] == "cd .. && seatrial run train.py --gpus none -- --lr 1"
