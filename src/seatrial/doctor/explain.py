@@ -102,7 +102,9 @@ def _alone(text: str) -> list[Finding]:
     """Return the failure that people quote in these few words."""
     words = " ".join(text.split()).strip(".,:;! ")
     found = ((entry, entry.values_alone(words)) for entry in entries())
-    return next(([entry.finding([f"line 1: {words[:200]}"], values=has)] for entry, has in found if has is not None), [])
+    return next(
+        ([entry.finding([f"line 1: {words[:200]}"], values=has)] for entry, has in found if has is not None), []
+    )
 
 
 def _within(text: str) -> list[Finding]:

@@ -473,7 +473,7 @@ class UvResolver:
             ended = self._uv_pip(argv, request, folder)
             if ended.exit_code == 0:
                 return read_lock(folder / _LOCK, digests) or Unreachable("uv wrote a lock that cannot be read")
-        answer, own = refusal(ended.stderr, request), {**dict(request.preferred), **dict(request.named)}
+        answer, own = refusal(ended.stderr, request, self._folder), {**dict(request.preferred), **dict(request.named)}
         if isinstance(answer, Unsatisfiable) and len(request.sources) > 1 and answer.named & own.keys():
             others = tuple((name, at) for name, at in own.items() if name not in answer.named)
             request = replace(request, preferred=others, named=())  # uv asks the first index alone for a preference

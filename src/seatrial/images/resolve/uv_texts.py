@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from seatrial.images.resolve.answers import (
 from seatrial.images.resolve.framework import public
 from seatrial.job.script import BUILT_ON
 from seatrial.system.project_files import parse_toml
-from seatrial.system.text import regex
+from seatrial.system.text import as_typed, regex
 
 #: Minimum time that uv keeps an index's pages and files.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
@@ -41,6 +42,7 @@ _FILTERED = regex(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
 _SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _LOGIN = regex(r"401 Unauthorized|403 Forbidden|Missing credentials")
+_NOT_WRITTEN = regex(r"No space left on device|Disk quota exceeded|Read-only file system|(?<=`: )Permission denied")
 _IN_URL = regex(r"(?<=://)[^/@\s]+@")
 
 
@@ -102,9 +104,12 @@ def is_silence(text: str) -> bool:
     return _NO_SOLUTION not in text and _SILENT.search(text) is not None
 
 
-def refusal(text: str, request: ResolveRequest) -> Answer | str:
-    """Read uv's error: a package without a wheel, an index that cannot be read, or the reason of a conflict."""
+def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer | str:
+    """Read uv's error: a package without a wheel, a full disk, a silent index, a conflict; ``cache``: uv's folder."""
     text = _IN_URL.sub("", text)
+    if failed := _NOT_WRITTEN.search(text):
+        shows = "ls -ld" if failed[0] == "Permission denied" else "df -h"
+        return Unreachable(f"uv cannot write: {failed[0]} ({shows} {as_typed(cache)} {tempfile.gettempdir()})")
     filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
     if (no_wheel := _NO_WHEEL.findall(text)) and not filtered:
         words = " ".join(text.split())

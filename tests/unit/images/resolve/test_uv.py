@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +131,18 @@ def test_package_with_timeout_in_its_name_is_requested_once(tmp_path: Path, inde
         ResolveRequest(("async-timeout",), "3.11", (PackageSource(index.url),))
     )
     assert isinstance(answer, Unreachable) and "cannot be read" in answer.reason and len(index.requested) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_disk_that_is_full_or_read_only_is_no_index_that_cannot_be_read(code: int) -> None:
+    """In the words of uv 0.13 on a full tmpfs."""
+    reason = os.strerror(code)
+    text = (
+        f"error: failed to write to file `/home/me/.cache/seatrial/packages/uv/.gitignore`: {reason} (os error {code})"
+    )
+    answer = refusal(text, ResolveRequest(("voice",), "3.11", ()), Path("/home/me/my cache"))
+    assert isinstance(answer, Unreachable)
+    assert answer.reason == f"uv cannot write: {reason} (df -h '/home/me/my cache' {tempfile.gettempdir()})"
 
 
 def test_source_is_built_before_what_depends_on_it() -> None:
