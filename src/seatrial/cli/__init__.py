@@ -137,9 +137,9 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, known, n=1)]
     run = shlex.join(["seatrial", "run", word, *rest])
     if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
-        own = shlex.join(rest)  # in place of NAME, or of MODEL INPUT…
+        own = shlex.join(each for each in rest if each[:1] != "-")  # in place of NAME, GROUP, or MODEL INPUT…
         sentence = f"seatrial has no command {word}"
-        fix = re.sub(r"[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement
+        fix = re.sub(r"(--all .*)?[A-Z]{4,}.*", lambda _: own, replacement) if own else replacement
     elif words := of_docker([word, *rest]):
         sentence, fix = words
     elif word.startswith("-") and rest:

@@ -33,7 +33,7 @@ from seatrial.errors import (
     fallback,
 )
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
-from seatrial.job.flags import OPTIONS
+from seatrial.job.flags import ELSEWHERE, OPTIONS
 from seatrial.system.host import Host
 from seatrial.system.names import REDACTED, SECRET_TEXT
 from seatrial.system.text import as_typed as typed_path
@@ -157,8 +157,10 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         return command if error.first is None else f"{error.first} && {command}"
     if isinstance(error, UsageError) and error.instead:
         typed, names = error.instead
-        bare = [word.removeprefix("--set=") for word in argv]
+        bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
         places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
+        if len(places) > 1:  # --gpus 2 --memory 2
+            places = [at for at in places if re.match(f"{re.escape(argv[at - 1])}:", error.message)]
         if len(places) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
             return _with_words(argv, places[0], [argv[places[0]].replace(typed, names[0], 1)])
     return _of_a_model(advice, error.message, argv) if advice and argv[:1] in (["export"], ["serve"]) else advice
@@ -291,15 +293,19 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         known = declared_options(script, theirs)
         others = (each for each in theirs if re.match("--?[A-Za-z]", each) and each not in known)
         option = next(others, option) if option in known else option
+    own_option = argv[0] in _TAKE_ARGUMENTS and script and declared_options(script, [option])
+    if not own_option and (found := ELSEWHERE.get(f"{command} {option}")):
+        parts = [*typed_parts(argv, {**own, option: "VALUE" in found[1]})]
+        value = "".join(each[0].partition("=")[2] or "".join(each[1:]) for name, each in parts if name == option)
+        kept = [word for name, each in parts if name != option for word in each]
+        return f"No such option: {option}; {found[0]}", None, as_typed(found[1].replace("VALUE", value), kept)
     if option in of_run and option[:2] == "--":
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])
     names = list(own) if option.startswith("--") else [f"-{option}"] if f"-{option}" in own else []
     unknown = f"No such option: {option}"
     begun = [name for name in names if name.startswith(option)]
-    # ``--epochs`` is close to no option of ours: it is the target's own.
-    is_theirs = bool(argv[0] in _TAKE_ARGUMENTS and script and declared_options(script, [option]))
-    if not is_theirs and (
+    if not own_option and (  # ``--epochs`` is close to no option of ours
         close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8)
     ):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in ours]
@@ -312,7 +318,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     if notes:
         docker = "docker build" if argv[0] == "build" else "docker run"
         return f"{option} is an option of {docker}, not of {place}", notes, _behind_dashes(ours)
-    if is_theirs or (argv[0] in _TAKE_ARGUMENTS and "--" not in argv):
+    if own_option or (argv[0] in _TAKE_ARGUMENTS and "--" not in argv):
         if script and (similar := similar_option(script, option)):
             words = [similar + word[len(option) :] if word.split("=")[0] == option else word for word in argv]
             return f"{unknown}; did you mean {script.name}'s {similar}?", None, _behind_dashes(words)

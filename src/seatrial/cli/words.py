@@ -38,6 +38,7 @@ _ALWAYS_OURS = {
 #: Option that mounts a folder → pattern of a script that reads the mounted folder.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
 #: Options of seatrial that never follow a target; Hydra has -m, too.
+_NEVER_A_SCRIPTS = ("-it", "--dry-run", "--check")
 _ENV, _NEVER_BEHIND_A_TARGET = ("-e", "--env"), ("-f", "--file", "-m")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 #: Words that stand before Docker's own commands.
@@ -157,7 +158,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     long = [] if absent else [word for word in theirs if word[:2] == "--" and "." not in word]
     similar = {word for word in long if difflib.get_close_matches(word, known, n=1, cutoff=0.8)}
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
-        others = {*" ".join(read_table("docker.json")["run"]).split(), "-it", *(name[1:] for name in known)}
+        others = {*" ".join(read_table("docker.json")["run"]).split(), *(name[1:] for name in known), *_NEVER_A_SCRIPTS}
         similar |= {word for word in theirs & others if word[:1] == "-" and len(word) > 2}
         similar |= {word for word in theirs - {*known} if re.fullmatch("-[A-Za-z]", word)}
     if ours or similar:

@@ -152,8 +152,9 @@ class _Source:
             found = sorted(error.errors(include_url=False), key=lambda each: order.get(str(each["loc"][0]), len(order)))
             details = found[:_MOST_PROBLEMS]
             messages = [self._message(detail) for detail in details]
-            own = getattr((details[0].get("ctx") or {}).get("error"), "run", None) if not self.where else None
-            raise ConfigError("; and ".join(messages), run=own or self.run) from None
+            own = getattr((details[0].get("ctx") or {}).get("error"), "why", None) if not self.where else None
+            instead = own.instead if own else None
+            raise ConfigError("; and ".join(messages), run=own and own.run or self.run, instead=instead) from None
         return _set(config)
 
     def _key(self, key: str) -> str:

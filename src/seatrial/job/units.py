@@ -33,7 +33,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None or match[2] not in _BYTES:
         what = "a size needs a unit" if re.fullmatch(_NUMBER, text.strip()) else "expected a size"
-        raise UsageError(f"{what}, such as {_SIZE_EXAMPLES}; got {text!r}")
+        raise UsageError(f"{what}, such as {_SIZE_EXAMPLES}; got {text!r}", instead=(text, [_like(text, "8", "g")]))
     size = round(float(match[1]) * _BYTES[match[2]])
     if size < 1:
         raise UsageError(f"a size must be at least one byte, such as {_SIZE_EXAMPLES}; got {text!r}")
@@ -48,11 +48,17 @@ def parse_seconds(text: str) -> float:
     else:
         parts = _DURATION_PART.findall(plain)
         if not _DURATION.fullmatch(plain) or any(unit not in _SECONDS for _, unit in parts):
-            raise UsageError(f"expected a duration, such as {_DURATION_EXAMPLES}; got {text!r}")
+            message = f"expected a duration, such as {_DURATION_EXAMPLES}; got {text!r}"
+            raise UsageError(message, instead=(text, [_like(text, "10", "m")]))
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if seconds <= 0:
         raise UsageError(f"a duration must be above zero, such as {_DURATION_EXAMPLES}; got {text!r}")
     return seconds
+
+
+def _like(text: str, number: str, unit: str) -> str:
+    """Return a value that can be read, with the number of a text that cannot, if that has one."""
+    return (re.findall(r"^\s*([1-9][0-9]{0,5})", text) or [number])[0] + unit
 
 
 def format_bytes(size_bytes: int) -> str:
