@@ -11,14 +11,12 @@ import shlex
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, confirm, reported_end, this_machine
 from seatrial.errors import DiskError, EngineError
-from seatrial.findings.catalogue import by_id, plain
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import EngineAddress, Plan
 from seatrial.probe import processes
@@ -77,9 +75,8 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
     ended = command.stream([*pip, "--progress-bar", "off", "-r", str(listed)], progress)
     if ended.exit_code == 0:
         return
-    if by_id("disk-full").values_in(ended.stdout, plain(ended.stdout)) is not None:
-        run = f"df -h {as_typed(folder.parent)} {tempfile.gettempdir()}   # pip unpacks and builds in the second"
-        raise DiskError(f"No space left for the packages in {folder.parent}", run=run)
+    if "No space left on device" in ended.stdout:
+        raise DiskError(f"No space left for the packages in {folder.parent}", run=f"df -h {as_typed(folder.parent)}")
     errors = [line for line in ended.stdout.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1].removeprefix("ERROR: ") if errors else ended.last_line()
     packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password

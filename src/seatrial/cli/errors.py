@@ -159,8 +159,6 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         typed, names = error.instead
         bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
         places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
-        if len(places) > 1:  # --gpus 2 --memory 2
-            places = [at for at in places if re.match(f"{re.escape(argv[at - 1])}:", error.message)]
         if len(places) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
             return _with_words(argv, places[0], [argv[places[0]].replace(typed, names[0], 1)])
     return _of_a_model(advice, error.message, argv) if advice and argv[:1] in (["export"], ["serve"]) else advice
@@ -329,8 +327,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
 def _behind_dashes(argv: Sequence[str]) -> str:
     """Return the command with the target's own options, those of both included, and further words behind ``--``."""
     known = options_of(argv[0])
-    ours: list[str] = []
-    theirs: list[str] = []
+    ours, theirs = list[str](), list[str]()
     has_target = "-m" in argv or "--image" in argv
     end = argv.index("--") if "--" in argv else len(argv)
     script = next((Path(word) for word in argv[1:end] if is_script(word)), None)
@@ -345,18 +342,17 @@ def _behind_dashes(argv: Sequence[str]) -> str:
             size = 2 if known[name] and not sign else 1
         elif argv[at].startswith("-"):
             mine = theirs
-            behind = "" if sign else "".join(argv[at + 1 : at + 2])
-            is_value = has_target or any(map(is_script, argv[at + 2 :])) or behind.isdecimal()
-            size = 2 if behind[:1] not in ("", "-") and not is_script(behind) and is_value else 1
+            after = "" if sign else "".join(argv[at + 1 : at + 2])
+            is_value = has_target or any(map(is_script, argv[at + 2 :])) or after.isdecimal()
+            size = 2 if after[:1] not in ("", "-") and not is_script(after) and is_value else 1
         else:
             mine = theirs if has_target else ours
             has_target = True
         mine += argv[at : at + size]
         at += size
-    theirs += argv[end + 1 :]
-    if not theirs:
-        return shlex.join(["seatrial", argv[0], *ours])
-    return shlex.join(["seatrial", argv[0], *(ours if has_target else [*ours, "TARGET"]), "--", *theirs])
+    behind = [*theirs, *argv[end + 1 :]]
+    ours += ["TARGET"] * bool(behind and not has_target)
+    return shlex.join(["seatrial", argv[0], *ours, *["--"][: len(behind)], *behind])
 
 
 def _missing(param: click.Parameter, argv: Sequence[str], place: str) -> Sentence:

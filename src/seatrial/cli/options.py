@@ -170,10 +170,8 @@ class RunReference(click.ParamType[str, Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if self._new and (value == "last" or not _REFERENCE.fullmatch(value)):
-            from seatrial.system.text import name_like
-
             message = f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last"
-            raise UsageError(message, instead=(value, [name_like(value)]))
+            raise UsageError(message, run="seatrial up --name NAME")
         if not _REFERENCE.fullmatch(value):
             raise UsageError(
                 f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"

@@ -73,7 +73,10 @@ def _as_pasted(found: list[Finding], text: str) -> list[Finding]:
     starts = range(max(1, min(len(lines), MOST_LINES) - BROKEN_LINES + 1))
     broken = match_text("\n".join(" ".join(lines[at : at + BROKEN_LINES]) for at in starts), LAYERS)
     specific = [finding for finding in broken or found if finding.id not in GENERAL]
-    return specific or found or _alone(text) or _within(text) or broken
+    alone = match_text(f"⟨{(words := ' '.join(text.split()).strip('.,:;! '))}⟩", LAYERS)
+    for finding in alone:
+        finding.evidence[:] = [f"line 1: {words}"]
+    return specific or found or alone or _within(text) or broken
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
@@ -96,15 +99,6 @@ def _hidden_from_build(finding: Finding) -> Finding:
         return finding
     module = re.search(r"No module named '([^']+)'", " ".join(finding.evidence))
     return by_id("build-module-missing").finding(finding.evidence, values={"module": module[1] if module else ""})
-
-
-def _alone(text: str) -> list[Finding]:
-    """Return the failure that people quote in these few words."""
-    words = " ".join(text.split()).strip(".,:;! ")
-    found = ((entry, entry.values_alone(words)) for entry in entries())
-    return next(
-        ([entry.finding([f"line 1: {words[:200]}"], values=has)] for entry, has in found if has is not None), []
-    )
 
 
 def _within(text: str) -> list[Finding]:

@@ -5,8 +5,8 @@ first entry that has one of its symptoms.
 
 A symptom is literal text. ``…`` stands for any text within the line, up to MAX_GAP letters, ``……`` for up to LONG_GAP
 letters; ``{name}`` for a word that is kept under that name, ``{name…}`` for several words; where ``¦`` stands, a word
-ends. Case and the kind of quotes do not matter. Title, cause and fix may use the names; ``{engine}`` and ``{Engine}``
-are always known.
+ends; ``⟨Killed⟩`` is a whole pasted text, harmless inside a log. Case and the kind of quotes do not matter. Title,
+cause and fix may use the names; ``{engine}`` and ``{Engine}`` are always known.
 
 Wheels and the agent carry the files as one ``catalog.json``: Python 3.8 reads
 no TOML, and parsing takes 100 ms.
@@ -55,7 +55,6 @@ class Known(NamedTuple):
         id: stable kebab-case name; findings carry it.
         title: what is wrong, in a few words without a period. A name without a value is left out of it.
         symptoms: what programs print, within one line. () when nothing is printed and only looking shows it.
-        alone: symptoms that are a whole pasted text; inside a log they are harmless, or are part of another failure.
         cause: why, in one sentence.
         fix: the command that fixes it as typed, or the change to make; the first one to try.
         sources: where it was reported or read, ``owner/repository#issue`` on GitHub or a page.
@@ -81,7 +80,6 @@ class Known(NamedTuple):
     knowing: Tuple[str, ...] = ()
     of_cuda: Optional[bool] = None
     expected_without: str = ""
-    alone: Tuple[str, ...] = ()
 
     def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
         """Return the values of the first symptom in the text, or None; ``plain_text``: its ``plain``, made once."""
@@ -97,11 +95,6 @@ class Known(NamedTuple):
                 values = {name: _value(shown) for name, shown in found.groupdict().items()}
                 return {name: value for name, value in values.items() if value}
         return None
-
-    def values_alone(self, text: str) -> Optional[Dict[str, str]]:
-        """Return the values of a symptom in ``alone`` that is the whole text, or None."""
-        found = (_pattern(symptom).fullmatch(text) for symptom in self.alone)
-        return next((match.groupdict() for match in found if match), None)
 
     def finding(
         self,

@@ -80,7 +80,6 @@ def in_tables(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 #: Command, or command and subcommand → the command that replaces it; command and option → the sentence that names the
-#: replacement; key of seatrial.toml, ``table.key`` or a whole table → likewise; command and an option that other tools
-#: have → (what stands for it, the command).
+#: replacement; key of seatrial.toml or a table → likewise; option of other tools → (what stands for it, the command).
 _RETIRED: dict[str, dict[str, Any]] = read_table("retired.json")
 COMMANDS, OPTIONS, KEYS, ELSEWHERE = (_RETIRED[kind] for kind in ("commands", "options", "keys", "elsewhere"))

@@ -32,7 +32,7 @@ from seatrial.job import engine_grammar, units
 from seatrial.job.engine_grammar import IMAGE, matching
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.value import Value
-from seatrial.system.text import name_like, regex, shown, without_login
+from seatrial.system.text import regex, shown, without_login
 
 #: Schemas of typed values.
 TEXT: dict[str, Any] = {"type": "string"}
@@ -164,14 +164,6 @@ def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
     return BeforeValidator(lambda value, info: value if info.context is None else read(value, info.context["base"]))
 
 
-class UnreadableError(ValueError):
-    """Becomes pydantic's own error, which keeps this one, with what our parser raised, as the context ``error``."""
-
-    def __init__(self, why: UsageError) -> None:
-        super().__init__(why.message)
-        self.why = why
-
-
 def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
     """Make a reader of one of our parsers; its UsageError becomes pydantic's ValueError. Numbers are read as text."""
 
@@ -181,7 +173,7 @@ def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
         try:
             return parse(str(value))
         except UsageError as error:
-            raise UnreadableError(error) from None
+            raise ValueError(error.message) from error  # pydantic keeps both
 
     return read
 
@@ -189,13 +181,6 @@ def reads(parse: Callable[[str], Any], what: str) -> Callable[[Any], Any]:
 read_size = reads(units.parse_bytes, 'a size such as "8GB"')
 read_duration = reads(units.parse_seconds, 'a duration such as "10m"')
 _gpus = reads(GpuRequest.parse, 'a GPU request such as 2 or "device=0,2"')
-
-
-def _new_name(value: Any) -> Any:
-    try:
-        return matching(f"(?!last$){NAME}", "letters, digits, . _ -, at most 63, and not last")(value)
-    except ValueError as error:
-        raise UnreadableError(UsageError(str(error), instead=(str(value), [name_like(str(value))]))) from None
 
 
 def _number(value: Any) -> float:
@@ -364,7 +349,7 @@ Index = Annotated[str, _checked(matching(_INDEX, "a URL such as https://host/sim
 Port = Annotated[str, Typed(engine_grammar.read_port, text("8080:80", "127.0.0.1:8888:8888"))]
 Name = Annotated[str, Matched(NAME, "letters, digits, . _ -, at most 63")]
 #: ``last`` is the newest run.
-NewName = Annotated[str, Typed(_new_name, {**TEXT, "pattern": f"^(?!last$){NAME}$"})]
+NewName = Annotated[str, Matched(f"(?!last$){NAME}", "letters, digits, . _ -, at most 63, and not last")]
 Variable = Annotated[str, Matched(_VARIABLE, "a variable's name")]
 #: A program's argument, or a variable's value.
 Word = Annotated[str, _checked(matching(r"[^\0]*", "text without a null byte")), Schema(TEXT)]

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from seatrial.errors import ConfigError, DataError, os_errors
+from seatrial.errors import ConfigError, DataError, UsageError, os_errors
 from seatrial.job.asks import mounted, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS, KEYS
@@ -150,11 +150,10 @@ class _Source:
         except ValidationError as error:
             order = {key: place for place, key in enumerate(file_keys())}
             found = sorted(error.errors(include_url=False), key=lambda each: order.get(str(each["loc"][0]), len(order)))
-            details = found[:_MOST_PROBLEMS]
-            messages = [self._message(detail) for detail in details]
-            own = getattr((details[0].get("ctx") or {}).get("error"), "why", None) if not self.where else None
-            instead = own.instead if own else None
-            raise ConfigError("; and ".join(messages), run=own and own.run or self.run, instead=instead) from None
+            own = getattr((found[0].get("ctx") or {}).get("error"), "__cause__", None) if not self.where else None
+            run, instead = (own.run, own.instead) if isinstance(own, UsageError) else (None, None)
+            messages = map(self._message, found[:_MOST_PROBLEMS])
+            raise ConfigError("; and ".join(messages), run=run or self.run, instead=instead) from None
         return _set(config)
 
     def _key(self, key: str) -> str:

@@ -58,7 +58,7 @@ def parse_seconds(text: str) -> float:
 
 def _like(text: str, number: str, unit: str) -> str:
     """Return a value that can be read, with the number of a text that cannot, if that has one."""
-    return (re.findall(r"^\s*([1-9][0-9]{0,5})", text) or [number])[0] + unit
+    return f"{[*re.findall(r'^ *([1-9][0-9]{0,5})', text), number][0]}{unit}"
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from seatrial.backends import table
 from seatrial.backends.base import Backend, Echo, EngineFacts
 from seatrial.backends.containers.run_options import proxies_with_login, read_env_file
-from seatrial.errors import GpuContractError, SeatrialError, UsageError
+from seatrial.errors import DiskError, GpuContractError, SeatrialError, UsageError
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.device_code import ARCHITECTURES, keeps_code_for
 from seatrial.findings.finding import Finding
@@ -81,10 +81,17 @@ def plan_only(job: Job, host: Host, *, builds: bool = False) -> Plan:
     return plan
 
 
-def run_site(run: Run, project: Path, backend: Backend, engine: EngineFacts, host: HostFacts) -> Site:
+def run_site(
+    run: Run, project: Path, backend: Backend, engine: EngineFacts, host: HostFacts, *, launches: bool = True
+) -> Site:
     """Return the facts that every plan for ``run`` needs; ``dataclasses.replace`` adds those of one."""
     folder, in_container = host.state_folder / AGENT, backend.traits.planner == "container"
-    archive = agent_archive.build(folder, compiled=in_container)
+    try:
+        archive = agent_archive.build(folder, compiled=in_container)
+    except DiskError:
+        if launches:
+            raise
+        archive, in_container = folder / "agent.pyz", False  # a plan needs its name alone
     return Site(
         run_id=run.id,
         record=run.folder,
@@ -319,7 +326,7 @@ def _plan(
         from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
         cluster = survey_cluster(job, ground.host, offline=offline)
-    site = run_site(run, job.project, ground.backend, ground.engine, ground.host)._replace(
+    site = run_site(run, job.project, ground.backend, ground.engine, ground.host, launches=launches)._replace(
         secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
         resumed=resumed(earlier) if earlier and not on_a_cluster else None,
         selection=selection,

@@ -104,15 +104,6 @@ def shown(value: Any) -> str:
     return _Short().repr(value)
 
 
-def name_like(text: str) -> str:
-    """Return the nearest text that can name a run: ``grosse-1`` for ``große 1``; ``last`` is the newest run."""
-    import unicodedata  # only where a name was refused
-
-    plain = unicodedata.normalize("NFKD", text.replace("ß", "ss")).encode("ascii", "ignore").decode()
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", plain).strip("-._")[:60].rstrip("-._")
-    return f"{name or 'run'}-1" if name in ("", "last") else name
-
-
 def without_login(url: str) -> str:
     """Return the URL without ``user:password@``; other text, such as a folder's path, as it is."""
     scheme, found, rest = url.partition("://")

@@ -42,7 +42,7 @@ _FILTERED = regex(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
 _SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 _NO_SOLUTION = "No solution found when resolving dependencies"
 _LOGIN = regex(r"401 Unauthorized|403 Forbidden|Missing credentials")
-_NOT_WRITTEN = regex(r"No space left on device|Disk quota exceeded|Read-only file system|(?<=`: )Permission denied")
+_NOT_WRITTEN = regex(r"No space left on device|Disk quota exceeded|Read-only file system")
 _IN_URL = regex(r"(?<=://)[^/@\s]+@")
 
 
@@ -108,8 +108,7 @@ def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer 
     """Read uv's error: a package without a wheel, a full disk, a silent index, a conflict; ``cache``: uv's folder."""
     text = _IN_URL.sub("", text)
     if failed := _NOT_WRITTEN.search(text):
-        shows = "ls -ld" if failed[0] == "Permission denied" else "df -h"
-        return Unreachable(f"uv cannot write: {failed[0]} ({shows} {as_typed(cache)} {tempfile.gettempdir()})")
+        return Unreachable(f"uv cannot write: {failed[0]} (df -h {as_typed(cache)} {tempfile.gettempdir()})")
     filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
     if (no_wheel := _NO_WHEEL.findall(text)) and not filtered:
         words = " ".join(text.split())
