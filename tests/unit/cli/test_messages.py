@@ -217,3 +217,12 @@ def test_a_folder_without_runs_names_the_project_that_ran_last(
     monkeypatch.chdir(tmp_path / "none")
     assert cli._main(["runs", "ls"]) == 0
     assert capsys.readouterr().err == "No runs here. Another project's: seatrial runs ls -C ../new\n"
+
+
+def test_plan_needs_no_state_folder_that_can_be_written(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "state").write_text("in the way of the folder")
+    monkeypatch.setenv("XDG_STATE_HOME", str(project / "state"))
+    assert cli._main(["plan", "train.py", "--on", "local", "--gpus", "none"]) == 0
+    assert "Would run train.py" in capsys.readouterr().out
