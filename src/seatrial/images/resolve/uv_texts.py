@@ -136,7 +136,7 @@ def _cause(text: str) -> str:
 
 def shown_index(request: ResolveRequest, text: str = "") -> str:
     """Return the index that uv's error names, or the first one."""
-    named = (each.shown for each in request.sources if (urlsplit(each.url).hostname or "-") in text)
+    named = (each.shown for each in request.sources if f"://{urlsplit(each.url).hostname}" in text)
     return next(named, request.sources[0].shown if request.sources else "the folder of wheels")
 
 

@@ -16,7 +16,7 @@ from image_plans import planned, write_files
 from package_indexes import Index, serving
 from seatrial.images.resolve.answers import Lock, ResolveRequest, Unreachable
 from seatrial.images.resolve.uv import UvResolver
-from seatrial.images.resolve.uv_texts import refusal
+from seatrial.images.resolve.uv_texts import refusal, shown_index
 from seatrial.images.sources import PackageSource
 from seatrial.job.script import ScriptFacts
 from seatrial.system.host import Host
@@ -122,6 +122,13 @@ def test_login_that_is_refused_is_unknown_not_missing(tmp_path: Path, index: Ind
     request = ResolveRequest(("plain",), "3.11", (PackageSource(index.with_login("me:wrong")),))
     answer = UvResolver(tmp_path, Host({})).resolve(request)
     assert isinstance(answer, Unreachable) and "asks for a login" in answer.reason and "wrong" not in answer.reason
+
+
+def test_the_index_that_an_error_names_is_shown_also_behind_a_folder() -> None:
+    sources = tuple(map(PackageSource, ("file:///opt/simple", "https://e.org/simple", "https://other-one.org/whl")))
+    request = ResolveRequest(("plain",), "3.11", sources)
+    assert shown_index(request, "Failed to fetch: `https://other-one.org/whl/plain/`") == "https://other-one.org/whl"
+    assert shown_index(request, "No such file or directory: `/opt/simple/plain`") == "file:///opt/simple"
 
 
 def test_package_with_timeout_in_its_name_is_requested_once(tmp_path: Path, index: Index) -> None:
