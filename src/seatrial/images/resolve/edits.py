@@ -41,6 +41,8 @@ _VERSIONS = r"[ \t]*\(?(?:[ \t]*[<>=!~]=?=?[ \t]*[\w.*+!-]+(?:=[\w.]+)?(?:[ \t]*
 def written(lines: Sequence[str], needs: Needs) -> str:
     """Return the edits that put lines in the project's files: a command of its package manager, or one row a line."""
     rows, new, sections = [], list[str](), set[str]()
+    if lock := LOCK_OF.search(needs.reason):  # its tool knows no page of builds, and seatrial takes the GPU's
+        lines = [re.sub(r"(?<=\d)\+\w+", "", each) for each in lines]
     for line in lines:
         own = needs.requirements.of(canonical_name(line) or "") or [Requirement("python")] * line.startswith("python==")
         places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
@@ -51,11 +53,13 @@ def written(lines: Sequence[str], needs: Needs) -> str:
         new += [] if places else [line]
     rows += [f"write {' and '.join(new)} in {needs.source.replace('the imports', 'requirements.txt')}"] if new else []
     rows += [f"write the hashes in {needs.source} anew"] if needs.requirements.hashed and rows else []
-    if lock := LOCK_OF.search(needs.reason):
+    if lock:
         added = sections <= {"project", "tool.poetry.dependencies"}
         command = f"{lock[2]} add {shlex.join(lines)}" if added else f"{lock[2]} lock"
         folder = split(needs.source)[0]
         rows = [*([] if added else rows), f"(cd {shlex.quote(folder)} && {command})" if folder else command]
+    found = (re.search(rf"(\S+) asserts {canonical_name(line)} [^;,\s]+", needs.reason) for line in lines)
+    rows += [f"{each[1]}  allow this version, too" for each in found if each]
     return "\n    ".join(rows)
 
 

@@ -535,6 +535,18 @@ def test_a_package_manager_edits_its_own_list(tmp_path: Path, section: str, fix:
     (tmp_path / "sub/pyproject.toml").write_text(f'[{section}]\ntrain = [\n"torch==1.4"]\n')
     needs = Needs(Requirements(("torch==1.4",)), "sub/pyproject.toml", "uv.lock pins 9 versions", project=tmp_path)
     assert written(["torch==2.0.0"], needs).endswith(fix)
+    assert written(["torch==2.0.0+cu118"], needs).endswith(fix)  # the index that uv asks has no such build
+    assert "x @ git+https://e.org/x" in written(["x @ git+https://e.org/x"], needs)
+
+
+def test_an_edit_against_an_assert_names_the_assert_as_well(tmp_path: Path) -> None:
+    reason = "imported; train.py:4 asserts torch ==1.4, which older code does"
+    needs = Needs(Requirements(("torch==1.4",)), "the imports", reason, project=tmp_path)
+    lines = written(["torch==2.0.0", "numpy<2"], needs).splitlines()
+    assert [each.strip() for each in lines] == [
+        "write torch==2.0.0 and numpy<2 in requirements.txt",
+        "train.py:4  allow this version, too",
+    ]
 
 
 def test_a_release_without_a_wheel_that_needs_more_than_a_compiler_is_refused(plan: Any) -> None:
