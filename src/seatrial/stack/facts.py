@@ -39,7 +39,7 @@ class Wheel(NamedTuple):
         extra: the package's extra that brings its CUDA libraries, e.g. ``and-cuda``; None: they are dependencies.
         system_cuda: it brings no CUDA and needs the image's.
         unlinked: folders below site-packages/nvidia of the CUDA libraries that it does not search.
-        only_pinned: too old for seatrial to choose; a project may pin it.
+        only_pinned: too old, or too rare, for seatrial to choose; a project may pin it.
         sure: the row was read in its source, not inferred.
     """
 

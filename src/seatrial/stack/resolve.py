@@ -126,6 +126,7 @@ def _preference(candidate: Candidate, constraints: Constraints) -> tuple[object,
         *_by_release(wheel, constraints),
         constraints.cuda.partition(".")[0] not in ("", wheel.cuda.partition(".")[0]),
         not wheel.default,
+        wheel.only_pinned,
         _descending(wheel.cuda),
         pythons.index(candidate.python) if candidate.python in pythons else len(pythons),
     )

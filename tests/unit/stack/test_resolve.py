@@ -66,6 +66,13 @@ def test_build_for_a_machine(
     assert warns is None or (warns in " ".join(found.warnings) and bool(warns) == bool(found.warnings))
 
 
+def test_a_build_that_seatrial_never_chooses_is_there_for_a_pin() -> None:
+    found = resolve(Constraints("torch", SpecifierSet("==2.12.1"), variant="cu129"), parse_target("h100"))
+    assert isinstance(found, Stack) and found.requirement == "torch==2.12.1+cu129"
+    assert found.index == "https://download.pytorch.org/whl/cu129"
+    assert stack(requested(specifier="==2.12.1"), "driver=575.51,gpu=A100").build == "cu126"
+
+
 def test_a_release_for_older_pythons_alone_gives_way_to_the_next_one() -> None:
     assert next(way for way, found in conflict(requested(specifier="<1.4"), "h100").nearest) == "the next version"
 
