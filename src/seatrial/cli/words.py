@@ -195,7 +195,7 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
 
     project = project_root(Path.cwd())  # a package of the project, installed there by pip -e
     for root in dict.fromkeys(name.lstrip(".").partition(".")[0] for name in _IMPORTED.findall(text)):
-        for folder in {*script.parents, folder_of(root, Path.cwd()) or project}:
+        for folder in {*script.parents, folder_of(root, Path.cwd()) or project, project / "src"}:
             yield from (folder / f"{root}.py", folder / root / "__init__.py")
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 

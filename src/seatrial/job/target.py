@@ -356,12 +356,14 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
     jobs = [each for each in " ".join(lines).split() if each.endswith(SHELL_SUFFIXES) and is_file(here / each)]
     if jobs:
         return TargetError(f"{word} submits {jobs[0]} to a batch system", run=f"seatrial run {shlex.quote(jobs[0])}")
+    text = re.sub(r"\$\w+/", "${}/", text)
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
     if kind == "shell script" and not text.strip():
         return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
     run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None
-    if beyond and (script := next((each for each in named if is_file(here / each)), None)):
+    tails = (Path(*Path(each).parts[at:]) for each in named for at in range(len(Path(each).parts)))
+    if script := next((str(each) for each in tails if is_file(here / each)), None):  # of the author's path, its end
         run = f"seatrial run {shlex.quote(script)}   # its arguments stand behind --"
     if re.search(r"\b(?:apt|apt-get|dnf|yum|zypper|nvidia-ctk)\b", text):
         run = "seatrial doctor"

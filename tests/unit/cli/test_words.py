@@ -231,6 +231,14 @@ def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
     assert _with_dashes(["run", "train.py", "-p", "30"]) == ["run", "train.py", "--", "-p", "30"]
 
 
+def test_an_option_of_a_package_in_src_is_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src/entry/active").mkdir(parents=True)
+    (tmp_path / "src/entry/active/train.py").write_text("parser.add_argument('--dataset')\n")
+    (tmp_path / "fit.py").write_text("from entry.active.train import main; main()\n")
+    monkeypatch.chdir(tmp_path)
+    assert _with_dashes(["run", "fit.py", "--dataset", "busi"]) == ["run", "fit.py", "--", "--dataset", "busi"]
+
+
 @pytest.mark.parametrize(
     ("text", "typed", "option"),
     [
