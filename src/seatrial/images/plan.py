@@ -99,7 +99,7 @@ def plan_image(
     lines = resolved.requirements.lines
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=lines)
     own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
-    with_system, system_choices, system_warnings = _with_system_packages(job, resolved, checked)
+    with_system, system_choices, system_warnings = _with_system_packages(job, script, resolved, checked)
     layers = split(resolved.requirements, checked.locked, checked.builds, resolved.pages.values())
     extensions, left_out = to_compile(needs, with_gpus=machine is not None)
     known = resolved.stack.wheel.sm if resolved.stack.wheel else ()  # torch's compiler looks for a GPU if it gets none
@@ -255,12 +255,15 @@ def _with_packages(
 
 
 def _with_system_packages(
-    job: Job, resolved: Resolved, checked: Checked
+    job: Job, script: ScriptFacts, resolved: Resolved, checked: Checked
 ) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
     """Add the Debian packages that the job's packages need; on a base of the user's own, only warn about them."""
     locked = checked.lock.packages if checked.lock else ()
     needed = system_packages(resolved.requirements.lines, (f"{each.name}=={each.version}" for each in locked))
     needed |= {each.name: ("libgomp1", *needed.get(each.name, ())) for each in checked.builds if each.openmp}
+    known, started = table("system_packages")["programs"], script.modules.items()
+    programs = ((known.get(name.partition("subprocess.")[2]), at) for name, at in started)
+    needed |= {f"{at} ({package})": (package,) for package, at in programs if package}
     packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
     if not packages:
         return job, (), ()

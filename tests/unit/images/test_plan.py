@@ -41,12 +41,13 @@ def planned(
     *,
     imports: frozenset[str] = TORCH,
     compiles: bool = False,
+    started: dict[str, str] | None = None,
     cpu_only: bool = False,
     **more: Any,
 ) -> Planned:
     script = ScriptFacts(
         imports=tuple(sorted(imports - {"seatrial"})),
-        modules=dict.fromkeys(imports, "train.py:1"),
+        modules={**dict.fromkeys(imports, "train.py:1"), **(started or {})},
         compiler_evidence="train.py:1" if compiles else None,
     )
     return plan_of(project, script=script, cpu_only=cpu_only, **more)

@@ -838,3 +838,33 @@ def test_a_variable_that_the_script_rejects(tmp_path: Path, source: str, value: 
     job = Job(project=tmp_path, target=Target(kind="script", value="train.py"), env={"KIND": value})
     [*found] = why_useless(job, source_facts(job))
     assert [f"KIND is {'not ' * (value == 'a')}" in str(each) for each in found] == [True] * rejected
+
+
+@pytest.mark.parametrize(
+    ("line", "program"),
+    [
+        ("subprocess.run(['git', 'log'])", "git"),
+        ("os.system(f'wget {url} -O x')", "wget"),
+        ("os.system('ffmpeg -i ' + url)", "ffmpeg"),
+        ("sh.git.log('-1')", "git"),
+        ("if not os.path.exists('x.zip'): os.system('unzip x.zip')", "unzip"),
+        ("check_output('git log', shell=True)", "git"),
+        ("subprocess.run([url, 'git'])", None),
+        ("subprocess.run([])", None),
+        ("other.run(['git', 'log'])", None),
+        ("try: subprocess.run(['git', 'log'])\nexcept Exception: pass", None),
+    ],
+)
+def test_a_program_that_the_code_starts_is_seen_unless_any_error_is_caught(
+    tmp_path: Path, line: str, program: str | None
+) -> None:
+    imports = "import os, sh, subprocess\nfrom subprocess import check_output\nurl = input()\n"
+    found = [name for name in facts_of(tmp_path, f"{imports}{line}\n").modules if name.startswith("subprocess.")]
+    assert [each for each in found if each != "subprocess.check_output"] == [f"subprocess.{program}"] * bool(program)
+
+
+def test_a_table_of_known_models_takes_no_token_and_a_setting_does(tmp_path: Path) -> None:
+    table = "register({'Aya-23-8B-Chat': {HUB: 'CohereForAI/aya-23-8B'}})\n"
+    assert facts_of(tmp_path, table).hub_evidence is None
+    setting = "config = {'model': {'name': 'CohereForAI/aya-23-8B'}, 'optim': {'beta1': 1}}\n"
+    assert facts_of(tmp_path, setting).hub_evidence == "train.py:1 CohereForAI/aya-23-8B"

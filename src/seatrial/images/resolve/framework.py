@@ -339,11 +339,8 @@ def _place(found: Requirements, framework: Framework) -> int | None:
 
 def _imported(framework: Framework, imports: frozenset[str]) -> bool:
     """Return True for an import of it or, if no framework is imported, of a package of no use without it."""
-    if framework in imports:
-        return True
-    if imports & set(FRAMEWORKS):
-        return False
-    return any(BUILT_ON.get(name) == framework for name in imports)
+    alone = imports.isdisjoint(FRAMEWORKS) and any(BUILT_ON.get(name) == framework for name in imports)
+    return framework in imports or alone
 
 
 def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:
@@ -381,9 +378,9 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     listed = [line for line in found.lines if canonical_name(line) == "numpy"]
     if not listed:
         return found.plus("numpy<2" if old else "numpy")
-    if old and all("--hash" not in line and _admits_numpy_2(line) for line in listed):
-        return found.plus(constraints=("numpy<2",))
-    return found
+    own = found.of("numpy", constraints=False)
+    is_open = "--hash" not in "".join(listed) and all(not each.url and each.specifier.contains("2.0.0") for each in own)
+    return found.plus(constraints=("numpy<2",)) if old and is_open else found
 
 
 def _with_partners(found: Requirements, stack: Stack) -> Requirements:
@@ -393,8 +390,3 @@ def _with_partners(found: Requirements, stack: Stack) -> Requirements:
     open_ones = {each for each in releases if any(not (own.specifier or own.url) for own in found.of(each))}
     exact = (f"{each}=={release}.*" for each, release in releases.items() if release and each in open_ones)
     return found.plus(constraints=exact)
-
-
-def _admits_numpy_2(line: str) -> bool:
-    requirement = parsed(line)
-    return requirement is not None and not requirement.url and requirement.specifier.contains("2.0.0")

@@ -34,6 +34,7 @@ from seatrial.job.reading.signs import (
     read_variable,
     signs,
     started_file,
+    started_program,
     used_paths,
 )
 from seatrial.system.text import regex
@@ -51,6 +52,8 @@ _ASKS = regex(
     r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
     r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
 )
+#: A model's name as the key of a table: ``Aya-23-8B-Chat``.
+_MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -166,7 +169,7 @@ class NodeReader:
     def __init__(self, start: Path, arguments: Sequence[str], named: dict[str, Read]) -> None:
         self.reading, self.named = ProjectReading(), named
         self.starts: list[tuple[Unit, ast.expr]] = []
-        self._decorators: set[int] = set()
+        self._decorators, self._listed = set[int](), set[int]()  # the latter: of tables of known models
         self._typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.relative: tuple[str, str, str] | None = None
         self.tops = {start: ""}
@@ -203,9 +206,15 @@ class NodeReader:
                 self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
         if started := started_file(node):
             self.starts.append(((module.path, unit), started))
+        if isinstance(node, ast.Call) and (seen.needed or seen.tests):  # not below `except Exception`
+            program = f"subprocess.{started_program(node, module.names)}"
+            self.later += [((module.path, unit), seen.tests or (), program, where)] * (program[-1] != ".")
         if isinstance(node, Import):
             module.names |= imported_names(node)
-        if isinstance(node, TELLING):
+        if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
+            listed = any(_MODEL.search(literal(key) or "") for key in node.keys)
+            self._listed.update(map(id, ast.walk(node) if listed else ()))
+        if isinstance(node, TELLING) and id(node) not in self._listed:
             for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)

@@ -319,6 +319,14 @@ def started_file(node: ast.AST) -> ast.expr | None:
     return first if literal(first) is None else None
 
 
+def started_program(node: ast.Call, names: Mapping[str, str]) -> str:
+    """Return ``git`` of ``subprocess.run(["git", "log"])``, ``os.system("git log")``, ``sh.git.log()``; else ""."""
+    if (full := full_name(dotted(node.func), names)).startswith("sh."):
+        return full.split(".")[1]
+    firsts = (getattr(each, "elts", [each])[:1] for each in node.args[:1] if full in SETS["starters"])
+    return next((text for few in firsts for each in few for text in texts_of(each)), "").partition(" ")[0]
+
+
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
     """Return the names that an import names: ``torch.utils.tensorboard`` of ``from torch.utils import tensorboard``."""
     names = [alias.name for alias in node.names]
@@ -400,7 +408,5 @@ def memory_note(name: str, value: str) -> str | None:
     if name in _PYTORCH and "max_split_size_mb" in value:
         return "no memory limit: PyTorch does not split larger free blocks, against fragmentation"
     if name == _TENSORFLOW and value.strip().lower() in ("true", "1"):
-        return (
-            "no memory limit: TensorFlow takes memory as it needs it, instead of nearly all of the GPU's at its start"
-        )
+        return "no memory limit: TensorFlow takes memory as it needs it, not nearly all of the GPU's at its start"
     return None
