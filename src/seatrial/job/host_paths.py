@@ -20,22 +20,13 @@ from seatrial.job.reading.configurations import CONFIGURATION
 from seatrial.job.reading.constants import typed_words
 from seatrial.job.reading.file_calls import OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
-from seatrial.job.reading.signs import WINDOWS, of_a_machine
+from seatrial.job.reading.signs import SETS, WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.text import regex
 
 #: Words of an option's name, or of a key, whose folder is written to.
-_WRITTEN = {
-    *("dump", "export", "log", "logdir", "logs", "out", "outdir", "output", "outputs", "result", "results"),
-    *("save", "savedir", "tensorboard", "work", "workdir"),
-}
+_WRITTEN = SETS["written"]
 
-#: Words in the name of an option that reads a file.
-_READ = regex(
-    r"weight|pretrain|resume|(?<!down)(?<!up)load|annot|csv|data|(train|valid\w*|val|dev|test|eval|input)[-_](file|path)"
-)
-#: Names of options that take a model's folder or its name on a hub.
-_MODELS = regex(r"(model|tokenizer)_name(_or_path)?|(base|pretrained)_model\w*|model_name_or_path")
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
@@ -157,6 +148,7 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
             left.append(each)
             named.add(each.path)
     if left:
+        like = next((found for each in left if (found := _like(job.folder / each.path))), "")
         names = ", ".join(f"{each.path} ({each.where})" if each.where else each.path for each in left[:_MOST_MORE])
         more = f" and {len(left) - _MOST_MORE} more" if left[_MOST_MORE:] else ""
         mount = posixpath.normpath(posixpath.join(job.folder_inside, posixpath.dirname(left[0].path)))
@@ -165,7 +157,7 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
         if option := left[0].option:
             fix = f", or: -- {option}{' ' if option.startswith('-') else '='}PATH"
         fix *= bool(outside or left[0].where)
-        yield f"Not found on this machine: {names}{more}. If the run reads one, put it there{fix}"
+        yield f"Not found on this machine: {names}{more}{like}. If the run reads one, put it there{fix}"
 
 
 def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:
@@ -295,21 +287,14 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        named = "/" in value  # a package may resolve the bare name yolov3.yaml
-        if file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION):
-            named = named and re.search("conf|cfg", where) is not None
-        elif file.suffix:
-            number = re.fullmatch(r"[\d.eE+-]+", value)
-            named = not number and file.parent.is_dir() and _READ.search(where) is not None
-        else:
-            named = value.startswith("./") and _MODELS.search(where.replace("-", "_")) is not None
-        if named and not written:
+        like = any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION)  # "/": yolov3.yaml may be a package's
+        if (file.suffix in CONFIGURATION or like) and "/" in value and re.search("conf|cfg", where) and not written:
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))
     if not real.is_relative_to(os.path.realpath(job.project)):  # a link to data: it has this target in a container, too
         yield HostPath(real, str(real), where, value, written, typed=False)
-    elif file.suffix in CONFIGURATION and file.is_file():
+    elif file.suffix in CONFIGURATION and file.is_file() and not written:
         yield from _of_file(file, value, job)
 
 

@@ -184,8 +184,9 @@ def test_a_configuration_that_an_option_names_by_default_is_missed(tmp_path: Pat
     (tmp_path / "etc/conf").mkdir(parents=True)
     (tmp_path / "etc/conf/c.yaml").touch()
     target = target_of(tmp_path, source)
-    found = [*missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)]
-    assert [each.partition(",")[0] for each in found] == ["train.py:4 names conf/c.yaml"] * missed
+    found = [*not_found(Job(project=tmp_path, target=target), script_facts(target, tmp_path).inputs, ())]
+    named = "Not found on this machine: conf/c.yaml (train.py:4)"
+    assert [each.partition(". If")[0] for each in found] == [named] * missed
 
 
 def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:

@@ -51,28 +51,18 @@ _BY_FSSPEC = regex(r"(pandas|fsspec|dask|xarray|datasets)\.")
 #: The scheme of a remote path; pathlib takes one of its slashes.
 _REMOTE = regex(r"(abfss?|az|gcs|gs|hf|s3a?):/")
 #: Names of options for a place to write to.
-OUTPUT = regex(
-    r"(^|[-_])(out|output|outputs|save|log|logs|result|results|checkpoints?|ckpt|export|artifacts?)([-_]|dir|$)"
-)
+OUTPUT = regex(rf"(^|[-_])({'|'.join(SETS['of-outputs'])})([-_]|dir|$)")
 #: Names of settings for a place to write to.
-OUTPUT_KEYS = regex(
-    r"(out(put)?|save|log(ging)?|work|results?|tensorboard|tb|checkpoints?|ckpt)_?(dir|path|root|folder)|dirpath|output"
-)
+OUTPUT_KEYS = regex(rf"({'|'.join(SETS['output-keys'])})_?(dir|path|root|folder)|dirpath|output")
 #: Words of a message with advice.
 ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
 #: Names of options for a configuration.
 OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
 #: Names of what is read, of what is loaded even from a folder for results, and of what is not read.
-_OF_INPUTS = regex(
-    r"data|train|valid|val_|eval|test|csv|json|h5|file|path|dir|root|folder|vocab|annot|label|image|img|corpus|conf|cfg"
-)
+_OF_INPUTS = regex("|".join(SETS["of-inputs"]))
 _LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
-_NOT_READ = regex(
-    r"(^|[-_./])(out|save|saved|log|tb|exp|run|work|result|dump|export|tmp|temp|tensorboard|wandb|write|dest|hub|"
-    r"hydra|callback|plot|fig|report|sample(?=s?[-_])|artifact|backup|figure|record|experiment|project|default_root|hparam|"
-    r"history|metric|summary|summaries|model_save|store|working|url|repo|token|name)"
-    r"(s|ger|put|puts|ging|ping|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
-)
+_ENDS = r"(s|ger|puts?|[gp]ing|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
+_NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
 #: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
 _A_PATH = regex(r"(?!.*//|[\d./-]*$)(~?[./]|\w)[\w./+@=-]*")
 _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
@@ -92,9 +82,7 @@ _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\
 _TO_CACHES = regex(r"(kagglehub|nltk|spacy\.cli|stanza|yf|yfinance)\.")
 IN_ANY, UNKNOWN = regex(r"^\*|\.(zip|gz|tgz|tar|bz2|xz|7z|rar)$"), regex(r"^$|^[/~]|\*")
 #: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
-GIVES_NONE = regex(
-    r"add_argument|[oO]ption|[aA]rgument|[fF]ield|DEFINE_\w+|Path|expanduser|join|makedirs|mkdir|print|info"
-)
+GIVES_NONE = regex("|".join(SETS["gives-none"]))
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class Files:
                 truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
             )
 
-        writing, asking = self._order(start)
+        writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
@@ -178,57 +178,46 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            if not (missing or unclear or any_part) and calls.is_input("", text, typed=True) and may(unit, tests):
+            seen = likely(unit, tests) and may(unit, tests) and not (missing or unclear or any_part)
+            if seen and calls.is_input("", text, typed=True):
                 option = flag if flag and self.constants.given(flag) == found.text else None
                 self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", option))
             if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
-        if not makes_any:
-            self._name_configurations(reads)
         return self._with_named(reads)
-
-    def _name_configurations(self, reads: Mapping[str, Read]) -> None:
-        """Note the configurations that options name by default, and that no call makes or checks for."""
-        opened = (self.constants.text(path, each.unit) for each in self._reading for path in self._paths(*each[:2]))
-        texts = (*opened, *(each for _, each in (*self._made, *self._checked)))
-        known = "".join(f"/{each}\n" for each in (*reads, *(each.text for each in texts if each)))
-        for name, option in self.constants.options.items():
-            is_used = (
-                name in self.used and option.unit in self.constants.always and calls.OF_CONFIGURATIONS.search(name)
-            )
-            text = self.constants.of_option(name) if is_used and not calls.OUTPUT.search(name) else None
-            named = posixpath.normpath(text.text) if text and text.sure else ""
-            if named.endswith(CONFIGURATION) and f"/{named}\n" not in known:  # nor in another folder
-                place, flag = self._place(option.unit, option.node), max(option.flags, key=len)
-                self.named.setdefault(named, Read(named, place, flag, verb="names"))
 
     def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, then settings, then defaults. Call ``reads`` first."""
         given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
-        made = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
-        known = Paths([text for _, text in (*self._made, *self._checked)])
-        for name, value in typed_words(self.constants.arguments):
-            if calls.is_input(name, value, typed=True) and name not in self.outputs and self._lacks_path(value, made):
-                yield Read(posixpath.normpath(value)[:_LONGEST_PATH], name, name or None)
-        if self._opaque:
-            return
-        for key, (value, where) in self.constants.settings.items():
-            is_used = key.rpartition(".")[2] in self.used or where.rpartition(":")[0] in self._composed
-            if is_used and calls.is_input(key, value, typed=False) and self._lacks_path(value, known):
-                yield Read(posixpath.normpath(value), f"{key.rpartition('.')[2]} in {where}", None)
-        for name, option in self.constants.options.items():
-            text = self.constants.of_option(name) if name in self.used or option.unit in self.constants.always else None
-            flag = max(option.flags, key=len)
-            usual = text if text and text.sure and flag not in self.outputs else None
-            if usual and calls.is_input(name, usual.text, typed=False) and self._lacks_path(usual.text, known):
-                yield Read(posixpath.normpath(usual.text), self._place(option.unit, option.node), flag)
+        made = [text for _, text in self._made]
+        typed = Paths([*made, *(self.constants.text(each, unit) for unit, each in given)])
+        known = Paths([*made, *(text for _, text in self._checked)])
+        for name, value, where, option in self._candidates():
+            is_typed = where == name
+            fits = calls.is_input(name, value, typed=is_typed) and option not in self.outputs
+            if fits and self._lacks_path(value, typed if is_typed else known):
+                yield Read(posixpath.normpath(value)[:_LONGEST_PATH], where, option)
         yield from (each for each in self._perhaps.values() if self._lacks_path(each.path, known))
 
+    def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
+        """Yield (name, value, place, option) of words that are typed; of settings and defaults, unless it downloads."""
+        yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
+        for key, (value, where) in () if self._opaque else self.constants.settings.items():
+            last = key.rpartition(".")[2]
+            if last in self.used or where.rpartition(":")[0] in self._composed:
+                yield key, value, f"{last} in {where}", None
+        for name, option in () if self._opaque else self.constants.options.items():
+            text = self.constants.of_option(name) if name in self.used or option.unit in self.constants.always else None
+            if text and text.sure:
+                yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
+
     def _lacks_path(self, text: str, made: Paths) -> bool:
-        here = os.path.join(self._folder, os.path.expanduser(text))  # noqa: PTH111, PTH118
-        return not os.path.exists(here) and posixpath.normpath(text) not in made  # noqa: PTH110  never raises
+        below = text.lstrip("./")  # ../../assets may be of another file's folder
+        places = (os.path.expanduser(text), below, f"../{below}")  # noqa: PTH111
+        here = any(os.path.exists(os.path.join(self._folder, each)) for each in places)  # noqa: PTH110, PTH118
+        return not here and posixpath.normpath(text) not in made
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
@@ -265,9 +254,11 @@ class Files:
         if not before:
             yield self.constants.text(path, unit)
 
-    def _order(self, start: Unit) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
+    def _order(self, start: Unit, truth: Callable[..., bool | None]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return what makes paths and what checks for them, and note which code runs which; sets ``outputs``."""
-        writing = [(each, path) for each in self._noted for path in calls.made_paths(each.node)]
+        turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
+        making = [each for each, on in turned if truth(on, each.unit) is not False]
+        writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
