@@ -18,7 +18,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import Job
 from seatrial.job.reading.configurations import CONFIGURATION
 from seatrial.job.reading.constants import typed_words
-from seatrial.job.reading.file_calls import OUTPUT, Read, Write
+from seatrial.job.reading.file_calls import LOADED, OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import SETS, WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
@@ -144,6 +144,10 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
         here = on_host(job, seen) or job.folder / os.path.expanduser(each.path)  # noqa: PTH111
         above = {each.path, *map(str, PurePosixPath(each.path).parents)} - {".", "/"}
         known = named & above or any(word.startswith(f"{each.path}/") for word in named)
+        if each.path.startswith("../") or each.path.endswith(CONFIGURATION):  # a package, or a file, may be above it
+            known = known or any(
+                _exists(root / each.path.lstrip("./")) for root in (*folders_of(job.project), job.project.parent)
+            )
         if not (known or _exists(here) or _OF_IMAGES.fullmatch(seen) or seen.startswith(("/tmp/", "/dev/shm"))):
             left.append(each)
             named.add(each.path)
@@ -287,8 +291,9 @@ def _of_argument(value: str, where: str, job: Job) -> Iterator[HostPath]:
     if not value or not file.is_relative_to(job.project):
         return
     if not _exists(file):
-        like = any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION)  # "/": yolov3.yaml may be a package's
-        if (file.suffix in CONFIGURATION or like) and "/" in value and re.search("conf|cfg", where) and not written:
+        sets = file.suffix in CONFIGURATION or any(_exists(Path(f"{file}{end}")) for end in CONFIGURATION)
+        named = re.search("conf|cfg", where) if sets else file.suffix and file.parent.is_dir() and LOADED.search(where)
+        if named and "/" in value and not written:  # a package may resolve the bare name yolov3.yaml
             yield HostPath(file, str(file), where, value, written)
         return
     real = Path(os.path.realpath(file))

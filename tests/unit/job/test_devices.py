@@ -7,7 +7,7 @@ from time import process_time
 
 import pytest
 
-from seatrial.job.host_paths import missing_folders, missing_inputs, mlflow_paths
+from seatrial.job.host_paths import missing_folders, missing_inputs, mlflow_paths, not_found
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.devices import verdicts
 from seatrial.job.script import script_facts

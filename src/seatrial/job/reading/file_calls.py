@@ -60,7 +60,7 @@ ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|creat
 OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
 #: Names of what is read, of what is loaded even from a folder for results, and of what is not read.
 _OF_INPUTS = regex("|".join(SETS["of-inputs"]))
-_LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
+LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
 _ENDS = r"(s|ger|puts?|[gp]ing|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
 _NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
 #: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
@@ -195,7 +195,7 @@ def remote_driver(node: ast.Call, path: str, names: Mapping[str, str]) -> str | 
 def is_input(name: str, value: str, *, typed: bool) -> bool:
     """Return whether a name, ``--data_root`` or ``data.root``, and its value may be those of a path that is read."""
     name = re.sub("([a-z])([A-Z])", r"\1_\2", name.lstrip("-+")).replace("-", "_").lower()
-    loaded = bool(_LOADED.search(name))
+    loaded = bool(LOADED.search(name))
     fits = _A_PATH.fullmatch(value) and (loaded or typed or _OF_INPUTS.search(name))
     if not fits or _NOT_READ.search(name) or "cache" in name:
         return False

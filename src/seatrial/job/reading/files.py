@@ -214,10 +214,8 @@ class Files:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
 
     def _lacks_path(self, text: str, made: Paths) -> bool:
-        below = text.lstrip("./")  # ../../assets may be of another file's folder
-        places = (os.path.expanduser(text), below, f"../{below}")  # noqa: PTH111
-        here = any(os.path.exists(os.path.join(self._folder, each)) for each in places)  # noqa: PTH110, PTH118
-        return not here and posixpath.normpath(text) not in made
+        here = os.path.join(self._folder, os.path.expanduser(text))  # noqa: PTH111, PTH118
+        return not os.path.exists(here) and posixpath.normpath(text) not in made  # noqa: PTH110  never raises
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
