@@ -24,9 +24,6 @@ from seatrial.job.reading.signs import SETS, WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.text import regex
 
-#: Words of an option's name, or of a key, whose folder is written to.
-_WRITTEN = SETS["written"]
-
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
 _MOST_PATHS = 20
@@ -144,10 +141,10 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
         here = on_host(job, seen) or job.folder / os.path.expanduser(each.path)  # noqa: PTH111
         above = {each.path, *map(str, PurePosixPath(each.path).parents)} - {".", "/"}
         known = named & above or any(word.startswith(f"{each.path}/") for word in named)
-        if each.path.startswith("../") or each.path.endswith(CONFIGURATION):  # a package, or a file, may be above it
-            known = known or any(
-                _exists(root / each.path.lstrip("./")) for root in (*folders_of(job.project), job.project.parent)
-            )
+        of_package = each.where == each.option and each.path.endswith(CONFIGURATION)
+        if of_package or each.path.startswith("../"):  # of another file's folder
+            roots = (*folders_of(job.project), job.project.parent)
+            known = known or any(_exists(root / each.path.lstrip("./")) for root in roots)
         if not (known or _exists(here) or _OF_IMAGES.fullmatch(seen) or seen.startswith(("/tmp/", "/dev/shm"))):
             left.append(each)
             named.add(each.path)
@@ -156,11 +153,11 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
         names = ", ".join(f"{each.path} ({each.where})" if each.where else each.path for each in left[:_MOST_MORE])
         more = f" and {len(left) - _MOST_MORE} more" if left[_MOST_MORE:] else ""
         mount = posixpath.normpath(posixpath.join(job.folder_inside, posixpath.dirname(left[0].path)))
-        outside = left[0].path.startswith(("/", "../"))
-        fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}" if outside else f", or edit {left[0].where}"
+        fix = f", or edit {left[0].where}" if left[0].where else ""
         if option := left[0].option:
             fix = f", or: -- {option}{' ' if option.startswith('-') else '='}PATH"
-        fix *= bool(outside or left[0].where)
+        elif left[0].path.startswith(("/", "../")):
+            fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}"
         yield f"Not found on this machine: {names}{more}{like}. If the run reads one, put it there{fix}"
 
 
@@ -359,7 +356,7 @@ def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True)
 
 def _is_written(name: str) -> bool:
     words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
-    return not _WRITTEN.isdisjoint(words)
+    return not SETS["written"].isdisjoint(words)
 
 
 def _placeholders(folder: Path) -> list[str]:

@@ -128,6 +128,7 @@ def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_
         ("/home/nobody/x.sh", "a.yaml:4"),
         ("/home/nobody/y", "a.yaml:4"),
     ]
+    assert paths_of(project, "--result_path", "a.yaml") == ()
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,36 @@ def test_an_absent_path_of_a_configuration_is_named_and_those_for_results_are_no
     assert absent(project, source, ()) == "sets/acdc/three (root_dir in c.yaml:2)"
 
 
+FLAGS = "from absl import flags\nflags.DEFINE_string('root', 'x', '')\nflags.DEFINE_bool('download', {}, '')\n"
+
+
+@pytest.mark.parametrize(("download", "named"), [("False", "path/to/set (--root)"), ("True", None)])
+def test_a_folder_that_an_option_fills_by_download_is_named_if_the_option_is_off(
+    project: Path, download: str, named: str | None
+) -> None:
+    source = "from torchvision import datasets\nF = flags.FLAGS\ndatasets.CIFAR10(F.root, download=F.download)\n"
+    assert absent(project, FLAGS.format(download) + source, ("--root=path/to/set",)) == named
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        ("try:\n    f()\nexcept OSError:\n    pass\n", "sets/x/a.csv (code/train.py:3)"),
+        ("if unseen.mode() == 'b':\n    f()\n", None),
+    ],
+)
+def test_a_read_below_try_is_named_and_one_of_another_mode_is_not(project: Path, call: str, named: str | None) -> None:
+    assert absent(project, f"import unseen\ndef f():\n    open('sets/x/a.csv')\n{call}", ()) == named
+
+
+def test_a_typed_configuration_of_another_folder_of_the_project_is_not_named(project: Path) -> None:
+    (project / "package" / "conf").mkdir(parents=True)
+    (project / "package" / "conf" / "a.yaml").touch()
+    words = ("--spec", "conf/a.yaml")
+    assert absent(project, "import unseen\nunseen.train()\n", words) is None
+    assert absent(project, "import unseen\nunseen.train()\n", ("--spec", "conf/b.yaml")) == "conf/b.yaml (--spec)"
+
+
 def absent(project: Path, source: str, words: tuple[str, ...]) -> str | None:
     """Return what is named as not found; or, for want of that, the sentence about a read."""
     (project / "code" / "train.py").write_text(source)

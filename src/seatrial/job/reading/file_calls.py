@@ -56,15 +56,13 @@ OUTPUT = regex(rf"(^|[-_])({'|'.join(SETS['of-outputs'])})([-_]|dir|$)")
 OUTPUT_KEYS = regex(rf"({'|'.join(SETS['output-keys'])})_?(dir|path|root|folder)|dirpath|output")
 #: Words of a message with advice.
 ADVICE = regex(r"https?://|\w\.(py|sh)\b|\b(run|python3?|download|generate|create|prepare|extract|put|place)\b", re.I)
-#: Names of options for a configuration.
-OF_CONFIGURATIONS = regex(r"conf|cfg|ya?ml")
 #: Names of what is read, of what is loaded even from a folder for results, and of what is not read.
 _OF_INPUTS = regex("|".join(SETS["of-inputs"]))
 LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
 _ENDS = r"(s|ger|puts?|[gp]ing|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
 _NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
 #: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
-_A_PATH = regex(r"(?!.*//|[\d./-]*$)(~?[./]|\w)[\w./+@=-]*")
+_A_PATH = regex(r"(?!.*//|[\d./-]*$|(?i:auto|none|null|true|false)$)(~?[./]|\w)[\w./+@=-]*")
 _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
 _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
 _IN_FOLDERS = regex(r"(data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|([\w-]+\.)*(data_?)?(root|dir)")
@@ -209,9 +207,7 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
             return False
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
     below = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1
-    return below or (
-        bool(_IN_FOLDERS.fullmatch(name)) and value.lower() not in ("auto", "none", "null", "true", "false")
-    )
+    return below or bool(_IN_FOLDERS.fullmatch(name))
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

@@ -40,6 +40,7 @@ class Files:
         self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
+        self._opened: list[str] = []
         self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
@@ -136,6 +137,7 @@ class Files:
         writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
+        tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
@@ -159,6 +161,7 @@ class Files:
                 if module and opens and (unit[0], ast.dump(path)) not in known:
                     self.unchecked[f"{module.shown}:{node.lineno}"] = None
                 continue
+            self._opened.append(found.text)
             if driver := calls.remote_driver(node, found.text, module.names):
                 self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
@@ -178,7 +181,7 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            seen = likely(unit, tests) and may(unit, tests) and not (missing or unclear or any_part)
+            seen = likely(unit, tests) and unit in tried and not (missing or unclear or any_part)
             if seen and calls.is_input("", text, typed=True):
                 option = flag if flag and self.constants.given(flag) == found.text else None
                 self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", option))
@@ -191,12 +194,12 @@ class Files:
     def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, then settings, then defaults. Call ``reads`` first."""
         given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
-        made = [text for _, text in self._made]
-        typed = Paths([*made, *(self.constants.text(each, unit) for unit, each in given)])
-        known = Paths([*made, *(text for _, text in self._checked)])
+        typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
+        known = Paths([text for _, text in (*self._made, *self._checked)])
         for name, value, where, option in self._candidates():
             is_typed = where == name
             fits = calls.is_input(name, value, typed=is_typed) and option not in self.outputs
+            fits = fits and not any(each.endswith(f"/{value}") for each in self._opened)  # below another's folder
             if fits and self._lacks_path(value, typed if is_typed else known):
                 yield Read(posixpath.normpath(value)[:_LONGEST_PATH], where, option)
         yield from (each for each in self._perhaps.values() if self._lacks_path(each.path, known))
@@ -209,7 +212,7 @@ class Files:
             if last in self.used or where.rpartition(":")[0] in self._composed:
                 yield key, value, f"{last} in {where}", None
         for name, option in () if self._opaque else self.constants.options.items():
-            text = self.constants.of_option(name) if name in self.used or option.unit in self.constants.always else None
+            text = self.constants.of_option(name) if name in self.used else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
 
