@@ -239,8 +239,15 @@ def test_a_missing_file_is_no_missing_program() -> None:
         ("Opencv-Python>=4.1\nlightgbm\n", {}, ["libgl1, libglib2.0-0, libgomp1"], "libgl1 libglib2.0-0 libgomp1", ""),
         ("opencv-python\n", {"base": "rockylinux:9"}, [], "", 'system_packages = ["libgl1", "libglib2.0-0"]'),
         ("lightgbm\n", {"system_packages": ("libgomp1",)}, [], "libgomp1", ""),
+        ("fiona\nrasterio>=1.5\n", {}, ["libexpat1"], "libexpat1", ""),
     ],
-    ids=["none", "installed and named", "a base that may be no Debian", "what the user lists is not named again"],
+    ids=[
+        "none",
+        "installed and named",
+        "a base that may be no Debian",
+        "what the user lists is not named again",
+        "once",
+    ],
 )
 def test_packages_of_a_plan(
     tmp_path: Path, lines: str, image: dict[str, Any], reported: list[str], installed: str, warns: str
