@@ -108,3 +108,20 @@ def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None
 def test_what_a_package_needs_undeclared_keeps_the_release_that_a_lock_pins() -> None:
     assert companions(Requirements(lines=("dgl",))) == ["torchdata<0.10"]
     assert companions(Requirements(lines=("dgl",), constraints=("torchdata==0.10.1",))) == ["torchdata"]
+
+
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ("diffusers==0.28.2", ["huggingface-hub<0.26"]),
+        ("diffusers==0.29.0", []),
+        ("diffusers", []),
+        ("sentence-transformers==2.2.2", ["huggingface-hub<0.26"]),
+        ("gensim==4.3.2", ["scipy<1.13"]),
+        ("gensim>=4.3.2", []),
+    ],
+)
+def test_what_an_old_release_imports_is_of_its_time_although_its_metadata_admits_newer(
+    line: str, held: list[str]
+) -> None:
+    assert companions(Requirements(lines=(line,))) == held
