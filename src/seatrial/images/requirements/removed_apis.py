@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from packaging.specifiers import SpecifierSet
@@ -83,7 +84,8 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             asserts = [f"{place} asserts {each}" for each, place in script.asserted.items()]
             own = [each for each in asserts if f" {old.shown.partition('-')[0]}<" in each] if old.problem else []
             cause = "; ".join(own) or (needs.reason if old.problem else None)
-            raise ConfigError(message, cause=cause, run=old.fix + "; the assert must allow this version" * bool(own))
+            run = old.fix + "; the assert must allow this version" * bool(own)
+            raise ConfigError(message, cause=cause, run=run, edits=partial(re.findall, r"^pin (\S+==[\d.]+)$", old.fix))
     return tuple(dict.fromkeys(warnings))
 
 
@@ -114,6 +116,8 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
             wanted = parsed(line)
+            if "used" in row and not imported(row["used"], script):
+                continue
             if "before" not in row or (wanted and not wanted.url and is_below(wanted.specifier, row["before"])):
                 yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
 

@@ -38,6 +38,8 @@ from seatrial.job.reading.signs import (
     MOST_PARTS,
     NAMED,
     REPORT_TO,
+    SCHEDULERS,
+    SCHEDULES,
     SETS,
     dotted,
     full_name,
@@ -296,8 +298,10 @@ class ProjectReader:
         if known or module is None:
             return
         for method, function in module.flow.functions.items() if not name else ():
-            if method.rpartition(".")[2] in LIGHTNING_1:
+            if (last := method.rpartition(".")[2]) in LIGHTNING_1:
                 self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
+            elif last == "configure_optimizers" and SCHEDULES.search(ast.unparse(function)):
+                self.reading.signs.setdefault(f"{NAMED}{SCHEDULERS}", f"{module.shown}:{function.lineno} {method}")
             if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
                 queue.append((path, method))
         for seen in module.flow.walk(name):

@@ -64,6 +64,9 @@ _LONGEST_PATH = 200
 MOST_PARTS = 20
 
 LIGHTNING_1, _TRAINER_OF_1 = SETS["lightning-1"], SETS["trainer-1"]
+#: Calls that make torch's schedulers in a method of Lightning, and the name of all in the tables of removed APIs.
+SCHEDULES = regex(r"\b(?:(?:Step|MultiStep|Exponential|Lambda|CosineAnnealing|OneCycle)LR|get_\w+_schedule\w*)\(")
+SCHEDULERS = "torch.optim.lr_scheduler.…"
 #: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
 COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
 
