@@ -154,7 +154,7 @@ def size_choice(
     choice = Choice(what="image size", value=f"about {_gb(size)}{base}", reason=reason)
     if limit_bytes is None:
         return choice, ()
-    if size <= limit_bytes:
+    if size <= limit_bytes or _gb(size) == _gb(limit_bytes):  # an estimate
         return choice.changed(reason=f"within max_image_size, {_gb(limit_bytes)}; {reason}"), ()
     smaller = [each for each in ("auto", "unused", "arch") if each in sizes and sizes[each] <= limit_bytes]
     way = f"--slim {smaller[0]}" if smaller else "[criteria] max_image_size in seatrial.toml"

@@ -41,6 +41,11 @@ def test_size_beyond_the_criterion_is_a_warning_with_the_level_that_holds() -> N
     assert size_choice(CUDA, "none", LEFT_OUT, None)[1] == ()
 
 
+def test_an_estimate_that_reads_as_the_criterion_is_within_it() -> None:
+    choice, warnings = size_choice(CUDA, "auto", LEFT_OUT, 3_460_000_000)
+    assert warnings == () and choice.reason.startswith("within max_image_size, 3.5 GB")
+
+
 @cases("change", "value", "reason")
 def test_space_for_a_build(change: dict[str, Any], value: str, reason: str) -> None:
     shown = disk_choice(image().model_copy(update=change))
