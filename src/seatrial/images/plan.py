@@ -157,7 +157,7 @@ def _of_list_or_imports(
                 return found
         except (ConfigError, GpuContractError) as error:
             refusal = error.message
-        note = f"{len(fewer.left_out)} of the {len(needs.requirements.lines)} packages that {needs.source} lists are"
+        note = f"{len(fewer.left_out)} of the {fewer.listed} packages that {needs.source} lists are"
         note += f" left out, as the target does not import them and the list cannot be installed as a whole ({refusal})"
         note += f'; to install all, in seatrial.toml: [image] requirements = ["-r {needs.source}"]'
         needs = fewer.changed(fewer.requirements, warning=note)

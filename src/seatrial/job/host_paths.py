@@ -339,7 +339,7 @@ def _of_yolo(text: str, file: Path, shown: str, job: Job) -> Iterator[HostPath]:
 
 def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True) -> HostPath | None:
     if WINDOWS.match(text) and of_a_machine(text):
-        return HostPath(Path(text), text, where, text, written, typed)
+        return HostPath(Path(text), text, where, text, written=False, typed=typed)  # no mount brings one
     if not text.isprintable() or text in ("/", "//") or not text.startswith(("/", "../", "~/")):
         return None
     if text.startswith(("/dev/", "/proc/", "/sys/")):  # the kernel's: a container has its own
@@ -355,7 +355,7 @@ def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True)
 
 
 def _is_written(name: str) -> bool:
-    words = re.findall(r"[a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    words = re.findall(r"[a-z]+", re.sub("work[-_ ]", "work", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower()))
     return not SETS["written"].isdisjoint(words)
 
 

@@ -153,6 +153,12 @@ def test_a_missing_input_is_named_with_its_place(
     assert words in sentence
 
 
+@pytest.mark.parametrize(("use", "named"), [("x.startswith(PARTS)", False), ("open(PARTS[0])", True)])
+def test_a_text_that_others_begin_with_is_no_path(tmp_path: Path, use: str, named: bool) -> None:
+    target = target_of(tmp_path, f"PARTS = ('/storage/v1/object/sign/',)\n{use}")
+    assert bool(script_facts(target, tmp_path).reads) is named
+
+
 @pytest.mark.parametrize(
     ("folder", "files"), [("checkpoints", [".gitkeep"]), ("data", [".gitkeep", "x.csv"]), ("data", [])]
 )

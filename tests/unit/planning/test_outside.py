@@ -337,6 +337,12 @@ def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path)
     assert with_host_paths(mounted, ScriptFacts(), build=True)[0] == mounted
 
 
+@pytest.mark.parametrize("option", ["--work_path", "--output_dir"])
+def test_a_windows_path_is_never_to_be_mounted(tmp_path: Path, option: str) -> None:
+    _, _, [warning] = with_host_paths(job_of(tmp_path, option, "E:/Project/data/"), ScriptFacts(), build=True)
+    assert warning == f"{option} E:/Project/data/: no container has a Windows path"
+
+
 def test_a_folder_for_results_in_tmp_is_named(tmp_path: Path) -> None:
     (project := tmp_path / "project").mkdir()
     (out := tmp_path / "out").mkdir()

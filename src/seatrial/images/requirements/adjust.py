@@ -182,8 +182,7 @@ def _for_linux(lines: Sequence[str]) -> tuple[Iterable[str], str]:
     kept = [own_lines.get(foreign[line] or "", "") if line in foreign else line for line in lines]
     note = f"{' and '.join(foreign)}, of which the index has no current wheel for Linux, "
     named = sorted({own for own in foreign.values() if own})
-    left_out = "are left out" if len(foreign) > 1 else "is left out"
-    note += f"became {' and '.join(named)}" if named else left_out
+    note += f"became {' and '.join(named)}" if named else f"{'are' if len(foreign) > 1 else 'is'} left out"
     return dict.fromkeys(filter(None, kept)), note
 
 

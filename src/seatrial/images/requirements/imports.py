@@ -19,6 +19,7 @@ from seatrial.job.reading import modules as own_modules
 from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
+from seatrial.system.text import regex
 
 _OURS = "seatrial"
 
@@ -28,6 +29,7 @@ _PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_]{0,98}[A-Za-z0-9])?")
 #: Import name → how the packages begin that provide it, where there are several builds of one.
 _BUILDS = {"cv2": "opencv-", "faiss": "faiss-", "onnxruntime": "onnxruntime", "tensorflow": "tensorflow"}
 _BUILDS |= {"cupy": "cupy-cuda", "paddle": "paddlepaddle"}
+_BUILD = regex(r"-(binary|cpu|cu\w+|dev|fork|full|[cdg]pu|headless|intel|lite|nightly|rocm\w*|simd)\b.*")
 
 #: Letters that two names must share for one package to count as the other's module.
 _SHORTEST_SHARED = 5
@@ -154,6 +156,8 @@ def provides(listed: str, name: str, package: str) -> bool:
         return True
     if is_known(listed) or listed.startswith("types-"):  # annotations alone
         return False
+    if is_known(wanted) and listed.startswith(f"{wanted}-") and not _BUILD.fullmatch(listed[len(wanted) :]):
+        return False  # keras-applications
     begins = accumulate(listed.split("-"))  # line-bot-sdk: line, linebot, linebotsdk
     if wanted.replace("-", "") in begins or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
         return True

@@ -392,7 +392,7 @@ class Needs:
         image: the base if it is a framework image. image_choices: the plan's lines about it.
         as_of: day of the code, as 2021-09-03, by which unpinned packages were released; "" for today.
         alone: the project installs its list with ``--no-deps``.
-        left_out: lines of a frozen list that nothing imports; their releases are preferred.
+        left_out: lines of a frozen list that nothing imports; their releases are preferred. listed: lines of all.
         names: dotted name that the target cannot start without → ``train.py:3``.
         named: package, or python → (release, ``README.md:12``) of the author's; preferred where no list has one.
         until: day by which what the packages require was released; "" for today.
@@ -415,6 +415,7 @@ class Needs:
     as_of: str = ""
     alone: bool = False
     left_out: tuple[str, ...] = ()
+    listed: int = 0
     names: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     until: str = ""

@@ -130,7 +130,7 @@ def project_needs(
         sentences = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
         needs = _of_imports(project, packages, shown, sentences.values())
     else:
-        needs = _imported_alone(installable(needs), packages, script) if imported else installable(needs)
+        needs = _imported_alone(needs, packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
         needs, packages, sentences = _with_inferred(needs, packages, project)
     missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
@@ -284,8 +284,10 @@ def _with_inferred(
 
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:
     """Leave out the lines of a frozen list whose packages the target neither imports nor computes with."""
-    found, others = needs.requirements, {name: name for name in (*packages.unknown, *filter(None, [script.framework]))}
-    kept = set[str]()
+    listed, found = len(needs.requirements.lines), (needs := installable(needs)).requirements
+    others = {name: name for name in (*packages.unknown, *filter(None, [script.framework]))}
+    kept, perhaps = set[str](), packages_of_imports(script.optional_imports, ())  # but those that no index has
+    others |= {**perhaps.known, **perhaps.guessed}
     for name, package in {**packages.known, **packages.guessed, **packages.elsewhere, **others}.items():
         lines = [line for line in found.lines if is_listed(Requirements((line,)), name, package)]
         own = {canonicalize_name(name), canonicalize_name(re.split(r"[<>=!~\[ ]", package)[0])}
@@ -293,7 +295,7 @@ def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFact
     if not found.frozen or found.hashed or not kept:
         return needs
     left_out = tuple(line for line in found.lines if line not in kept)
-    return replace(needs.with_lines(line for line in found.lines if line in kept), left_out=left_out)
+    return replace(needs.with_lines(line for line in found.lines if line in kept), left_out=left_out, listed=listed)
 
 
 def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path | None]:

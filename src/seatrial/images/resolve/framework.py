@@ -18,6 +18,7 @@ from seatrial.stack.facts import TORCH_VERSION, Framework, released, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve, resolve_once
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
+from seatrial.system.text import regex
 
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
@@ -32,6 +33,8 @@ PACKAGES: dict[str, Framework] = {
     "jax": "jax",
 }
 
+#: ``torch==1.12.0a0+2c916ef`` is a build of NVIDIA's images; an index has 1.12.0 alone.
+_FROM_SOURCE = regex(r"(torch==\d+\.\d+\.\d+)a0\b")
 #: Packages whose releases differ from the framework's own.
 _OTHER_RELEASES = {"tf-nightly", "tf-nightly-cpu", "intel-tensorflow"}
 
@@ -241,7 +244,7 @@ def _constraints(
     machine: TargetMachine | None,
     python: str | None,
 ) -> Constraints:
-    requirement = parsed(line)
+    requirement = parsed(_FROM_SOURCE.sub(r"\1", line) if machine else line)
     specifier, variant = public(requirement)
     for constraint in found.constraints:
         if PACKAGES.get(canonical_name(constraint) or "") == framework:
@@ -303,7 +306,9 @@ def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Ne
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     cause = f"what works: {works}" if works else None
     run, lines = _way_out(found, constraints)
-    raise kind(found.sentence, cause=cause, run=run or written(lines, needs), edits=lambda: lines)
+    own = f"{constraints.source} is a build from source, as NVIDIA's images have; "
+    own *= bool(_FROM_SOURCE.match(constraints.source))
+    raise kind(f"{own}{found.sentence}", cause=cause, run=run or written(lines, needs), edits=lambda: lines)
 
 
 def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]:

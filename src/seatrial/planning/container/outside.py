@@ -71,17 +71,16 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
         if path.target == "/" or any(inside(path.target, each) for each in kept):
             continue
         for_scripts = inside(path.target, "/tmp") or inside(path.target, CONTAINER_HOME)
+        mount = shlex.quote(f"{path.source}:{path.target}")
         if for_scripts and not own and path.written and path.is_there and path.typed and build:
-            mount = shlex.quote(f"{path.source}:{path.target}")
             warnings.append(f"{path} is for results and outside of the project; to have them there: --mount {mount}")
         if for_scripts and not own and (path.written or not path.is_there):
             continue
         if path.written and not own and path.typed and build and not job.writable:
-            mount = f"{path.source}:{path.target}"
             raise UsageError(
                 f"{path} is for results and outside of the project: the run would fail there",
                 cause="A folder outside of the project is written to only if an option mounts it",
-                run=f"{_making([mount], job)}seatrial run … --mount {shlex.quote(mount)}",
+                run=f"{_making([str(path.source)], job)}seatrial run … --mount {mount}",
             )
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
@@ -94,11 +93,9 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
                 warnings.append(path.absence)
             continue
-        read_only = not own
-        mounts.append(Mount(source=path.source, target=path.target, read_only=read_only))
+        mounts.append(Mount(source=path.source, target=path.target, read_only=not own))
         kept.append(path.target)
-        mode = "read-only" if read_only else "writable, as it is in the project"
-        value = f"{path.source} at {path.target}, {mode}"
+        value = f"{path.source} at {path.target}, {'writable, as it is in the project' if own else 'read-only'}"
         choices.append(Choice(what="mount", value=value, reason=f"{path.where} names it"))
     return job.changed(mounts=(*job.mounts, *mounts)) if mounts else job, tuple(choices), tuple(warnings)
 

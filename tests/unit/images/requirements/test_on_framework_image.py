@@ -165,3 +165,8 @@ def test_packages_are_installed_above_the_base_and_its_own_are_kept(tmp_path: Pa
     assert "-c /opt/venv/framework.txt" in text and "slim.pyz" not in text
     (tmp_path / "Dockerfile").write_text(text)
     assert [each for each in check_dockerfile(tmp_path / "Dockerfile") if each.severity == "error"] == []
+
+
+def test_a_keras_that_only_parts_of_it_are_listed_of_is_installed_above_the_image(tmp_path: Path) -> None:
+    listed = "keras-applications==1.0.8\nkeras-preprocessing==1.1.0\n"
+    assert "keras" in lines(plan(tmp_path, "from keras.utils import to_categorical\n" + SESSION, listed))

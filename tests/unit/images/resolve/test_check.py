@@ -457,6 +457,10 @@ def test_a_frozen_list_that_cannot_be_installed_is_planned_for_the_imports(
         plan(frozen, script, requirements=("-r requirements.txt",))
     with pytest.raises(ConfigError, match="contradict each other"):
         plan(frozen, ScriptFacts(imports=("numpy", "drawn")))
+    plan(frozen, ScriptFacts(imports=("plain",), optional_imports=("six",)))  # in try and except
+    assert plan.chosen("packages") == ["plain==1.0, six==1.16.0"]
+    [warning] = plan(f"{frozen}pywin32==225\n", script).warnings
+    assert warning.startswith("3 of the 5 packages that requirements.txt lists are left out")
 
 
 def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
