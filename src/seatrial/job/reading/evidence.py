@@ -203,8 +203,8 @@ class NodeReader:
         self._decorators.update(map(id, getattr(node, "decorator_list", ())))
         if certain and seen.likely and id(node) not in self._decorators:
             for text, option in used_paths(node, self._typed):
-                names = [dotted(each).encode() for each in getattr(node, "targets", ())]
-                if not any(b"with(%s)" % each in module.source for each in names):  # text.startswith(PREFIXES)
+                ends = [dotted(each).encode() for each in getattr(node, "targets", ())]
+                if not any(b"with(%s)" % each in module.source for each in ends):  # text.startswith(PREFIXES)
                     self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
         if started := started_file(node):
             self.starts.append(((module.path, unit), started))
