@@ -160,7 +160,8 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
         places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
         if len(places) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
-            return _with_words(argv, places[0], [argv[places[0]].replace(typed, names[0], 1)])
+            kept = argv[places[0]].removesuffix(bare[places[0]])
+            return _with_words(argv, places[0], [kept + bare[places[0]].replace(typed, names[0], 1)])
     return _of_a_model(advice, error.message, argv) if advice and argv[:1] in (["export"], ["serve"]) else advice
 
 

@@ -37,8 +37,8 @@ _ALWAYS_OURS = {
 }
 #: Option that mounts a folder → pattern of a script that reads the mounted folder.
 _PLACES = {"--data": r"SEATRIAL_DATA_DIR|[\"']/data\b", "--models": r"SEATRIAL_MODELS_DIR|[\"']/models\b"}
-#: Options of seatrial that never follow a target; Hydra has -m, too.
 _NEVER_A_SCRIPTS = ("-it", "--dry-run", "--check")
+#: Options of seatrial that never follow a target; Hydra has -m, too.
 _ENV, _NEVER_BEHIND_A_TARGET = ("-e", "--env"), ("-f", "--file", "-m")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+([\w.]+)", re.MULTILINE)
 #: Words that stand before Docker's own commands.
