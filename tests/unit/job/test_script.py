@@ -863,6 +863,12 @@ def test_a_program_that_the_code_starts_is_seen_unless_any_error_is_caught(
     assert [each for each in found if each != "subprocess.check_output"] == [f"subprocess.{program}"] * bool(program)
 
 
+def test_a_method_of_a_variable_that_is_called_sh_starts_no_program(tmp_path: Path) -> None:
+    source = "def f(sh):\n    sh.git.log()\n    sh.make()\nf(1)\n"
+    assert "subprocess.git" not in facts_of(tmp_path, source).modules
+    assert "subprocess.git" in facts_of(tmp_path, f"import sh\n{source}").modules
+
+
 def test_a_table_of_known_models_takes_no_token_and_a_setting_does(tmp_path: Path) -> None:
     table = "register({'Aya-23-8B-Chat': {HUB: 'CohereForAI/aya-23-8B'}})\n"
     assert facts_of(tmp_path, table).hub_evidence is None

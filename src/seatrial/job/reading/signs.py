@@ -324,7 +324,7 @@ def started_file(node: ast.AST) -> ast.expr | None:
 
 def started_program(node: ast.Call, names: Mapping[str, str]) -> str:
     """Return ``git`` of ``subprocess.run(["git", "log"])``, ``os.system("git log")``, ``sh.git.log()``; else ""."""
-    if (full := full_name(dotted(node.func), names)).startswith("sh."):
+    if (full := full_name(dotted(node.func), names)).startswith("sh.") and dotted(node.func).split(".")[0] in names:
         return full.split(".")[1]
     firsts = (getattr(each, "elts", [each])[:1] for each in node.args[:1] if full in SETS["starters"])
     return next((text for few in firsts for each in few for text in texts_of(each)), "").partition(" ")[0]
