@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
 from seatrial.job.reading.configurations import CONFIGURATION
@@ -143,22 +143,22 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
         known = named & above or any(word.startswith(f"{each.path}/") for word in named)
         of_package = each.where == each.option and each.path.endswith(CONFIGURATION)
         if of_package or each.path.startswith("../"):  # of another file's folder
-            roots = (*folders_of(job.project), job.project.parent)
-            known = known or any(_exists(root / each.path.lstrip("./")) for root in roots)
+            places = (root / each.path.lstrip("./") for root in (*folders_of(job.project), job.project.parent))
+            known = known or any(map(_exists, places))
         if not (known or _exists(here) or _OF_IMAGES.fullmatch(seen) or seen.startswith(("/tmp/", "/dev/shm"))):
             left.append(each)
             named.add(each.path)
     if left:
         like = next((found for each in left if (found := _like(job.folder / each.path))), "")
         names = ", ".join(f"{each.path} ({each.where})" if each.where else each.path for each in left[:_MOST_MORE])
-        more = f" and {len(left) - _MOST_MORE} more" if left[_MOST_MORE:] else ""
+        more, which = f" and {len(left) - _MOST_MORE} more" if left[_MOST_MORE:] else "", "one" if left[1:] else "it"
         mount = posixpath.normpath(posixpath.join(job.folder_inside, posixpath.dirname(left[0].path)))
         fix = f", or edit {left[0].where}" if left[0].where else ""
         if option := left[0].option:
             fix = f", or: -- {option}{' ' if option.startswith('-') else '='}PATH"
         elif left[0].path.startswith(("/", "../")):
             fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}"
-        yield f"Not found on this machine: {names}{more}{like}. If the run reads one, put it there{fix}"
+        yield f"Not found on this machine: {names}{more}{like}. If the run reads {which}, put it there{fix}"
 
 
 def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:
@@ -255,6 +255,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     return f"the project does not have{_like(path) or advice or _maker(job, read.path)}"
 
 
+@fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
     """Return the configurations next to a missing one whose names are like its own."""
     names = [each.name for each in path.parent.glob(f"*{path.suffix}")] if path.suffix in CONFIGURATION else []

@@ -225,6 +225,19 @@ def test_a_typed_configuration_of_another_folder_of_the_project_is_not_named(pro
     assert absent(project, "import unseen\nunseen.train()\n", ("--spec", "conf/b.yaml")) == "conf/b.yaml (--spec)"
 
 
+def test_a_folder_whose_name_no_file_system_takes_is_named_as_absent(project: Path) -> None:
+    word = f"{'a' * 260}/x.yaml"
+    assert absent(project, "import unseen\nunseen.train()\n", (word,)) == word
+
+
+@pytest.mark.parametrize(("words", "which"), [(("sets/a.csv",), "it"), (("sets/a.csv", "sets/b.csv"), "one")])
+def test_one_absent_path_is_it_and_several_are_one_of_them(project: Path, words: tuple[str, ...], which: str) -> None:
+    (project / "code" / "train.py").write_text("import unseen\nunseen.train()\n")
+    target = Target(kind="script", value=TARGET.value, args=words)
+    [sentence] = not_found(Job(project=project, target=target), script_facts(target, project).inputs, ())
+    assert f". If the run reads {which}, put it there" in sentence
+
+
 def absent(project: Path, source: str, words: tuple[str, ...]) -> str | None:
     """Return what is named as not found; or, for want of that, the sentence about a read."""
     (project / "code" / "train.py").write_text(source)
