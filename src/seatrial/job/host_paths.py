@@ -135,12 +135,13 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
 def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Iterator[str]:
     """Yield one sentence about absent paths that a run may read, without those that other sentences name."""
     named = {posixpath.normpath(word) for each in sentences for word in re.split(r"[\s,;:()]+", each) if word}
+    begun = {str(above) for word in named for above in PurePosixPath(word).parents}
     left: list[Read] = []
     for each in inputs:
         seen = posixpath.normpath(posixpath.join(job.folder_inside, each.path))
         here = on_host(job, seen) or job.folder / os.path.expanduser(each.path)  # noqa: PTH111
         above = {each.path, *map(str, PurePosixPath(each.path).parents)} - {".", "/"}
-        known = named & above or any(word.startswith(f"{each.path}/") for word in named)
+        known = named & above or each.path in begun
         of_package = each.where == each.option and each.path.endswith(CONFIGURATION)
         if of_package or each.path.startswith("../"):  # of another file's folder
             places = (root / each.path.lstrip("./") for root in (*folders_of(job.project), job.project.parent))
@@ -148,6 +149,7 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
         if not (known or _exists(here) or _OF_IMAGES.fullmatch(seen) or seen.startswith(("/tmp/", "/dev/shm"))):
             left.append(each)
             named.add(each.path)
+            begun |= above
     if left:
         like = next((found for each in left if (found := _like(job.folder / each.path))), "")
         names = ", ".join(f"{each.path} ({each.where})" if each.where else each.path for each in left[:_MOST_MORE])

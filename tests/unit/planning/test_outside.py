@@ -225,6 +225,11 @@ def test_a_typed_configuration_of_another_folder_of_the_project_is_not_named(pro
     assert absent(project, "import unseen\nunseen.train()\n", ("--spec", "conf/b.yaml")) == "conf/b.yaml (--spec)"
 
 
+def test_a_folder_of_an_absent_path_is_not_named_again(project: Path) -> None:
+    words = ("sets/a/b.csv", "sets/a", "./sets/c/", "sets/a/b.csv/d.csv")
+    assert absent(project, "import unseen\nunseen.train()\n", words) == "sets/a/b.csv, sets/c"
+
+
 def test_a_folder_whose_name_no_file_system_takes_is_named_as_absent(project: Path) -> None:
     word = f"{'a' * 260}/x.yaml"
     assert absent(project, "import unseen\nunseen.train()\n", (word,)) == word
