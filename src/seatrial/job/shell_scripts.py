@@ -316,10 +316,9 @@ class _Shell(Words):
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if MARKS.search(why) else why) from None
-        if command and (
-            mark := re.search(rf"{UNKNOWN}([^\s{UNKNOWN}{GPUS}]{{0,40}})|{GPUS}", " ".join(command.words()))
-        ):
-            unset = _UNSET.findall(" ".join(command.words()))
+        text = " ".join(command.words()) if command else ""
+        if mark := re.search(rf"{UNKNOWN}([^\s{UNKNOWN}{GPUS}]{{0,40}})|{GPUS}", text):
+            unset = _UNSET.findall(text)
             self.reading.unset += dict.fromkeys(each for each in unset if all(unset) and each not in self.reading.unset)
             self.reading.why.append(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
         return command and command.requesting(self.batch)

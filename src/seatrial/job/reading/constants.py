@@ -491,11 +491,10 @@ def typed_words(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
     name = ""
     for word in arguments:
         option, sign, value = word.partition("=")
-        if word.startswith("-") and not sign:
-            name = word
-            continue
-        yield (option, value) if sign and "/" not in option else (name, word)
-        name = ""
+        is_name = word.startswith("-") and not sign
+        if not is_name:
+            yield (option, value) if sign and "/" not in option else (name, word)
+        name = word if is_name else ""
 
 
 def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -279,9 +279,7 @@ class Files:
             return True
         ran = self._ran_before(unit, node.lineno, self._free)
         kept = [each for call, each in self._made if call.node.lineno <= ran.get(call.unit, 0)]
-        kept += [
-            each for _, each in self._made if asks is False and each and each.text == found.text
-        ]  # given for results
+        kept += [each for _, each in self._made if asks is False and each and each.text == found.text]  # for results
         known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
         if demanded:
             return found.text in {each.text for each in known} or Paths(kept).has(text)
