@@ -134,6 +134,35 @@ def test_parser_of_another_name_is_judged(tmp_path: Path, line: str) -> None:
     assert "--other" in misfits(tmp_path, SHORT + line + "args = p.parse_args()\n", "--other 1")[0]
 
 
+@pytest.mark.parametrize("name", ["parse_args", "parse_arguments", "get_args"])
+def test_required_options_of_a_parser_in_a_function_of_that_name_are_judged(tmp_path: Path, name: str) -> None:
+    source = f"import argparse\ndef {name}():\n    p = argparse.ArgumentParser()\n"
+    source += f"    p.add_argument('--prompts', required=True)\n    return p.parse_args()\nargs = {name}()\n"
+    words = "train.py:4 requires --prompts, which is not given: seatrial run … -- --prompts VALUE"
+    assert misfits(tmp_path, source, "") == (words,)
+    assert misfits(tmp_path, source, "--prompts a") == ()
+    assert misfits(tmp_path, source.replace(".parse_args()\n", ".parse_known_args()[0]\n"), "") == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("", "data, epochs, which are not given: seatrial run … -- VALUE VALUE"),
+        ("--lr 1 -v", "data, epochs, which are not given"),
+        ("--lr=1 d 3", ""),
+        ("d -1", ""),
+        ("--lr 1 -- d 3", ""),
+        ("-v d 3 more", ""),
+        ("--help", ""),
+    ],
+)
+def test_positionals_that_the_words_lack_are_named(tmp_path: Path, words: str, missing: str) -> None:
+    source = SHORT + "p.add_argument('-v', action='store_true')\np.add_argument('data')\n"
+    source += "p.add_argument('epochs', type=int)\np.add_argument('more', nargs='*')\np.parse_args()\n"
+    found = misfits(tmp_path, source, words)
+    assert [missing in each for each in found] == ([True] if missing else [])
+
+
 def test_option_that_only_a_condition_adds_is_not_required(tmp_path: Path) -> None:
     source = SHORT + "if debug:\n    p.add_argument('--x', required=True)\np.parse_args()\n"
     assert misfits(tmp_path, source, "--lr 1") == ()

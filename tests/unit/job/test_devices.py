@@ -81,6 +81,18 @@ def test_an_option_of_a_program_that_is_only_imported_keeps_nothing_on_the_cpu(t
     assert "--use-cuda is None by default (train.py:6)" in own
 
 
+@pytest.mark.parametrize(
+    ("default", "choice"),
+    [("None", "device or 'cuda'"), ("''", "device if len(device) > 0 else 'cuda'")],
+)
+def test_an_unset_device_that_means_the_gpu_is_not_warned_of(tmp_path: Path, default: str, choice: str) -> None:
+    source = f"class Net:\n    def __init__(self, device):\n        self.device = {choice}\n"
+    source += "        net.to(self.device)\n"
+    source += f"p.add_argument('--device', default={default})\nargs = p.parse_args()\nNet(device=args.device)\n"
+    assert found(tmp_path, source) == []
+    assert "on the CPU" in found(tmp_path, source.replace("'cuda'", "'cpu'"))[0]
+
+
 def test_more_gpus_make_numbers_valid(tmp_path: Path) -> None:
     source = 'os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"\ntorch.zeros(1).to("cuda:1")\n'
     assert found(tmp_path, source, gpus=2) == []

@@ -6,11 +6,12 @@ import ast
 import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from seatrial.job.reading.signs import RANK_OPTIONS, SETS, dotted, is_constant, keywords, last_name, literal
+from seatrial.system.text import first_of
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
-_MOST_NAMED = 5
 #: What may be done with a parser, and with a part of one: all else may add options.
 _ADDS = "add_(argument(_group)?|mutually_exclusive_group|parser|subparsers)"
 _METHODS = re.compile(f"{_ADDS}|error|parse_args|set_defaults")
@@ -23,7 +24,7 @@ class ParserWords:
     """Collect a script's calls of argparse for its ``arguments``; report nothing unless all its options are known."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        self._words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+        self._words = list(arguments[: arguments.index("--") + 1] if "--" in arguments else arguments)
         self._options: dict[str, tuple[ast.Call, str]] = {}
         self._known: set[int] = set()  # nodes that use a parser, or the words, in a way that is understood
         self._parts: set[str] = set()  # names of what is used as a parser, or as a part of one
@@ -54,15 +55,16 @@ class ParserWords:
             how = [given[name] for name in ("nargs", "action", None) if name in given]
             usual = all(isinstance(each, ast.Constant) and each.value not in _UNUSUAL for each in how)
             self._open |= not usual or not flags or len(flags) < len(node.args)
-            for flag in flags if flags and flags[0].startswith("-") else ():
+            for flag in flags:
                 self._options.setdefault(flag, (node, place if certain else ""))
-        elif last.startswith("parse_") and "arg" in last:
+        elif last.startswith("parse_") and "arg" in last and not own(called):
             makers = self._made.get(last_name(getattr(node.func, "value", node)), ())
             known = all(each.endswith("ArgumentParser") or own(each) for each in makers)
             self._open |= last != "parse_args" or bool(node.args or node.keywords) or not known
             self._parsed = self._parsed or (place if certain else None)
         elif own(called):
-            self._known |= {id(each) for each in (*node.args, *given.values()) if last_name(each) in taken}
+            passed = (each for each in (*node.args, *given.values()) if last_name(each) in taken)
+            self._known |= {id(node.func), *map(id, passed)}
 
     def note_use(self, node: ast.AST) -> None:
         """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
@@ -89,29 +91,30 @@ class ParserWords:
         if self._open or self._parsed is None or not self._parsers or others or self._used & self._parts:
             return
         own = [each for each in self._options if each.startswith("--")]
-        typed = {word.partition("=")[0] for word in self._words if word.startswith("-")}
-        for word in (each for each in self._words if _LONG.fullmatch(each.partition("=")[0])):
-            flag = word.partition("=")[0]
+        typed = [word.partition("=")[0] for word in self._words if word.startswith("-")]
+        for flag in filter(_LONG.fullmatch, typed):
             if not any(each.startswith(flag) for each in (*own, "--help", "--version")):
                 close = difflib.get_close_matches(flag, own, 1, 0.8)
-                named = list(dict.fromkeys([*difflib.get_close_matches(flag, own, 2), *own]))
-                named[_MOST_NAMED:] = ["…"] * bool(named[_MOST_NAMED:])
-                have = f"it has {', '.join(named) or 'none'}"
-                have = f"did you mean {close[0]}?" if close else have
+                named = first_of(dict.fromkeys([*difflib.get_close_matches(flag, own, 2), *own]))
+                have = f"did you mean {close[0]}?" if close else f"it has {named or 'none'}"
                 yield f"{self._parsed} rejects {flag}: unknown option; {have}"
-        if self._parsers > 1 or not typed.isdisjoint(("-h", "--help")):  # the parser in use is unknown
+        if self._parsers > 1 or "-h" in typed or "--help" in typed:  # the parser in use is unknown
             return
         missing: list[tuple[str, str]] = []
+        stores = {flag for flag, (node, _) in self._options.items() if not keywords(node).keys() & {"action", "nargs"}}
+        bare = any(not re.match("-+[a-zA-Z]", each) for at, each in pairwise(("", *self._words)) if at not in stores)
         for node, place in dict.fromkeys(self._options.values()):
             flags = [flag for flag, known in self._options.items() if known[0] is node]
             given = any(flag.startswith(each) for each in typed for flag in flags)
             short = {flag[1] for flag in flags if len(flag) == 2}  # -vd and -dVALUE give -d; the launcher the rank
             given |= any(each[1:2] != "-" and not short.isdisjoint(each) for each in typed) or flags[0] in RANK_OPTIONS
-            if place and is_constant(keywords(node).get("required"), True) and not given:
+            needed = not bare and flags[0] in stores and flags[0][:1] != "-"
+            if place and (needed or is_constant(keywords(node).get("required"), True)) and not given:
                 missing.append((place, flags[-1]))
         if missing:
             names = ", ".join(name for _, name in missing)
-            yield f"{missing[0][0]} requires {names}, which {'are' if missing[1:] else 'is'} not given"
+            fix = " ".join(["seatrial run … --", *(f"{each} " * (each[0] == "-") + "VALUE" for _, each in missing)])
+            yield f"{missing[0][0]} requires {names}, which {'are' if missing[1:] else 'is'} not given: {fix}"
 
 
 def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
@@ -120,5 +123,6 @@ def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
         return []
     given = node.args[0] if node.args else keywords(node).get("args")
     words = [literal(each) for each in given.elts] if isinstance(given, ast.List) else [literal(given)]
-    empty = isinstance(given, ast.Constant) and given.value == ""
-    return [() if empty else tuple(map(str, words)) if isinstance(given, ast.List) and all(words) else None]
+    return [
+        () if literal(given) == "" else tuple(map(str, words)) if isinstance(given, ast.List) and all(words) else None
+    ]

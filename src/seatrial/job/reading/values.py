@@ -23,7 +23,7 @@ _MOST_LOOKS, _DEEPEST, _NEVER = 3_000, 25, 10**9
 _MOST_OF_ALL, _LONGEST = 60_000, 300
 
 #: Conversions of a value by the name of their function; a device keeps its name.
-_CONVERSIONS: dict[str, Callable[[Any], object]] = {"device": lambda each: each, "str": str, "int": int, "bool": bool}
+_CONVERSIONS: dict[str, Callable[..., Any]] = {"device": lambda x: x, "str": str, "int": int, "bool": bool, "len": len}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -283,12 +283,13 @@ class Evaluation:
         An object without a parser has the file's.
         """
         line, setting = line or node.lineno, self.constants.setting(node, unit)
+        parsed = last_name(node.value) in SETS["namespaces"]
         of_file = None if setting is None or setting[0] == "None" else frozenset([_read(setting[0])])  # YAML's is text
-        is_option = key in self.constants.options and not (setting and last_name(node.value) not in SETS["namespaces"])
+        is_option = key in self.constants.options and (parsed or not setting)
         for setter in self.setters.get(key, ()):
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[1] < line or each[0] != unit]
-        if stored:
+        if stored and not (is_option and parsed and key not in self.outside):  # another object's: self.device = …
             by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
             for where, _, value, sure in stored:
                 by_unit.setdefault(where, []).append((value, sure))
