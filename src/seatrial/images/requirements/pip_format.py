@@ -395,7 +395,7 @@ class Needs:
         left_out: lines of a frozen list that nothing imports; their releases are preferred. listed: lines of all.
         names: dotted name that the target cannot start without → ``train.py:3``.
         named: package, or python → (release, ``README.md:12``) of the author's; preferred where no list has one.
-        until: day by which what the packages require was released; "" for today.
+        until: day of what the packages require; "" for today. unwished: Pythons, warnings without .python-version.
     """
 
     requirements: Requirements
@@ -419,6 +419,7 @@ class Needs:
     names: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     until: str = ""
+    unwished: tuple[SpecifierSet, tuple[str, ...]] = (SpecifierSet(), ())
 
     @property
     def python(self) -> SpecifierSet:

@@ -135,20 +135,20 @@ def project_needs(
         needs, packages, sentences = _with_inferred(needs, packages, project)
     missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
     sentences |= {module: sentence for sentence, (module, _) in missing.items()}
+    needs = _on_requested_python(project, needs)
     warnings = (
         *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
         *(*taken_from_folders(script, taken, project), *lacking.values()),
         *(*missing, *([the_project_itself(script, itself)] if itself else [])),
     )
-    python, left_aside = _requested_python(project, needs.python, needs.source)
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs,
-        requirements=replace(needs.requirements.plus(*added), python=python),
+        requirements=needs.requirements.plus(*added),
         reason="; ".join((needs.reason, *why)),
         imports=imports,
         unused=_unused(script),
-        warnings=(*warnings, *left_aside, *notes),
+        warnings=(*warnings, *notes),
         absent=missing,
         guessed=dict(guesses(packages, script, project, sentences)),
         project=project,
@@ -452,26 +452,28 @@ _MAX_BYTES, _MOST_WORDS = 10_000, 20
 _VERSION = regex(r"(?:cpython-|python-?)?(3\.\d{1,3})(?:\.\d{1,3})?(?:-.*)?$")
 
 
-def _requested_python(project: Path, listed: SpecifierSet, source: str) -> tuple[SpecifierSet, tuple[str, ...]]:
-    """Return (the Pythons that the project admits, a warning for each wish that is left aside).
+def _on_requested_python(project: Path, needs: Needs, without: str = "") -> Needs:
+    """Return the needs on the Pythons that the project admits, with a warning for each wish that is left aside.
 
-    pyproject.toml and ``listed``, of the requirements' file ``source``, bind. .python-version and environment.yml name
-    the one to take, if that can be done. Raises ConfigError naming the file.
+    pyproject.toml and the list bind. .python-version and environment.yml name the one to take, if that can be done.
+    Raises ConfigError naming the file.
     """
-    warnings = []
+    warnings, listed, source = list[str](), needs.python, needs.source
     if source.endswith((".txt", ".yml", ".yaml", "Pipfile")) and not _admits(listed):  # an old list
         warnings.append(f"{source} requires Python {listed}, which seatrial does not support: not used")
         listed = SpecifierSet()
     found = requires_python(project / "pyproject.toml") & listed
     found = SpecifierSet(re.sub(r"==(3\.\d+)\.\d+(?=,|$)", r"==\1.*", str(found)))  # any patch release does
     for place, specifier in _wishes(project, source):
-        if _admits(found & specifier):
+        if _admits(found & specifier) and place != without:
             found &= specifier
-        elif _admits(specifier):
-            warnings.append(f"{place} requires Python {specifier}, and the project excludes it ({found}): not used")
         else:
-            warnings.append(f"{place} requires Python {specifier}, which seatrial does not support: not used")
-    return found, tuple(warnings)
+            excluded = f"{source}'s versions exclude it" if place == without else f"the project excludes it ({found})"
+            why = f"and {excluded}" if _admits(specifier) else "which seatrial does not support"
+            warnings.append(f"{place} requires Python {specifier}, {why}: not used")
+    requirements, unwished = replace(needs.requirements, python=found), (found, tuple(warnings))
+    unwished = unwished if without else _on_requested_python(project, needs, VERSION_FILE).unwished
+    return replace(needs, requirements=requirements, warnings=(*needs.warnings, *warnings), unwished=unwished)
 
 
 def _admits(specifier: SpecifierSet) -> bool:
