@@ -126,6 +126,16 @@ def test_release_for_older_pythons_alone_is_not_chosen_on_a_newer_one(
         assert fix == "requirements.txt:2  drug==1.8 → drug==2.0"
 
 
+def test_pins_that_exclude_the_python_of_a_version_file_win(plan: Any) -> None:
+    plan.index.has("drug", "drug-2.0-py3-none-any.whl", requires=">=3.10")
+    (plan.project / ".python-version").write_text("3.9.12\n")
+    made = plan("plain\ndrug==2.0\n")
+    assert made.base == "python:3.11-slim-bookworm"
+    words = ".python-version requires Python ==3.9.*, and requirements.txt's versions exclude it: not used"
+    assert words in made.warnings
+    assert plan("plain\n").base == "python:3.9-slim-bookworm"
+
+
 def test_open_package_for_older_pythons_alone_decides_the_python(plan: Any) -> None:
     plan.index.has("drug", "drug-1.8-py3-none-any.whl", requires=">=3.7,<3.10")
     assert plan("drug\n").base == "python:3.9-slim-bookworm"
