@@ -402,7 +402,7 @@ class Needs:
     source: str
     reason: str
     imports: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
+    unused: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     guessed: Mapping[str, Guess] = field(default_factory=dict)

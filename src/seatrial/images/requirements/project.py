@@ -203,12 +203,13 @@ def _is_package(project: Path, script: ScriptFacts) -> bool:
     return is_package(project) or any(is_folder(project / each) for each in inner)
 
 
-def _unused(script: ScriptFacts) -> tuple[str, ...]:
+def _unused(script: ScriptFacts) -> dict[str, str]:
     """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
     if script.framework == "jax" and not any(map(_COMPUTES.match, script.modules)):
         used -= {"tensorflow"}
-    return tuple(each for each in ("tensorflow", "jax") if script.framework and each not in used)
+    others = (each for each in ("tensorflow", "jax") if script.framework and each not in used)
+    return dict.fromkeys(others, "the target does not compute with it")
 
 
 def _of_imports(project: Path, packages: ImportedPackages, shown: tuple[str, ...], warnings: Iterable[str]) -> Needs:
@@ -285,7 +286,8 @@ def _with_inferred(
 def _imported_alone(needs: Needs, packages: ImportedPackages, script: ScriptFacts) -> Needs:
     """Leave out the lines of a frozen list whose packages the target neither imports nor computes with."""
     listed, found = len(needs.requirements.lines), (needs := installable(needs)).requirements
-    others = {name: name for name in (*packages.unknown, *filter(None, [script.framework]))}
+    frameworks = {script.framework, *(FRAMEWORKS & script.where.keys())} - {None}  # those imported later as well
+    others = {name: name for name in (*packages.unknown, *filter(None, frameworks))}
     kept, perhaps = set[str](), packages_of_imports(script.optional_imports, ())  # but those that no index has
     others |= {**perhaps.known, **perhaps.guessed}
     for name, package in {**packages.known, **packages.guessed, **packages.elsewhere, **others}.items():

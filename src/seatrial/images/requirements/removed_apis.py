@@ -226,13 +226,13 @@ def _still_has(name: str, since: str, package: str, resolved: Resolved) -> bool:
         if legacy and name.startswith("tensorflow.") and since == "3.0":
             return True  # with TF_USE_LEGACY_KERAS=1, tensorflow.keras is tf-keras, which is Keras 2
         return not _reaches(tensorflow, _FIRST_WITH_KERAS.get(since, since))
-    return _held_below(since, package, resolved)
+    return _held_below(since, package, resolved) or name == "tensorflow_addons"  # which another TensorFlow may run
 
 
 def _tensorflow_with_keras(name: str, resolved: Resolved) -> str | None:
     """Return the plan's TensorFlow if it decides on the Keras that has this name; otherwise None."""
     version = _tensorflow(resolved)
-    decides = name.startswith("tensorflow.") or (version is not None and _reaches(version, _FIRST_WITH_OWN_KERAS))
+    decides = name.startswith("tensorflow") or (version is not None and _reaches(version, _FIRST_WITH_OWN_KERAS))
     return version if decides else None
 
 

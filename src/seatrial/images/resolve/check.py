@@ -185,6 +185,8 @@ class _PackageChoice:
                 changed = self.needs.judged(wrong, warning=note)
             elif (left_out := self._left_out(answer)) is not None:
                 changed = left_out
+            elif (on_cpu := self._without_cuda_of_tensorflow(request, answer)) is not None:
+                changed = on_cpu
             elif (release := self._demanded(request)) is not None:
                 changed = self.needs.changed(self.needs.requirements.plus(constraints=(release,)))
             else:
@@ -381,6 +383,17 @@ class _PackageChoice:
         if name in OF_TORCH and not own_build:  # only PyTorch's index has this build
             return self.resolver.resolve(replace(request, excluded=(*request.excluded, *OF_TORCH)))
         return answer
+
+    def _without_cuda_of_tensorflow(self, request: ResolveRequest, answer: Unsatisfiable) -> Needs | None:
+        """Return the needs with TensorFlow on the CPU, as its list has it, where its CUDA excludes another's."""
+        first = framework_place(Requirements(lines=request.lines))
+        extra = [line for line in request.lines if line.startswith("tensorflow[and-cuda]")]
+        own = any(each.extras for each in self.needs.requirements.of("tensorflow"))
+        if first is None or own or not extra or request.lines[first] in extra or "tensorflow" not in answer.named:
+            return None
+        other = canonical_name(request.lines[first])
+        why = f"the CUDA libraries of {extra[0]} exclude those of {other}: TensorFlow runs on the CPU"
+        return replace(self.needs, unused={**self.needs.unused, "tensorflow": why})
 
     def _demanded(self, request: ResolveRequest) -> str | None:
         """Return ``torch==2.4.0``: the framework's release that fits the other packages; None: there is none.
