@@ -161,10 +161,6 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
     extra = f"[{wheel.extra}]" if wheel.extra and not chosen.cpu else ""
     local = f"+{build}" if own_index or (index and constraints.variant == "cpu") else ""
     warnings = []
-    if machine.driver is None and machine.gpus and not chosen.cpu:
-        warnings.append(
-            f"{machine.described} names no driver: {wheel.name} needs {minimum_driver(wheel.cuda)} or later"
-        )
     if not wheel.sure and not chosen.cpu:
         warnings.append(f"the architectures of {wheel.name} are unknown")
     new = [gpu for gpu in machine.gpus if wheel.framework == "tensorflow" and Version(gpu.cc) >= _BLACKWELL]

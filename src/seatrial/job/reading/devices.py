@@ -345,7 +345,14 @@ class Devices(Evaluation):
                     is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])
                     yield _Sink(
                         f"{module.shown}:{getattr(node, 'lineno', 1)}",  # type: ignore[union-attr]
-                        *(expression, unit, devices, tuple(self.options), tuple(self.settings), self._line(node, unit)),
+                        *(
+                            expression,
+                            unit,
+                            devices,
+                            tuple(self.options),
+                            tuple(self.settings),
+                            self._line(expression, node, unit),
+                        ),
                         "back" if is_back else kind,
                     )
 
@@ -355,12 +362,12 @@ class Devices(Evaluation):
             self._choosing[id(statement)] = any(any(_chosen(node)) for node in ast.walk(statement))
         return self._choosing[id(statement)]
 
-    def _line(self, node: ast.AST, unit: Unit) -> tuple[str, str]:
+    def _line(self, expression: ast.expr, node: ast.AST, unit: Unit) -> tuple[str, str]:
         """Return the place and the text of the line that decides a device."""
-        path, number = self.origin or (unit[0], getattr(node, "lineno", 1))
+        path, number = self.origin or (unit[0], getattr(expression, "lineno", getattr(node, "lineno", 1)))
         module = self.module_at(path)
         lines = module.source.decode("utf-8", "replace").splitlines() if module else []
-        line = "".join(lines[number - 1 : number]).strip()
+        line = "".join(lines[number - 1 : number]).strip().rstrip(",")
         return f"{module.shown if module else path.name}:{number}", line[:_LONGEST]
 
     def _devices(self, node: ast.expr, unit: Unit, kind: str) -> frozenset[str] | None:

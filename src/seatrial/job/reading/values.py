@@ -294,8 +294,10 @@ class Evaluation:
             for where, _, value, sure in stored:
                 by_unit.setdefault(where, []).append((value, sure))
             found = [self.values(value, where) for where, entries in by_unit.items() for value in _last(entries)]
-            if any(each[3] for each in stored) or not (is_option or setting):
+            if any(each[3] for each in stored):
                 return _union(found)
+            if not (is_option or setting):  # one value alone, and under a condition: the object's default is unknown
+                return None if len(set(found)) == 1 and key not in self.outside else _union(found)
             return _union([*found, self.of_option(key) if is_option else of_file])
         if setting and not is_option:
             self.settings.setdefault(f"{setting[1]} sets {key} to {setting[0]}")
