@@ -58,3 +58,18 @@ def test_click_option_reaches_its_function(tmp_path: Path) -> None:
     )
     assert ("/output/a", True) in writes(tmp_path, source)
     assert ("/results/a", True) in writes(tmp_path, source, "--out", "/results")
+
+
+def test_an_option_that_the_script_joins_to_anothers_folder_is_written_there(tmp_path: Path) -> None:
+    source = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--root")
+parser.add_argument("--out")
+opt = parser.parse_args()
+if opt.root is not None:
+    opt.out = opt.root / opt.out
+with (opt.out / "opts.json").open("w") as file:
+    file.write("")
+"""
+    assert ("/data/results/opts.json", False) in writes(tmp_path, source, "--root", "/data", "--out", "results")
+    assert not writes(tmp_path, source, "--out", "results")

@@ -11,7 +11,7 @@ from seatrial.errors import UsageError
 from seatrial.job.host_paths import missing_inputs, not_found
 from seatrial.job.keys import Mount
 from seatrial.job.model import DataMount, Job, Target
-from seatrial.job.reading.file_calls import Read
+from seatrial.job.reading.file_calls import Read, Write
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.planning import process as process_parts
 from seatrial.planning.container import outside
@@ -390,3 +390,17 @@ def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> 
 
 
 # --------------------------------------------------------------------- trackers
+
+
+def test_a_write_below_a_folder_that_an_option_names_asks_for_a_writable_mount(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = project.parent / "data"
+    monkeypatch.setattr(outside, "IN_IMAGES", ())  # a test's folder may be under /tmp
+    monkeypatch.setattr(outside, "WRITABLE", ())
+    target = Target(kind="script", value="code/train.py", args=("--root", str(data)))
+    write = Write(f"{data}/out/a.json", False, "train.py:3", False)
+    _, _, [warning] = with_host_paths(Job(project=project, target=target), ScriptFacts(writes=(write,)), build=True)
+    assert "mounted read-only" in warning and warning.endswith(f"--mount {data}:{data}")
+    _, _, warnings = with_host_paths(Job(project=project, target=target), ScriptFacts(), build=True)
+    assert not warnings

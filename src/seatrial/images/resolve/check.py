@@ -391,8 +391,7 @@ class _PackageChoice:
         own = any(each.extras for each in self.needs.requirements.of("tensorflow"))
         if first is None or own or not extra or request.lines[first] in extra or "tensorflow" not in answer.named:
             return None
-        other = canonical_name(request.lines[first])
-        why = f"the CUDA libraries of {extra[0]} exclude those of {other}: TensorFlow runs on the CPU"
+        why = f"the CUDA libraries of {extra[0]} exclude those of {request.lines[first]}: TensorFlow runs on the CPU"
         return replace(self.needs, unused={**self.needs.unused, "tensorflow": why})
 
     def _demanded(self, request: ResolveRequest) -> str | None:

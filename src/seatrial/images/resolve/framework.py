@@ -98,9 +98,8 @@ def resolve_frameworks(
     feeder: Framework | None = "tensorflow" if computes or "tensorflow" in {*needed} & {*needs.unused} else None
     on_gpu = [each for each in needed if each != feeder and each not in needs.unused]
     for framework in (*(each for each in needed if each != feeder), *([feeder] if feeder else [])):
-        why = needs.unused.get(framework) or (
-            f"the list names the CPU build, and the code uses {computes}" if framework == feeder else None
-        )
+        why = f"the list names the CPU build, and the code uses {computes}" if framework == feeder else None
+        why = needs.unused.get(framework, why)
         fixed = python or resolved.stack.python or None
         cpu = framework == "jax" and len(needed) > 1 and any("cpu" in each.extras for each in found.of("jax"))
         on = None if why or cpu else machine  # jax[cpu] next to another framework stays on the CPU

@@ -83,7 +83,8 @@ class Constants:
         callers: unit → calls that run it.
         always: units that run in every run, once that is known. likely: decides by tests, instead.
         options: name → option. entries: functions whose parameters are options, by Fire or Typer.
-        stored: names of attributes that are set: ``args.output = …``.
+        stored: names of attributes that are set: ``args.output = …``. joined: of these, name → (value, unit) where
+            the value has the attribute in it: ``args.output = args.root / args.output``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
@@ -99,6 +100,7 @@ class Constants:
         self.options: dict[str, ParserOption] = {}
         self.entries: set[Unit] = set()
         self.stored: set[str] = set()
+        self.joined: dict[str, tuple[ast.expr, Unit]] = {}
         self.settings: dict[str, tuple[str, str]] = {}
         self.set_keys: list[tuple[str, ast.expr, Unit]] = []
         self.by_setting = False
@@ -216,7 +218,9 @@ class Constants:
             # of a data class
             parsed |= dotted(node.value) in ("cfg", "config") and isinstance(self.options[key].node.func, ast.Name)
             if isinstance(node, ast.Attribute) or parsed:
-                option = self.of_option(key, depth + 1)
+                joined = self.joined.pop(key, None) if isinstance(node, ast.Attribute) else None
+                option = (joined and self.text(*joined, depth + 1)) or self.of_option(key, depth + 1)
+                self.joined |= {key: joined} if joined else {}
                 sure = isinstance(node, ast.Subscript) or (parsed and key not in self.stored)
                 return option and option._replace(sure=option.sure and sure)
         for flag, value in typed_options(self.arguments):

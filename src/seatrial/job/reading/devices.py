@@ -342,17 +342,11 @@ class Devices(Evaluation):
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
                         continue
+                    line = self._line(expression, node, unit)
                     is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])
                     yield _Sink(
                         f"{module.shown}:{getattr(node, 'lineno', 1)}",  # type: ignore[union-attr]
-                        *(
-                            expression,
-                            unit,
-                            devices,
-                            tuple(self.options),
-                            tuple(self.settings),
-                            self._line(expression, node, unit),
-                        ),
+                        *(expression, unit, devices, tuple(self.options), tuple(self.settings), line),
                         "back" if is_back else kind,
                     )
 

@@ -338,6 +338,8 @@ class ProjectReader:
                 if isinstance(node.value, ast.Call) and isinstance(target, ast.Name):
                     module.bind(module.types, target.id, dotted(node.value.func))
                 owner, dot, _ = (key := dotted(target)).partition(".")
+                if dot and any(dotted(each) == key for each in ast.walk(node.value)):
+                    self.files.constants.joined[key.rpartition(".")[2]] = node.value, (module.path, unit)
                 if dot and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
                     setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))

@@ -93,6 +93,10 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
                 warnings.append(path.absence)
             continue
+        into = (each for each in script.writes if inside(_in_container(job, each.path), path.target))
+        if not own and path.typed and build and (write := next(into, None)):
+            mount = shlex.join(["--mount", f"{path.source}:{path.target}"])
+            warnings.append(f"{write}, and {path} is mounted read-only; to write there: {mount}")
         mounts.append(Mount(source=path.source, target=path.target, read_only=not own))
         kept.append(path.target)
         value = f"{path.source} at {path.target}, {'writable, as it is in the project' if own else 'read-only'}"

@@ -71,6 +71,17 @@ def test_requirement_of_a_pinned_release_decides_too(plan: Any, requirements: st
     assert ("tokenizers (which others need) has no wheel for Python 3.11" in text) == (python == "3.9")
 
 
+def test_tensorflow_leaves_the_gpu_to_a_torch_whose_cuda_it_excludes(plan: Any) -> None:
+    plan.index.wheels("tensorflow", "2.15.1", "39 310 311")
+    plan.index.wheels("torch", "2.9.0", "310 311")
+    plan.index.has("nvidia-x", "nvidia_x-1-py3-none-any.whl")
+    plan.index.has("nvidia-x", "nvidia_x-2-py3-none-any.whl")
+    plan.index.needs |= {"tensorflow-2.15.1": ('nvidia-x==1; extra == "and-cuda"',), "torch-2.9.0": ("nvidia-x==2",)}
+    plan("torch==2.9.0\ntensorflow==2.15.1\n", ScriptFacts(imports=("torch", "tensorflow"), framework="torch"))
+    assert "tensorflow==2.15.1" in plan.chosen("packages")
+    assert plan.made.reason("tensorflow build").endswith("TensorFlow runs on the CPU")
+
+
 @cases("requirements", "part", "pyproject")
 def test_list_that_cannot_be_installed_is_refused(
     plan: Any, requirements: str, part: str, pyproject: str | None
