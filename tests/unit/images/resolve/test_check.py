@@ -77,7 +77,8 @@ def test_tensorflow_leaves_the_gpu_to_a_torch_whose_cuda_it_excludes(plan: Any) 
     plan.index.has("nvidia-x", "nvidia_x-1-py3-none-any.whl")
     plan.index.has("nvidia-x", "nvidia_x-2-py3-none-any.whl")
     plan.index.needs |= {"tensorflow-2.15.1": ('nvidia-x==1; extra == "and-cuda"',), "torch-2.9.0": ("nvidia-x==2",)}
-    plan("torch==2.9.0\ntensorflow==2.15.1\n", ScriptFacts(imports=("torch", "tensorflow"), framework="torch"))
+    script = ScriptFacts(imports=("torch",), framework="torch", where={"tensorflow": "agent.py:3"})
+    plan("torch==2.9.0\ntensorflow==2.15.1\n", script)
     assert plan.chosen("packages") == ["torch==2.9.0, tensorflow==2.15.1"]
     assert plan.made.reason("tensorflow build").endswith("TensorFlow runs on the CPU")
 
