@@ -20,6 +20,7 @@ from seatrial.images.resolve import check, uv
 from seatrial.images.resolve.edits import written
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
+from seatrial.stack.machine import parse_target
 from tables import cases
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
@@ -78,7 +79,8 @@ def test_tensorflow_leaves_the_gpu_to_a_torch_whose_cuda_it_excludes(plan: Any) 
     plan.index.has("nvidia-x", "nvidia_x-2-py3-none-any.whl")
     plan.index.needs |= {"tensorflow-2.15.1": ('nvidia-x==1; extra == "and-cuda"',), "torch-2.9.0": ("nvidia-x==2",)}
     script = ScriptFacts(imports=("torch",), framework="torch", where={"tensorflow": "agent.py:3"})
-    plan("torch==2.9.0\ntensorflow==2.15.1\n", script)
+    machine = parse_target("driver=580.95,gpu=H100")
+    plan("torch==2.9.0\ntensorflow==2.15.1\n", script, cpu_only=False, machine=machine)
     assert plan.chosen("packages") == ["torch==2.9.0, tensorflow==2.15.1"]
     assert plan.made.reason("tensorflow build").endswith("TensorFlow runs on the CPU")
 
