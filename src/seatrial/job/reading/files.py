@@ -174,9 +174,8 @@ class Files:
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
                 self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
-            model = self._folder / begin
-            if named and is_typed and is_folder(model) and not any(model.glob("[!.]*")):  # waits for a download
-                named, text = False, f"{text}/config.json"
+            if named and is_typed and is_folder(model := self._folder / begin) and not any(model.glob("[!.]*")):
+                named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
