@@ -65,7 +65,7 @@ class Watch:
         self._threads: dict[str, threading.Thread] = {}
         self._presses = 0
         self._end_task: Callable[..., None] = request_stop
-        self._stopping, self._told = False, set[str]()
+        self._stopping, self._notified = False, set[str]()
         self._services_announced = False
 
     def to_the_end(self) -> Group:
@@ -263,8 +263,8 @@ class Watch:
             if self.is_starting():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._group.details["compose"][0], signal.SIGTERM)
-        live = [each for each in self._group.members if each.state == "running" and each.name not in self._told]
-        self._told.update(member.name for member in live)
+        live = [each for each in self._group.members if each.state == "running" and each.name not in self._notified]
+        self._notified.update(member.name for member in live)
         if live:
             again = " Press Ctrl-C again to kill." if self._presses else ""
             self._console.note(f"Stopping {', '.join(member.name for member in live)}.{again}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import a_plan
-from seatrial.cli.job import project_of_runs, read_job
+from seatrial.cli.job import read_job
 from seatrial.events import EvidenceLog, TargetStarted
 from seatrial.job.model import Job, Target
 from seatrial.runs.status import line_of
@@ -45,9 +45,10 @@ def test_a_model_is_looked_for_where_the_runs_are(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(project)
-    assert project_of_runs(None) == project == read_job(["predict"], {}, arguments=["digits"]).project
+    assert project == read_job(["predict"], {}, arguments=["digits"]).project
     assert read_job(["digits"], {}, arguments=[]).project == project.parent
-    assert project_of_runs(Path()) == Path()
+    named = read_job(["predict"], {"project": project / "src"}, arguments=["digits"]).project
+    assert named == project / "src"
 
 
 def test_a_folder_that_is_named_is_intended(

@@ -18,7 +18,7 @@ OTHERS = frozenset((
     "backends/kubernetes/manifests.py: cluster_manifests",
     "backends/local.py: ensure_venv", "cli/completion.py: _information", "cli/completion.py: answer",
     "cli/monitor.py: _print_config", "cli/terminal.py: prepare",
-    "doctor/explain.py: explain_file", "monitor/app.py: _static",
+    "doctor/explain.py: explain_file", "monitor/app.py: dashboard_app",
     "monitor/prometheus.py: families", "monitor/reading.py: __init__",
     "receipt/render/pages.py: style_sheet", "runs/leases.py: _holder",
     "runs/jobs.py: _weights", "runs/models.py: _is_pickle",

@@ -38,8 +38,8 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
         first = refusal = error
     python, aside = needs.unwished
     if python != needs.requirements.python and "does not satisfy Python" in (first.cause or ""):  # uv's words
-        told = (*(each for each in needs.warnings if "the project excludes it" not in each), *aside)
-        needs = replace(needs.changed(replace(needs.requirements, python=python)), warnings=told)
+        warnings = (*(each for each in needs.warnings if "the project excludes it" not in each), *aside)
+        needs = replace(needs.changed(replace(needs.requirements, python=python)), warnings=warnings)
         return chosen_or_fixed(choose, needs, resolver)
     edits, further = dict[str, str](), dict[str, str]()
     if resolver is not None:
