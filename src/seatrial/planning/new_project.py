@@ -100,7 +100,7 @@ def find_script(project: Path) -> str:
         what, before, words = here
         found, run = f"Here {what}", f"{before}seatrial {'run' if words.startswith('-m ') else 'init'} {words}"
     else:
-        found, run = "There is no training script here", "find . -name '*.py' -not -path '*/.*'"
+        found, run = "No training script found", "find . -name '*.py' -not -path '*/.*'"
     raise UsageError(f"Which script trains? {found}", run=run)
 
 

@@ -83,7 +83,7 @@ def test_what_is_found_is_written_and_reads_back(tmp_path: Path) -> None:
 
 def test_which_script_is_requested_where_it_is_not_plain(tmp_path: Path) -> None:
     (tmp_path / "setup.py").touch()
-    with pytest.raises(UsageError, match="There is no training script here"):
+    with pytest.raises(UsageError, match="No training script found"):
         write_project_file(tmp_path)
     for name in ("src/lab/train.py", "tests/train.py", "src/trainer.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
