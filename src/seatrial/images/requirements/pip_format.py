@@ -382,7 +382,7 @@ class Needs:
     Attributes:
         source: the file they are from, as it is called in sentences.
         imports: top-level names that the target imports, by which frameworks are chosen. unused: frameworks that
-            the code does not compute with, because it uses another one.
+            the code does not compute with, because it uses another one. feeds: TensorFlow computes nothing.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical name → package known by an import's name alone, listed or not.
@@ -403,6 +403,7 @@ class Needs:
     reason: str
     imports: tuple[str, ...] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
+    feeds: bool = False
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     guessed: Mapping[str, Guess] = field(default_factory=dict)

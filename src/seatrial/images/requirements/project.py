@@ -148,6 +148,7 @@ def project_needs(
         reason="; ".join((needs.reason, *why)),
         imports=imports,
         unused=_unused(script),
+        feeds=not any(map(_COMPUTES.match, script.modules.keys() - {"tensorflow_addons"})),
         warnings=(*warnings, *notes),
         absent=missing,
         guessed=dict(guesses(packages, script, project, sentences)),

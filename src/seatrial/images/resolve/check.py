@@ -388,7 +388,7 @@ class _PackageChoice:
         """Return the needs with TensorFlow on the CPU, as its list has it, where its CUDA excludes another's."""
         first = framework_place(Requirements(lines=request.lines))
         extra = [line for line in request.lines if line.startswith("tensorflow[and-cuda]")]
-        own = any(each.extras for each in self.needs.requirements.of("tensorflow"))
+        own = not self.needs.feeds or any(each.extras for each in self.needs.requirements.of("tensorflow"))
         if first is None or own or not extra or request.lines[first] in extra or "tensorflow" not in answer.named:
             return None
         why = f"the CUDA libraries of {extra[0]} exclude those of {request.lines[first]}: TensorFlow runs on the CPU"

@@ -83,6 +83,9 @@ def test_tensorflow_leaves_the_gpu_to_a_torch_whose_cuda_it_excludes(plan: Any) 
     plan("torch==2.9.0\ntensorflow==2.15.1\n", script, cpu_only=False, machine=machine)
     assert plan.chosen("packages") == ["torch==2.9.0, tensorflow==2.15.1"]
     assert plan.made.reason("tensorflow build").endswith("TensorFlow runs on the CPU")
+    trains = ScriptFacts(**{**vars(script), "modules": {"tensorflow.keras.Model": "agent.py:9"}})
+    with pytest.raises(ConfigError, match="tensorflow"):
+        plan("torch==2.9.0\ntensorflow==2.15.1\n", trains, cpu_only=False, machine=machine)
 
 
 @cases("requirements", "part", "pyproject")
