@@ -230,7 +230,7 @@ def _with_own_options(advice: str, argv: list[str]) -> str:
     rest = advice[whole.end(1) :]
     if ["--gpus", "none"] in typed or ["--gpus=none"] in typed:  # a launcher's count does not rule out the CPU
         rest = re.sub(r"^((?:--nodes \S+ )?)--gpus \S+ ", r"\1", rest)
-    names = {word.partition("=")[0] for word in rest.split()}  # also those in its comment
+    names = {word.partition("=")[0] for word in re.sub(" -- .*?(?= # |$)", "", rest).split()}  # also of its comment
     own = [word for option in typed if option[0].partition("=")[0] not in names for word in option]
     return f"{advice[: whole.end(1)]}{shlex.join(own)}{' ' if own else ''}{rest}"
 

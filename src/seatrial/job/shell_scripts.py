@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
@@ -40,6 +40,8 @@ from seatrial.job.startable import (
 from seatrial.job.tasks import task_commands
 
 MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
+#: How a path of the author's machine begins.
+_ELSEWHERE = re.compile(rf"/|{UNKNOWN}(~|\$HOME|\$\{{HOME\}})/")
 
 #: Commands whose outcome depends on the machine; other commands without effect on the training.
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
@@ -59,6 +61,12 @@ _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
+#: A batch job's nodes; Slurm's variables with its number, that of its nodes, and that of the GPUs of each.
+_NODES = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)")
+_OF_JOB, _JOB = (
+    ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE"),
+    f"{UNKNOWN}a_job's_number",
+)
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
     r"(PATH|LD_\w+|TMPDIR|HOME|USER|XDG_\w+)=.*"
@@ -120,7 +128,10 @@ class _Shell(Words):
 
     def batched(self, *lines: str) -> None:
         """Take what a batch system's options request, behind those of an outer command; note the others."""
-        self.batch = [*self.batch, *batch_request(" ".join(lines))]
+        self.batch = [*self.batch, *batch_request(text := " ".join(lines))]
+        nodes, request = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True))
+        known = (_JOB, *[nodes[1] if nodes else "1"] * 2, request.get("--gpus", GPUS))
+        self.values |= dict(zip(_OF_JOB, known, strict=True)) if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self) -> _Shell:
@@ -283,7 +294,9 @@ class _Shell(Words):
             self.reading.others.append(place)
             if not _HANDLES_FILES.fullmatch(program):
                 self._inner(place, fields, own)
-        elif is_fed or len(self.reading.started) == _MOST_STARTED:
+        elif is_fed:
+            self.reading.others.append(place)
+        elif len(self.reading.started) == _MOST_STARTED:
             raise UnreadCommand(place)
         else:
             self.reading.started.append((self.folder, command))
@@ -316,6 +329,10 @@ class _Shell(Words):
         except UnreadCommand as unread:
             why = f"{place.partition(': ')[0]}: {unread}"
             raise UnreadCommand(place if MARKS.search(why) else why) from None
+        if command and _ELSEWHERE.match(path := command.target[0]) and not is_file(Path(path)):
+            if end := next((each for each in ends(path) if is_file(self.here / self.folder / each)), None):
+                self.reading.why.append(f"{place} (not here: {MARKS.sub('', path)})")
+                command = replace(command, target=(end,))
         text = " ".join(command.words()) if command else ""
         if mark := re.search(rf"{UNKNOWN}([^\s{UNKNOWN}{GPUS}]{{0,40}})|{GPUS}", text):
             unset = _UNSET.findall(text)
@@ -337,8 +354,7 @@ class _Shell(Words):
             path = self._path(paths[0]) if UNKNOWN not in paths[0] else "/"
             if path[0] == "/":  # the author's: its end may be a folder here
                 self.reading.others.append(place)
-                ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
-                path = next((each for each in ends if each and (self.here / each).is_dir()), ".")
+                path = next((each for each in ends(path) if each and (self.here / each).is_dir()), ".")
             if not (self.here / path).is_dir():
                 raise UnreadCommand(place)
             self.folder, self.values["PWD"] = path, f"{HERE}{path}"
@@ -418,6 +434,8 @@ class _Shell(Words):
         match words:
             case [] | [_]:
                 return words not in ([], [""])
+            case ["-v", name]:
+                return name in self.values
             case [("-z" | "-n") as sign, text]:
                 return (text == "") == (sign == "-z")
             case [("-e" | "-f" | "-d" | "-s" | "-r" | "-x") as sign, name] if not name.startswith("/"):
@@ -431,6 +449,12 @@ class _Shell(Words):
         return None
 
 
+def ends(path: str) -> Iterator[str]:
+    """Yield the ends of a path of another machine, which the project may have, the longest first."""
+    yield from (path.split("/", count)[-1] for count in range(1, path.count("/") + 1))
+
+
 def _without_missing(text: str) -> str:
-    """Replace unset variables with empty text, as a condition does."""
+    """Replace unset variables with empty text, as a condition does, and a job's number with one."""
+    text = text.replace(_JOB, "1")
     return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$|RANDOM)(\w+)\}}?", "", text)

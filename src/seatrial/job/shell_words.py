@@ -14,7 +14,7 @@ from seatrial.job.startable import UnreadCommand
 UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
-_SUBSTITUTED = re.compile(r"\$\{(#?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-=?]|##?|%%?|:)(.*))?\}", re.S)
+_SUBSTITUTED = re.compile(r"\$\{(#?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
 _LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
@@ -40,8 +40,8 @@ class Words(ABC):
         before = self.values.get(name)
         if text.startswith("("):
             items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
-            items = [*(before if adds and isinstance(before, list) else []), *items]
-            self.values[name] = items if UNKNOWN not in "".join(items) else unknown(word)
+            first = [before] if isinstance(before, str) else before or []
+            self.values[name] = [*first, *items] if adds else items
             return
         value = self.text(f"${{{name}:-}}{text}" if adds else text)
         if before is None:  # A=$A:x
@@ -105,14 +105,16 @@ class Words(ABC):
             return unknown(piece)
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
-        if change is not None and change.lstrip(":") in tuple("-=?"):
+        if change is not None and change.lstrip(":") in tuple("-+=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
-            if not is_set and change[-1] != "?":
+            if change[-1] == "+" and not is_set:
+                value = ""
+            elif change[-1] != "?" and is_set == (change[-1] == "+" and (value or "")[:1] != UNKNOWN):
                 value = self.text(word if re.search("['\"]", word) else f'"{word}"')
                 self.values |= {name: value} if change[-1] == "=" else {}
         elif change is not None and value is not None:
             value = _changed(value, change, self.text(word), first=int(name in "@*"))
-        if value is None or (counts and UNKNOWN in value):
+        if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
         if counts:
             return str(len(value))

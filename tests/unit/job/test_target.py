@@ -184,6 +184,28 @@ def test_a_request_for_gpus_and_time_becomes_ours(tmp_path: Path, typed: str, li
     assert sorted(in_our_words(typed.split(), tmp_path) or ()) == sorted([*words.split(), "train.py"])
 
 
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("#SBATCH --gres=gpu:a100:3", "--gpus 3 --launcher torchrun train.py -- --job"),
+        ("#SBATCH -N 1 --gpus-per-node=2", "--gpus 2 --launcher torchrun train.py -- --job"),
+        ("", "other.py"),
+    ],
+)
+def test_a_job_knows_the_counts_that_it_requests(tmp_path: Path, lines: str, words: str) -> None:
+    start = "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=$SLURM_GPUS_ON_NODE train.py --job"
+    text = f'{lines}\nif [[ $SLURM_JOB_ID != "" ]]; then {start}; else python other.py; fi\n'
+    (tmp_path / "j.sh").write_text(text)
+    assert in_our_words(["bash", "j.sh"], tmp_path) == words.split()
+
+
+def test_a_job_of_several_nodes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text("#SBATCH --nodes=2\ntorchrun --nnodes=$SLURM_NNODES train.py\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["sbatch", "j.sh"], tmp_path)
+    assert "--nnodes 2: each machine has its own seatrial" in str(refusal.value.cause)
+
+
 def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(tmp_path: Path) -> None:
     (tmp_path / "j.sh").write_text("source .envrc\nuv sync\npython -m train --data $DATA/a --out ${OUT} --lr $1\n")
     with pytest.raises(TargetError, match="needs values of DATA, OUT") as refusal:
