@@ -305,7 +305,7 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     unknown = f"No such option: {option}"
     begun = [name for name in names if name.startswith(option)]
     if not own_option and (  # ``--epochs`` is close to no option of ours
-        close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.8)
+        close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.81)
     ):
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in ours]
         words += argv[len(ours) :]

@@ -20,6 +20,7 @@ from seatrial.job.loading import load_job
 from seatrial.job.model import Criteria, Job, Target, file_keys
 from seatrial.job.own_workload import read_own
 from seatrial.job.reading.modules import is_file
+from seatrial.job.target import resolve_target
 from seatrial.runs.resume import run_to_resume
 from seatrial.runs.store import RunStore, store_of
 from seatrial.system.project_files import project_root
@@ -94,6 +95,8 @@ def _too_many(words: list[str], arguments: list[str], project: Path, module: str
             )
     if module is None and (refused := image_refused(words[0], [*words[1:], *arguments])):
         return refused
+    if module is None and not (is_file(project / words[0]) or words[0] in RECIPES or words[0].endswith(".py")):
+        resolve_target(words, None, None, project.absolute(), RECIPES)
     target, theirs = (["-m", module], words) if module is not None else (words[:1], words[1:])
     return TargetError(
         f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --',

@@ -156,7 +156,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     ours, theirs = {name for name, _ in parts if name}, {word for name, word in parts if not name}
     absent, texts = not name and not script.is_file(), [text]  # the missing file is the error to report
     long = [] if absent else [word for word in theirs if word[:2] == "--" and "." not in word]
-    similar = {word for word in long if difflib.get_close_matches(word, known, n=1, cutoff=0.8)}
+    similar = {word for word in long if difflib.get_close_matches(word, known, n=1, cutoff=0.81)}
     if "add_argument(" in text:  # its parser rejects Docker's options, and -on for --on
         others = {*" ".join(read_table("docker.json")["run"]).split(), *(name[1:] for name in known), *_NEVER_A_SCRIPTS}
         similar |= {word for word in theirs & others if word[:1] == "-" and len(word) > 2}

@@ -16,6 +16,8 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
 _ARRAY = re.compile(r"\w+\+?=(?=\()")
 _HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
+#: A reader's own value, ``<path>``: a file's end or an option follows, and no file that ``>`` would write.
+_PLACEHOLDER = re.compile(r"(?<!<)<([A-Za-z][\w ./-]*)>(?=/|[ \t]*(?:[\n\\;&|)\"'-]|\Z))")
 #: A ``\\`` before a space or a comment, and comments between a command's lines; both end the command.
 _CUT = re.compile(r"(?<=\s)\\[ \t]+(?:#[^\n]*)?(?=\n([ \t]+[^\s#]|-)?)|(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
 #: Words that begin a statement → those that end its parts.
@@ -63,6 +65,7 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
     """Yield words and operators with ``place``, or ``name:line: text``; ``<`` for an input. Raises UnreadCommand."""
     lines = text.split("\n")
     text = _HEREDOC.sub(lambda match: "<" + match[1] + "\n" * match[0].count("\n"), text)
+    text = _PLACEHOLDER.sub(lambda match: "$" + re.sub(r"\W", "_", match[1]), text)
     at, line, is_file = 0, 0, False
     while at < len(text):
         start, found = at, place or f"{name}:{line + 1}: {lines[line].strip()[:80]}"

@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
@@ -27,6 +27,7 @@ from seatrial.job.startable import (
     SHELL_SUFFIXES,
     SHELLS,
     SUBMITTERS,
+    WRAPPERS,
     PythonCommand,
     UnreadCommand,
     batch_request,
@@ -40,11 +41,9 @@ from seatrial.job.startable import (
 from seatrial.job.tasks import task_commands
 
 MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
-#: How a path of the author's machine begins.
-_ELSEWHERE = re.compile(rf"/|{UNKNOWN}(~|\$HOME|\$\{{HOME\}})/")
 
 #: Commands whose outcome depends on the machine; other commands without effect on the training.
-_DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|pip3?")
+_DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|ml|pip3?")
 _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
     "|chmod|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
@@ -54,19 +53,15 @@ _FINDS = ("which", "command", "type", "hash")
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b|uv (venv|pip|sync)\b")
-_LEFT_OUT = re.compile(rf"(module|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
+_LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 #: Builtins that read unknown input or jump.
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
-#: A batch job's nodes; Slurm's variables with its number, that of its nodes, and that of the GPUs of each.
-_NODES = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)")
-_OF_JOB, _JOB = (
-    ("SLURM_JOB_ID", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_GPUS_ON_NODE"),
-    f"{UNKNOWN}a_job's_number",
-)
+#: A batch job's nodes; stands for its number.
+_NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}a_job's_number"
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
     r"(PATH|LD_\w+|TMPDIR|HOME|USER|XDG_\w+)=.*"
@@ -129,9 +124,9 @@ class _Shell(Words):
     def batched(self, *lines: str) -> None:
         """Take what a batch system's options request, behind those of an outer command; note the others."""
         self.batch = [*self.batch, *batch_request(text := " ".join(lines))]
-        nodes, request = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True))
-        known = (_JOB, *[nodes[1] if nodes else "1"] * 2, request.get("--gpus", GPUS))
-        self.values |= dict(zip(_OF_JOB, known, strict=True)) if text else {}
+        nodes, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
+        counts = {"SLURM_NNODES": nodes[1] if nodes else "1", "SLURM_GPUS_ON_NODE": gpus}
+        self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self) -> _Shell:
@@ -183,7 +178,7 @@ class _Shell(Words):
             while outcome := self.run(parts[0]):
                 self.run(parts[1])
             if outcome is None:
-                raise UnreadCommand(place)
+                return self._either(place, parts[1], [])
         elif kind == "case":
             subject = _without_missing(self.text(words[0]))
             if MARKS.search(subject):
@@ -271,7 +266,7 @@ class _Shell(Words):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return"):
             raise _Left(program)
-        if program in SUBMITTERS and (inner := submitted(fields, self.here / self.folder)):
+        if program in (*SUBMITTERS, *WRAPPERS) and (inner := submitted(fields, self.here / self.folder)):
             shell = self._copy()
             shell.batched(batch_words(fields, inner))
             return shell._program(place, inner, own, is_fed=is_fed)
@@ -290,12 +285,10 @@ class _Shell(Words):
             for text, its_place in found:
                 self._call(self._copy(), statements(text, program, its_place), program, [])
             return True
-        if command is None:
+        if command is None or is_fed:
             self.reading.others.append(place)
-            if not _HANDLES_FILES.fullmatch(program):
+            if command is None and not _HANDLES_FILES.fullmatch(program):
                 self._inner(place, fields, own)
-        elif is_fed:
-            self.reading.others.append(place)
         elif len(self.reading.started) == _MOST_STARTED:
             raise UnreadCommand(place)
         else:
@@ -327,12 +320,13 @@ class _Shell(Words):
             paths = (_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words)
             command = read_command([*paths], self.here / self.folder)
         except UnreadCommand as unread:
-            why = f"{place.partition(': ')[0]}: {unread}"
-            raise UnreadCommand(place if MARKS.search(why) else why) from None
-        if command and _ELSEWHERE.match(path := command.target[0]) and not is_file(Path(path)):
-            if end := next((each for each in ends(path) if is_file(self.here / self.folder / each)), None):
-                self.reading.why.append(f"{place} (not here: {MARKS.sub('', path)})")
-                command = replace(command, target=(end,))
+            raise UnreadCommand(MARKS.sub("", f"{place.partition(': ')[0]}: {unread}")) from None
+        elsewhere = rf"/|{UNKNOWN}(~|\$HOME|\$\{{HOME\}})/"  # the author's machine
+        if command and re.match(elsewhere, path := command.target[0]) and not is_file(Path(path)):
+            ends = (path.split("/", count)[-1] for count in range(1, path.count("/") + 1))
+            end = next((each for each in ends if is_file(self.here / self.folder / each)), path)
+            self.reading.why += [f"{place} (not here: {MARKS.sub('', path)})"] * (end != path)
+            command = replace(command, target=(end,))
         text = " ".join(command.words()) if command else ""
         if mark := re.search(rf"{UNKNOWN}([^\s{UNKNOWN}{GPUS}]{{0,40}})|{GPUS}", text):
             unset = _UNSET.findall(text)
@@ -354,7 +348,8 @@ class _Shell(Words):
             path = self._path(paths[0]) if UNKNOWN not in paths[0] else "/"
             if path[0] == "/":  # the author's: its end may be a folder here
                 self.reading.others.append(place)
-                path = next((each for each in ends(path) if each and (self.here / each).is_dir()), ".")
+                ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
+                path = next((each for each in ends if each and (self.here / each).is_dir()), ".")
             if not (self.here / path).is_dir():
                 raise UnreadCommand(place)
             self.folder, self.values["PWD"] = path, f"{HERE}{path}"
@@ -449,12 +444,6 @@ class _Shell(Words):
         return None
 
 
-def ends(path: str) -> Iterator[str]:
-    """Yield the ends of a path of another machine, which the project may have, the longest first."""
-    yield from (path.split("/", count)[-1] for count in range(1, path.count("/") + 1))
-
-
 def _without_missing(text: str) -> str:
     """Replace unset variables with empty text, as a condition does, and a job's number with one."""
-    text = text.replace(_JOB, "1")
-    return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$|RANDOM)(\w+)\}}?", "", text)
+    return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$|RANDOM)(\w+)\}}?", "", text.replace(_JOB, "1"))

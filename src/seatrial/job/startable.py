@@ -25,7 +25,7 @@ LAUNCHER_MODULES = (
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
 #: Programs that start another program once, unchanged.
-_WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
+WRAPPERS = ("nohup", "exec", "time", "srun", "env", "stdbuf", "numactl", "nice", "taskset", "xvfb-run", "command")
 SHELLS = ("bash", "sh", "zsh")
 #: Programs that submit a command or a script to a batch system. Source: man sbatch of Slurm, qsub of PBS, bsub of LSF.
 SUBMITTERS = ("sbatch", "qsub", "bsub")
@@ -79,17 +79,12 @@ def likely_scripts(project: Path) -> list[str]:
     return sorted(found, key=lambda each: (each in modules, each.count("/"), "train" not in each, each in last, each))
 
 
-def runnable_package(project: Path) -> str | None:
-    """Return the package that ``python -m`` can start, or None: net, for net/__main__.py or src/net/__main__.py."""
-    mains = (path for folder in (project, project / "src") for path in sorted(folder.glob("*/__main__.py")))
-    packages = (path.parent for path in mains)
-    return next((folder.name for folder in packages if folder.name.isidentifier() and not is_foreign(folder)), None)
-
-
 def what_is_here(project: Path) -> tuple[str, str, str] | None:
     """Return (what can be started, a command to type before, words of the target), the likeliest first; or None."""
     likely = likely_scripts(project)
-    if (package := runnable_package(project)) and all("/" in script for script in likely):
+    mains = (path for folder in (project, project / "src") for path in sorted(folder.glob("*/__main__.py")))
+    packages = (path.parent.name for path in mains if not is_foreign(path.parent))
+    if all("/" in script for script in likely) and (package := next(filter(str.isidentifier, packages), None)):
         return f"is the package {package}", "", f"-m {package}"
     if likely:
         return f"{'are' if likely[1:] else 'is'} {first_of(likely)}", "", shlex.quote(likely[0])
@@ -217,16 +212,17 @@ def starts_python(word: str) -> bool:
 
 
 def submitted(words: Sequence[str], here: Path) -> list[str]:
-    """Return the command that ``sbatch --gres=gpu:1 train.sh`` and the like submit; [] for none."""
+    """Return the command that ``sbatch --gres=gpu:1 train.sh`` and the like submit, or a wrapper's shell; or []."""
     for at, word in enumerate(words[1:], 1):
         if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
             raise UnreadCommand(f"{words[0]} sets variables ({word}): set them with --env")
         if word.startswith("--wrap"):
             return ["bash", "-c", word.partition("=")[2] or " ".join(words[at + 1 : at + 2])]
-        if is_python(word) or word in (*LAUNCHERS, *RUNNERS, *SHELLS):
-            return [*words[at:]]
-        if is_file(here / word) and (is_shell(here / word) or word.endswith(".py")):
-            return [*([] if word.endswith(".py") else ["bash"]), *words[at:]]
+        is_script = is_file(here / word) and word.endswith(".py")
+        if word in SHELLS or (is_file(here / word) and not is_script and is_shell(here / word)):
+            return [*([] if word in SHELLS else ["bash"]), *words[at:]]
+        if is_script or is_python(word) or word in (*LAUNCHERS, *RUNNERS):
+            return [] if words[0] in WRAPPERS else [*words[at:]]
         if " " in word and starts_python(word):
             return ["bash", "-c", word]
     return []
@@ -251,7 +247,7 @@ def without_runner(words: Sequence[str]) -> list[str]:
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
     """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once, and its request."""
     starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
-    at = next(starts, 0) if words and words[0] in _WRAPPERS else 0
+    at = next(starts, 0) if words and words[0] in WRAPPERS else 0
     count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
     if count and count[1] != "1" and words[0] == "srun":
         raise UnreadCommand(f"srun starts the command {count[1]} times")

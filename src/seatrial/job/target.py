@@ -23,6 +23,7 @@ from seatrial.job.startable import (
     SHELL_SUFFIXES,
     SHELLS,
     SUBMITTERS,
+    WRAPPERS,
     PythonCommand,
     UnreadCommand,
     batch_request,
@@ -113,8 +114,7 @@ def python_command(
         own = [*takewhile(ASSIGNMENT.fullmatch, words[:-1])]
         words = words[len(own) :]
         variables = [*own, *(activated(here) if words[0] == "pixi" else ())]
-        if words[0] in SUBMITTERS:
-            inner = submitted(words, here)
+        if words[0] in (*SUBMITTERS, *WRAPPERS) and ((inner := submitted(words, here)) or words[0] in SUBMITTERS):
             batch, words = batch_words(words, inner), inner
         words = without_runner(words) or words
         if not words:
@@ -404,22 +404,18 @@ def _started_by_main(folder: str, project: Path) -> TargetError:
 def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) -> TargetError:
     word = words[0]
     if not word.strip():
-        similar = sorted(scripts(project))[:1]
-        return TargetError(
-            "the target is empty", run=f"seatrial run {shlex.quote(similar[0]) if similar else 'digits'}"
-        )
+        first = min(scripts(project), default="digits")
+        return TargetError("the target is empty", run=f"seatrial run {shlex.quote(first)}")
     if is_folder(project / word):
         if is_file(project / word / "__main__.py"):
             return _started_by_main(word, project)
         inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
+        message = f"the target {word} is a folder, not a script"
         if not inside:
-            return TargetError(
-                f"the target {word} is a folder, not a script, and has no script in it",
-                run=f"ls {as_typed(project / word)}",
-            )
+            return TargetError(f"{message}, and has no script in it", run=f"ls {as_typed(project / word)}")
         example = shlex.quote(str(Path(word) / inside[0]))
         return TargetError(
-            f"the target {word} is a folder, not a script; it contains {', '.join(inside)}",
+            f"{message}; it contains {', '.join(inside)}",
             run=f"seatrial run {example}",
             instead=(word, [str(Path(word) / inside[0])]),
         )

@@ -239,6 +239,16 @@ def test_an_option_of_a_package_in_src_is_the_scripts(tmp_path: Path, monkeypatc
     assert _with_dashes(["run", "fit.py", "--dataset", "busi"]) == ["run", "fit.py", "--", "--dataset", "busi"]
 
 
+@pytest.mark.parametrize("option", ["--conf", "--task", "--base"])
+def test_an_option_that_shares_two_letters_with_ours_is_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    (tmp_path / "train.py").write_text("from tensorfn import load_arg_config\nimport models\n")
+    (tmp_path / "models.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert _with_dashes(["plan", "train.py", option, "a.conf"]) == ["plan", "train.py", "--", option, "a.conf"]
+
+
 @pytest.mark.parametrize(
     ("text", "typed", "option"),
     [

@@ -153,6 +153,9 @@ def test_a_task_has_its_folder_its_variables_and_what_it_depends_on(tmp_path: Pa
         "bsub -q gpu -n 1 bash -c 'python sub/train.py --lr 1'",
         "qsub -l nodes=1 job.sh 1",
         "bash -c 'python sub/train.py --lr 1'",
+        "nohup bash job.sh 1",
+        "srun --gres=gpu:1 bash job.sh 1",
+        "time ./job.sh 1",
     ],
 )
 def test_what_a_batch_system_would_start_is_started(tmp_path: Path, typed: str) -> None:
@@ -204,6 +207,15 @@ def test_a_job_of_several_nodes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TargetError) as refusal:
         in_our_words(["sbatch", "j.sh"], tmp_path)
     assert "--nnodes 2: each machine has its own seatrial" in str(refusal.value.cause)
+
+
+def test_a_loop_that_only_waits_hides_no_command(tmp_path: Path) -> None:
+    wait = "while [ $(jobs -r | wc -l) -ge 4 ]; do sleep 1; done"
+    (tmp_path / "j.sh").write_text(f"for s in 1 2; do\n  {wait}\n  python train.py --seed $s &\ndone\n")
+    (tmp_path / "train.py").touch()
+    with pytest.raises(TargetError, match="starts Python 2 times") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "seatrial run train.py -- --seed 1\nseatrial run train.py -- --seed 2"
 
 
 def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(tmp_path: Path) -> None:

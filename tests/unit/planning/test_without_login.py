@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from seatrial.images.requirements.project import project_needs
+from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
 from seatrial.job.script import ScriptFacts, script_facts
@@ -258,3 +259,13 @@ def test_a_variable_of_this_machine_that_the_script_reads_is_named_unless_it_is_
     assert warning.startswith("the target reads STEPS (train.py:2), MY_API_KEY (train.py:3), set on this machine but")
     assert "-e STEPS --secret MY_API_KEY" in warning and "OUT" not in warning and "HOME" not in warning
     assert not [*without_variables(job(tmp_path, "MY_API_KEY"), script, {"STEPS": "1"}, host)]
+
+
+def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_some(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    host, asked = Host({"CUDA_VISIBLE_DEVICES": "1,3"}), GpuRequest.parse("2")
+    [warning] = without_variables(job(tmp_path), script, {}, host)
+    assert warning.endswith("--gpus device=1,3")
+    assert not [*without_variables(job(tmp_path).changed(gpus=asked), script, {}, host)]
+    assert not [*without_variables(job(tmp_path), script, {}, Host({"CUDA_VISIBLE_DEVICES": "1"}))]

@@ -106,8 +106,11 @@ def without_login(
 
 
 def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host) -> Iterator[str]:
-    """Yield a warning about variables of the caller's that the script reads and the run does not get."""
+    """Yield a warning about variables of the caller's that count GPUs, or that the script reads, and the run lacks."""
     known = {*env, *job.secrets, *script.variables, *(name for row in logins().values() for name in row["names"])}
+    visible = host.env.get("CUDA_VISIBLE_DEVICES", "")
+    if "," in visible and job.gpus.kind == "auto" and job.backend != "k8s" and "CUDA_VISIBLE_DEVICES" not in known:
+        yield f"CUDA_VISIBLE_DEVICES={visible} of this shell chooses no GPUs of the run: --gpus device={visible}"
     names = [each for each in script.read_variables if each in host.env and each not in known]
     if names := [each for each in names if not _USUAL.fullmatch(each)]:
         shown = ", ".join(f"{each} ({script.read_variables[each]})" for each in names[:_MOST_NAMED])
