@@ -413,12 +413,9 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         message = f"the target {word} is a folder, not a script"
         if not inside:
             return TargetError(f"{message}, and has no script in it", run=f"ls {as_typed(project / word)}")
-        example = shlex.quote(str(Path(word) / inside[0]))
-        return TargetError(
-            f"{message}; it contains {', '.join(inside)}",
-            run=f"seatrial run {example}",
-            instead=(word, [str(Path(word) / inside[0])]),
-        )
+        example = str(Path(word) / inside[0])
+        run = f"seatrial run {shlex.quote(example)}"
+        return TargetError(f"{message}; it contains {', '.join(inside)}", run=run, instead=(word, [example]))
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     parts = word.split()
