@@ -102,6 +102,8 @@ class ParserWords:
             return
         missing: list[tuple[str, str]] = []
         stores = {flag for flag, (node, _) in self._options.items() if not keywords(node).keys() & {"action", "nargs"}}
+        lone = (flag for flag, value in pairwise((*self._words, "--")) if flag in stores and value in ("--", *own))
+        yield from (f"{self._parsed} rejects {flag}: it needs a value" for flag in lone if flag[0] == "-")
         bare = any(not re.match("-+[a-zA-Z]", each) for at, each in pairwise(("", *self._words)) if at not in stores)
         for node, place in dict.fromkeys(self._options.values()):
             flags = [flag for flag, known in self._options.items() if known[0] is node]
