@@ -90,8 +90,8 @@ def resolve_frameworks(
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
-    if python:  # a list may have one release of a framework for each
-        found = replace(found, lines=tuple(line for line in found.lines if is_for(line, python)))
+    own = [python] if python else PYTHONS  # a list may have one release of a framework for each, and for each system
+    found = replace(found, lines=tuple(line for line in found.lines if any(is_for(line, each) for each in own)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
@@ -340,8 +340,8 @@ def framework_place(found: Requirements) -> int | None:
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:
-    names = [PACKAGES.get(canonical_name(line) or "") for line in found.lines]
-    return names.index(framework) if framework in names else None
+    places = [at for at, line in enumerate(found.lines) if PACKAGES.get(canonical_name(line) or "") == framework]
+    return next((at for at in places if is_for(found.lines[at], PYTHONS[0])), next(iter(places), None))
 
 
 def _imported(framework: Framework, imports: frozenset[str]) -> bool:
