@@ -231,6 +231,10 @@ _LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MUJOCO = "which needs a compiler and ~/.mujoco when it starts: the image has neither"
+_NO_ROMS = (
+    "atari-py 0.2.9 and ale-py before 0.9 bring no Atari games: require gym 0.20 or later, and "
+    "autorom[accept-rom-license], which accepts their licence"
+)
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
@@ -264,7 +268,7 @@ def implied(
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", found, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
@@ -299,9 +303,7 @@ def _has(found: Requirements, package: str) -> bool:
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
-def _environments(
-    gym: str, have: Collection[str | None], script_dir: Path, project: Path
-) -> tuple[list[str], list[str]]:
+def _environments(gym: str, found: Requirements, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
     """Return packages of Gym's environments that the script's folder or a configuration names, and a warning."""
     globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
     files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
@@ -318,6 +320,12 @@ def _environments(
     if old := re.search(table("import_names")["mujoco_py"], text):
         use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
         warnings.append(f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; {use}")
+    have = {canonical_name(line) for line in found.lines}
+    if games := [each for each in needed if re.match("ale-py|atari-py|.*atari]", each)]:
+        brings = gym == "gymnasium" and not any(is_below(each.specifier, "1") for each in found.of(gym))
+        if not brings and "autorom" not in have and "rom-license" not in str(found.lines):
+            warnings.append(_NO_ROMS)
+        needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 
 
