@@ -44,9 +44,8 @@ def written(lines: Sequence[str], needs: Needs) -> str:
     if lock := LOCK_OF.search(needs.reason):  # its tool knows no page of builds, and seatrial takes the GPU's
         lines = [re.sub(r"(?<=\d)\+\w+", "", each) for each in lines]
     for line in lines:
-        name = canonical_name(line) or ""
-        own = needs.requirements.of(name) or needs.requirements.of(f"{name}-cpu")
-        own = own or [Requirement("python")] * line.startswith("python==")
+        name, of = canonical_name(line) or "", needs.requirements.of
+        own = of(name) or of(f"{name}-cpu") or [Requirement("python")] * line.startswith("python==")
         places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
         pairs = [(place, match["old"].rstrip(), _rewritten(line, match, place)) for place, _, match in places]
         rows += [f"{place}  {old} → {edited}" for place, old, edited in pairs if old != edited]
@@ -106,8 +105,7 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     if versions == GONE:
         return "remove it: the package index has no such package, and the target does not import it"
     versions = versions[1:].removesuffix(".*") if own == "python" and ".y" in place else versions
-    is_own = ".y" in place or canonicalize_name(own) == canonicalize_name(name)  # conda has its own names
-    name = own if is_own else name
+    name = own if ".y" in place or canonicalize_name(own) == canonicalize_name(name) else name  # conda has its own
     if re.match(r" *= *[\"'{]", rest):
         if versions.startswith(" @ git+"):
             return f'{name} = {{git = "{versions[7:]}"}}'

@@ -316,8 +316,8 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
         return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
-    if found.broken[0].rule == "cpu-build" and constraints.source.startswith("tensorflow-cpu"):
-        return "", [f"tensorflow{constraints.specifier}"]
+    if found.broken[0].rule == "cpu-build" and constraints.source.startswith("tensorflow-cpu ("):  # of any release
+        return "", ["tensorflow"]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
