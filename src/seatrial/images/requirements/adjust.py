@@ -312,15 +312,12 @@ def _environments(gym: str, found: Requirements, script_dir: Path, project: Path
         if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
         for package in packages[gym].split()
     ]
-    warnings = []
-    if old := re.search(table("import_names")["mujoco_py"], text):
-        use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
-        warnings.append(f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; {use}")
+    old, port = re.search(table("import_names")["mujoco_py"], text), ", and require gym==0.25.2" * (gym == "gym")
+    warnings = [f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; write {old[1]}-v4{port}"] if old else []
     have = {canonical_name(line) for line in found.lines}
     if games := [each for each in needed if re.match("ale-py|atari-py|.*atari]", each)]:
         brings = gym == "gymnasium" and not any(is_below(each.specifier, "1") for each in found.of(gym))
-        if not brings and "autorom" not in have and "rom-license" not in str(found.lines):
-            warnings.append(_NO_ROMS)
+        warnings += [_NO_ROMS] * (not brings and "autorom" not in have and "rom-license" not in str(found.lines))
         needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 

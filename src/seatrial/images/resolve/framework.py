@@ -331,12 +331,8 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
 
 def framework_place(found: Requirements) -> int | None:
     """Return where the line of the first framework is: torch before TensorFlow before JAX, as they are resolved."""
-    for framework in FRAMEWORKS:
-        for place, line in enumerate(found.lines):
-            requirement = parsed(line)
-            if PACKAGES.get(canonical_name(line) or "") == framework and requirement and not requirement.url:
-                return place
-    return None
+    places = (at for each in FRAMEWORKS if (at := _place(found, each)) is not None)
+    return next((at for at in places if (line := parsed(found.lines[at])) and not line.url), None)
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:

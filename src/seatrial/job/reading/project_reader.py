@@ -190,14 +190,13 @@ class ProjectReader:
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments, ``f"nets.{name}"``, or are in a typed file."""
         asked, self.imported_by_text = self.imported_by_text, []
-        shown, sources = self.files.constants.text, [module.source for module in self.modules.known()]
+        shown, codes = self.files.constants.text, [module.source for module in self.modules.known()]
         ids = [use.text if (use := shown(used, unit)) else "" for unit, _, used in asked]
         typed = [word.rpartition("=")[2] for word in self.words_typed]
         texts = [
             shown(name, unit)
             for (unit, name, used), each in zip(asked, ids, strict=True)  # gym imports the environment that is made
-            if used is None
-            or (each in typed if {*ids} & {*typed} else sum(s.count(each.encode()) for s in sources) > 1)
+            if used is None or (each in typed if {*ids} & {*typed} else sum(s.count(each.encode()) for s in codes) > 1)
         ]
         known = [each.text.partition(":")[0] for each in texts if each and each.text != ANY]
         files = [self.roots.folder / each for each in typed if each.endswith(CONFIGURATION)] * (len(known) < len(texts))

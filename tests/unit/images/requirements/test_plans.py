@@ -334,6 +334,16 @@ def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: P
     assert refused.value.run == "requirements.txt:2  tensorflow-cpu → tensorflow"
 
 
+def test_each_line_of_a_package_is_edited_and_that_of_another_file_is_not(tmp_path: Path) -> None:
+    listed = "tensorflow==2.3.0\ntensorflow-gpu==2.3.0\n"
+    setup = "from setuptools import setup\nsetup(install_requires=['tensorflow==2.3.0'])\n"
+    files = {"requirements.txt": listed, "setup.py": setup, "train.py": "import tensorflow\n"}
+    with pytest.raises(GpuContractError) as refused:
+        planned(tmp_path, files, cpu_only=False, target="h100")
+    row = "requirements.txt:{}  tensorflow{}==2.3.0 → tensorflow==2.12.0"
+    assert (refused.value.run or "").split("\n    ") == [row.format(1, ""), row.format(2, "-gpu")]
+
+
 def test_a_line_for_each_python_lets_the_gpu_choose_the_python(tmp_path: Path) -> None:
     listed = "torch==1.13.1; python_version < '3.11'\ntorch>=2.1; python_version >= '3.12'\n"
     files = {"requirements.txt": listed, "train.py": "import torch\n"}
