@@ -231,7 +231,7 @@ _LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MUJOCO = "which needs a compiler and ~/.mujoco when it starts: the image has neither"
-_NO_ROMS = "neither atari-py nor ale-py before 0.9 has Atari's games: require autorom[accept-rom-license] and gym>=0.20"
+_NO_ROMS = "neither atari-py nor ale-py before 0.9 has Atari's games: require autorom[accept-rom-license]"
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
@@ -315,9 +315,10 @@ def _environments(gym: str, found: Requirements, script_dir: Path, project: Path
     old, port = re.search(table("import_names")["mujoco_py"], text), ", and require gym==0.25.2" * (gym == "gym")
     warnings = [f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; write {old[1]}-v4{port}"] if old else []
     have = {canonical_name(line) for line in found.lines}
-    if games := [each for each in needed if re.match("ale-py|atari-py|.*atari]", each)]:
-        brings = gym == "gymnasium" and not any(is_below(each.specifier, "1") for each in found.of(gym))
-        warnings += [_NO_ROMS] * (not brings and "autorom" not in have and "rom-license" not in str(found.lines))
+    if games := [each for each in needed if re.match("ale-py|atari-py", each)]:
+        lacks = gym == "gym" or any(is_below(each.specifier, "1") for each in found.of(gym))
+        if lacks and "autorom" not in have and "rom-license" not in str(found.lines):
+            warnings.append(_NO_ROMS + " and gym>=0.20" * (gym == "gym"))
         needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 

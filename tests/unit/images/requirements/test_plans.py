@@ -309,8 +309,8 @@ def test_what_the_code_adds_to_a_list_has_a_reason(tmp_path: Path, listed: str, 
         ("gym==0.17.3", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.9;python_version<'3.10', ale-py", True),
         ("gym==0.17.3\natari-py==0.2.5", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.5", True),
         ("gym==0.26.2\nautorom", "gym.make('ALE/Pong-v5')", "ale-py", False),
-        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "gymnasium[atari]", True),
-        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "gymnasium[atari]", False),
+        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "ale-py", True),
+        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "ale-py", False),
     ],
 )
 def test_a_gym_gets_its_own_package_of_atari_and_a_word_about_the_games(
