@@ -23,6 +23,8 @@ _MOST_READ, _MOST_BYTES = 200, 20 << 20
 _MOST_LEFT = 6
 #: Parsers whose options are the fields of a class or the arguments of a function.
 _BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
+#: Options that are the keys of a dictionary: ``add_argument(f"--{key}", …)``.
+_BY_KEY = re.compile(r"""add_argument\(\s*(?:f["']--?\{|["']--?["'] *\+)""")
 #: Words of a program that reads its command line, and modules that it may leave this to.
 _PARSERS = re.compile(
     r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|hydra)\b|app\.flags|from_cli|"
@@ -162,7 +164,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
         similar |= {word for word in theirs & others if word[:1] == "-" and len(word) > 2}
         similar |= {word for word in theirs - {*known} if re.fullmatch("-[A-Za-z]", word)}
     if ours or similar:
-        texts += _with_imports(script, text)
+        texts = _with_imports(script)
     if similar or absent:
         files = map(Path, itertools.islice(scripts(Path()), _MOST_READ))
         everywhere = [*texts, *read_sources(files, here, _MOST_BYTES)]
@@ -200,23 +202,20 @@ def _imported_files(script: Path, text: str) -> Iterator[Path]:
             yield from (folder / root / each for each in itertools.islice(scripts(folder / root), _MOST_READ))
 
 
-def _with_imports(script: Path, text: str) -> Iterator[str]:
-    """Yield the texts of the project's files that a script imports, and of those that they import."""
+def _with_imports(script: Path) -> list[str]:
+    """Return the texts of a script, of the project's files that it imports, and of those that they import."""
     from seatrial.system.project_files import project_root, read_sources
 
-    files, project = dict.fromkeys(_imported_files(script, text)), project_root(Path.cwd())
+    text, project = next(read_sources([script], Path.cwd(), _MOST_BYTES), ""), project_root(Path.cwd())
+    files = dict.fromkeys(_imported_files(script, text))
     texts = [*read_sources(files, project, _MOST_BYTES)]
-    yield from texts
     further = (each for each in _imported_files(script, "\n".join(texts)) if each not in files)
-    yield from read_sources(dict.fromkeys(further), project, _MOST_BYTES)
+    return [text, *texts, *read_sources(dict.fromkeys(further), project, _MOST_BYTES)]
 
 
 def declared_options(script: Path, names: Iterable[str]) -> set[str]:
     """Return the options of seatrial that a script's own parser has, too, and that it does not take from seatrial."""
-    from seatrial.system.project_files import read_sources
-
-    text = next(read_sources([script], Path.cwd(), _MOST_BYTES), "")
-    text = "\n".join([text, *_with_imports(script, text)])
+    text = "\n".join(_with_imports(script))
     found = {name for name in names if name not in _ALWAYS_OURS and _declares(text, name)}
     return {name for name in found if not re.search(_PLACES.get(name, "(?!)"), text)}
 
@@ -225,10 +224,7 @@ def similar_option(script: Path, typed: str) -> str | None:
     """Return the option of a script's own parser that a word resembles; None if a file of it has the word itself."""
     import difflib
 
-    from seatrial.system.project_files import read_sources
-
-    text = next(read_sources([script], Path.cwd(), _MOST_BYTES), "")
-    texts = [text, *_with_imports(script, text)]
+    texts = _with_imports(script)
     if any(_declares(each, typed, begun=True) for each in texts):
         return None
     code = "\n".join(texts)
@@ -246,9 +242,9 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
     other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
-    field = (
-        rf"|(?m:^|[(,])\s*{own.replace(re.escape('-'), '_')}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
-    )
+    name = own.replace(re.escape("-"), "_")
+    field = rf"|(?m:^|[(,])\s*{name}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
+    field += rf"|\b{name}{rest}\s*=" if begun and _BY_KEY.search(script) else ""
     return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']{field}""", script) is not None
 
 

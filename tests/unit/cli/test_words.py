@@ -231,6 +231,19 @@ def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
     assert _with_dashes(["run", "train.py", "-p", "30"]) == ["run", "train.py", "--", "-p", "30"]
 
 
+@pytest.mark.parametrize("added", ['f"--{key}"', '"--" + key'])
+def test_keys_of_a_dictionary_are_options_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: str
+) -> None:
+    code = f"defaults = dict(dataset='mri', lr=1)\nfor key in defaults:\n    parser.add_argument({added})\n"
+    (tmp_path / "fit.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    typed = ["run", "fit.py", "--dataset", "mri", "--lr", "2"]
+    assert _with_dashes(typed) == [*typed[:2], "--", *typed[2:]]
+    (tmp_path / "fit.py").write_text("dataset = 'mri'\nparser.add_argument('--lr')\n")
+    assert _with_dashes(typed) == typed
+
+
 def test_an_option_of_a_package_in_src_is_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "src/entry/active").mkdir(parents=True)
     (tmp_path / "src/entry/active/train.py").write_text("parser.add_argument('--dataset')\n")

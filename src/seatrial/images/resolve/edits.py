@@ -44,8 +44,9 @@ def written(lines: Sequence[str], needs: Needs) -> str:
     if lock := LOCK_OF.search(needs.reason):  # its tool knows no page of builds, and seatrial takes the GPU's
         lines = [re.sub(r"(?<=\d)\+\w+", "", each) for each in lines]
     for line in lines:
-        own = needs.requirements.of(canonical_name(line) or "") or [Requirement("python")] * line.startswith("python==")
-        places = {each[0]: each for wanted in own if (each := place_of(wanted, needs))}.values()
+        name, of = canonical_name(line) or "", needs.requirements.of
+        own = of(name) or of(f"{name}-cpu") or [Requirement("python")] * line.startswith("python==")
+        places = {at[0]: at for each in own for at in _places_of(each, needs)}.values()
         pairs = [(place, match["old"].rstrip(), _rewritten(line, match, place)) for place, _, match in places]
         rows += [f"{place}  {old} → {edited}" for place, old, edited in pairs if old != edited]
         sections |= {section for _, section, _ in places}
@@ -65,6 +66,11 @@ def written(lines: Sequence[str], needs: Needs) -> str:
 
 def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]] | None:
     """Return (``requirements.txt:4``, section of a TOML, text) of a requirement or another of its package; or None."""
+    return next(_places_of(wanted, needs), None)
+
+
+def _places_of(wanted: Requirement, needs: Needs) -> Iterator[tuple[str, str, re.Match[str]]]:
+    """Yield such places of one file, all with the requirement's versions if one has them."""
     name = canonicalize_name(wanted.name)
     others = [foreign for foreign, own in _OTHER_NAMES.items() if own == name]
     others += ["requires-python", "python-requires"] * (name == "python")
@@ -77,12 +83,14 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
     texts = _texts(needs, *(ENVIRONMENT_FILES if name == "python" else ()))
     places = [(file, text[: match.start("old")], match) for file, text in texts for match in form.finditer(text)]
     places.sort(key=lambda each: not all(part.version in each[2]["rest"] for part in wanted.specifier))
+    first = None
     for file, above, match in places:
+        kind = file, all(part.version in match["rest"] for part in wanted.specifier)
         section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
         listed = "depend" in section + key or (name == "python" and match["rest"])  # no keyword, nor a package's index
-        if not file.endswith(".toml") or listed:
-            return f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
-    return None
+        if first in (None, kind) and (not file.endswith(".toml") or listed):
+            first = kind
+            yield f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
 
 
 def _texts(needs: Needs, *others: str) -> Iterator[tuple[str, str]]:
@@ -104,7 +112,7 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     if versions == GONE:
         return "remove it: the package index has no such package, and the target does not import it"
     versions = versions[1:].removesuffix(".*") if own == "python" and ".y" in place else versions
-    name = name if canonicalize_name(own) in _OTHER_NAMES and ".y" not in place else own  # conda has its own names
+    name = own if ".y" in place or canonicalize_name(own) == canonicalize_name(name) else name  # conda has its own
     if re.match(r" *= *[\"'{]", rest):
         if versions.startswith(" @ git+"):
             return f'{name} = {{git = "{versions[7:]}"}}'

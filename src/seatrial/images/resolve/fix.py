@@ -73,7 +73,7 @@ def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
     """Return the needs of the edited files: lines keep their extras and markers, and a lock is made again."""
 
     def edited(line: str) -> str:
-        own, edit = parsed(line), edits.get(canonical_name(line) or "")
+        own, edit = parsed(line), edits.get((canonical_name(line) or "").removesuffix("-cpu"))
         new = Requirement(edit) if own and edit else None
         if own is None or new is None:
             return line

@@ -90,8 +90,8 @@ def resolve_frameworks(
         ConfigError: the project's own requirements exclude each other.
     """
     found, own_sources = needs.requirements, own_sources or needs.requirements.names_an_index
-    if python:  # a list may have one release of a framework for each
-        found = replace(found, lines=tuple(line for line in found.lines if is_for(line, python)))
+    own = [python] if python else PYTHONS  # a list may have one release of a framework for each, and for each system
+    found = replace(found, lines=tuple(line for line in found.lines if any(is_for(line, each) for each in own)))
     resolved = Resolved(found, Stack(python=python or ""))
     needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
     computes = _fed_by_tensorflow(found, needed, imports)
@@ -316,6 +316,8 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
         return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
+    if found.broken[0].rule == "cpu-build" and constraints.source.startswith("tensorflow-cpu ("):  # of any release
+        return "", ["tensorflow"]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
@@ -329,17 +331,13 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
 
 def framework_place(found: Requirements) -> int | None:
     """Return where the line of the first framework is: torch before TensorFlow before JAX, as they are resolved."""
-    for framework in FRAMEWORKS:
-        for place, line in enumerate(found.lines):
-            requirement = parsed(line)
-            if PACKAGES.get(canonical_name(line) or "") == framework and requirement and not requirement.url:
-                return place
-    return None
+    places = (at for each in FRAMEWORKS if (at := _place(found, each)) is not None)
+    return next((at for at in places if (line := parsed(found.lines[at])) and not line.url), None)
 
 
 def _place(found: Requirements, framework: Framework) -> int | None:
-    names = [PACKAGES.get(canonical_name(line) or "") for line in found.lines]
-    return names.index(framework) if framework in names else None
+    places = [at for at, line in enumerate(found.lines) if PACKAGES.get(canonical_name(line) or "") == framework]
+    return next((at for at in places if is_for(found.lines[at], PYTHONS[0])), next(iter(places), None))
 
 
 def _imported(framework: Framework, imports: frozenset[str]) -> bool:

@@ -105,7 +105,7 @@ class ProjectReader:
         self.visited: dict[Unit, None] = {}
         self.mentioned: set[str] = set()
         self.set_there: set[str | None] = set()  # attributes set on modules, None for any
-        self.imported_by_text: list[tuple[Unit, ast.Call]] = []
+        self.imported_by_text: list[tuple[Unit, ast.expr, ast.expr | None]] = []  # module, use
         self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
@@ -189,11 +189,17 @@ class ProjectReader:
 
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments, ``f"nets.{name}"``, or are in a typed file."""
-        texts = [self.files.constants.text(call.args[0], unit) for unit, call in self.imported_by_text]
-        self.imported_by_text.clear()
-        known = [each.text for each in texts if each and each.text != ANY]
-        typed = [word.rpartition("=")[2] for word in self.words_typed if word.endswith(CONFIGURATION)]
-        files = [self.roots.folder / each for each in typed] * (len(known) < len(texts))
+        asked, self.imported_by_text = self.imported_by_text, []
+        shown, codes = self.files.constants.text, [module.source for module in self.modules.known()]
+        ids = [use.text if (use := shown(used, unit)) else "" for unit, _, used in asked]
+        typed = [word.rpartition("=")[2] for word in self.words_typed]
+        texts = [
+            shown(name, unit)
+            for (unit, name, used), each in zip(asked, ids, strict=True)  # gym imports the environment that is made
+            if used is None or (each in typed if {*ids} & {*typed} else sum(s.count(each.encode()) for s in codes) > 1)
+        ]
+        known = [each.text.partition(":")[0] for each in texts if each and each.text != ANY]
+        files = [self.roots.folder / each for each in typed if each.endswith(CONFIGURATION)] * (len(known) < len(texts))
         for text in read_sources(files, self.project, MAX_BYTES):
             known += islice(dict.fromkeys(_DOTTED.findall(text)), MOST_MODULES)
         for wanted in (each.replace(".", "/") for each in known if re.fullmatch(r"[A-Za-z_][\w.*]*", each)):
@@ -361,7 +367,9 @@ class ProjectReader:
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-            self.imported_by_text.append(((module.path, unit), node))
+            self.imported_by_text.append(((module.path, unit), node.args[0], None))
+        elif certain and "entry_point" in (given := keywords(node)):
+            self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []

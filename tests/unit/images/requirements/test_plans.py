@@ -10,7 +10,7 @@ import pytest
 from packaging.markers import default_environment
 
 from image_plans import planned
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, GpuContractError
 from seatrial.findings.match import match_text
 from seatrial.job.plan import ImagePlan
 from seatrial.job.script import ScriptFacts
@@ -301,6 +301,47 @@ def test_stubs_are_not_the_package_and_environments_in_comments_are_not_made(tmp
 )
 def test_what_the_code_adds_to_a_list_has_a_reason(tmp_path: Path, listed: str, source: str, why: str) -> None:
     assert why in planned(tmp_path, {"requirements.txt": listed, "train.py": source}).reason("packages")
+
+
+@pytest.mark.parametrize(
+    ("listed", "source", "packages", "warned"),
+    [
+        ("gym==0.17.3", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.9;python_version<'3.10', ale-py", True),
+        ("gym==0.17.3\natari-py==0.2.5", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.5", True),
+        ("gym==0.26.2\nautorom", "gym.make('ALE/Pong-v5')", "ale-py", False),
+        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "ale-py", True),
+        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "ale-py", False),
+    ],
+)
+def test_a_gym_gets_its_own_package_of_atari_and_a_word_about_the_games(
+    tmp_path: Path, listed: str, source: str, packages: str, warned: bool
+) -> None:
+    module = listed.partition("=")[0]
+    made = planned(tmp_path, {"requirements.txt": listed, "train.py": f"import {module}\n{source}\n"})
+    assert packages in made.chosen("packages")[0]
+    assert ("has Atari's games" in str(made.image.warnings)) is warned
+
+
+def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> None:
+    made = planned(tmp_path, {"requirements.txt": "mujoco-py\n", "train.py": "import mujoco_py\n"})
+    assert "train.py:1 imports mujoco_py, which needs a compiler and ~/.mujoco" in str(made.image.warnings)
+
+
+def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: Path) -> None:
+    files = {"requirements.txt": "tqdm\ntensorflow-cpu\n", "train.py": "import tensorflow\n"}
+    with pytest.raises(GpuContractError) as refused:
+        planned(tmp_path, files, cpu_only=False, target="h100")
+    assert refused.value.run == "requirements.txt:2  tensorflow-cpu → tensorflow"
+
+
+def test_each_line_of_a_package_is_edited_and_that_of_another_file_is_not(tmp_path: Path) -> None:
+    listed = "tensorflow==2.3.0\ntensorflow-gpu==2.3.0\n"
+    setup = "from setuptools import setup\nsetup(install_requires=['tensorflow==2.3.0'])\n"
+    files = {"requirements.txt": listed, "setup.py": setup, "train.py": "import tensorflow\n"}
+    with pytest.raises(GpuContractError) as refused:
+        planned(tmp_path, files, cpu_only=False, target="h100")
+    row = "requirements.txt:{}  tensorflow{}==2.3.0 → tensorflow==2.12.0"
+    assert (refused.value.run or "").split("\n    ") == [row.format(1, ""), row.format(2, "-gpu")]
 
 
 def test_a_line_for_each_python_lets_the_gpu_choose_the_python(tmp_path: Path) -> None:
