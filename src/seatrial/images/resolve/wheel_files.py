@@ -138,6 +138,8 @@ def with_names(
         for package in lock.packages
         if package.name in modules and any(package.sha256) and not _OF_FRAMEWORKS.match(package.name)
     }
+    private = [name for name in needs.names if name.startswith("torch.") and "._" in name]
+    wanted |= {package: private for package in lock.packages if package.name == "torch"}
     lacked = resolver.names(request, dict(islice(((key, few) for key, few in wanted.items() if few), _MOST_PACKAGES)))
     notes = []
     for package, found in ((each, lacked.get(each.name)) for each in wanted):
