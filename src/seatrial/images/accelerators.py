@@ -69,7 +69,8 @@ def without_use(
     names = [*map(canonical_name, resolved.requirements.lines), *checked.names]
     if old := tuple(dict.fromkeys(_older_than_the_gpus(needs, [each or "" for each in names], checked.lock, machine))):
         if resolved.stack.wheel is not None or old[0].split()[0] in _FIRST_CODE:  # no framework: the base may have it
-            return old
+            cupy = f"; require cupy-cuda{resolved.stack.wheel.cuda[:2]}x" if resolved.stack.wheel else ""
+            return tuple(each + cupy * each.startswith("package cupy-") for each in old)
         raise StackError(old[0], run=_ELSEWHERE.get(old[0].split()[1].partition("-")[0], _ON_THE_CPU))
     own = [each for each in names if (each or "").startswith(_OWN_CUDA)]
     if own and resolved.stack.wheel is None:

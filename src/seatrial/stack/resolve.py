@@ -270,6 +270,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         of_any_build = _next_release(constraints, ways["another version and build"], machine)
         found.insert(0, ("the next version and build", of_any_build))
         found.insert(0, ("the next version", _next_release(constraints, another, machine)))
+    found.sort(key=lambda pair: pair[0] != "another build")  # it keeps the release
     newer = resolve_once(constraints, machine._replace(driver=None))
     if newer is not None and newer.wheel is not None and machine.driver is not None:
         found.append((f"driver {minimum_driver(newer.wheel.cuda)} or later", newer))

@@ -232,3 +232,4 @@ def test_the_cuda_of_conda_is_not_named_where_a_frameworks_wheels_have_it(
 def test_an_old_package_next_to_a_framework_is_warned_of(tmp_path: Path) -> None:
     shown = plan(tmp_path, "import torch\n", "torch\ncupy-cuda101==9.6.0\n", machine="h100")
     assert "package cupy-cuda101 has no code for H100" in shown
+    assert "the GPU needs 11.8 or newer; require cupy-cuda13x" in " ".join(shown.split())

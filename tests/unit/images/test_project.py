@@ -82,6 +82,9 @@ def test_a_list_that_is_a_link_within_the_project(tmp_path: Path) -> None:
         ("cudf-cu12", "12.8", "cudf-cu12"),
         ("cupy-cuda110", "12.6", "cupy-cuda12x"),
         ("cupy-cuda11x==12.3.0", "13.0", "cupy-cuda11x==12.3.0"),
+        ("cupy-cuda102", "11.8", "cupy-cuda11x"),
+        ("cupy-cuda111", "11.8", "cupy-cuda11x"),
+        ("nvidia-dali-cuda102", "12.4", "nvidia-dali-cuda120"),
     ],
 )
 def test_a_build_for_cuda_is_the_one_of_the_plan(line: str, cuda: str, chosen: str) -> None:

@@ -77,6 +77,12 @@ def test_a_release_for_older_pythons_alone_gives_way_to_the_next_one() -> None:
     assert next(way for way, found in conflict(requested(specifier="<1.4"), "h100").nearest) == "the next version"
 
 
+@pytest.mark.parametrize(("release", "build"), [("2.12.0", "cu129"), ("2.0.0", "cu117")])
+def test_a_build_that_does_not_do_gives_way_before_the_release(release: str, build: str) -> None:
+    way, found = conflict(requested(specifier=f"=={release}", variant=build), "h100").nearest[0]
+    assert way == "another build" and f"torch=={release}" in str(found.requirement)
+
+
 def test_a_cpu_run_takes_the_cpu_build() -> None:
     found = stack(requested(gpu=False), TargetMachine())
     assert (found.requirement, found.index) == ("torch==2.13.0", "https://download.pytorch.org/whl/cpu")

@@ -141,7 +141,7 @@ def _without_python(needs: Needs) -> Needs:
 #: Packages whose names end with the CUDA release that they are built for: cupy-cuda12x, nvidia-dali-cuda120, cudf-cu12.
 #: cupy-cuda13x has the releases from 14 on, as cupy-cuda12x has.
 _FOR_CUDA = regex(
-    rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([0x]?)((?<=cuda12x)(?:>=|==1[4-9]).*)?"
+    rf"({'|'.join(table('import_names')['builds_for_cuda'].split())})(\d\d)([\dx]?)((?<=cuda12x)(?:>=|==1[4-9]).*)?"
 )
 
 
@@ -149,11 +149,12 @@ def for_cuda(needs: Needs, cuda: str) -> Needs:
     """Rename builds to those for the plan's CUDA, ``13.0``; another build may lack a pinned version."""
     found = {line: _FOR_CUDA.fullmatch(line) for line in needs.requirements.lines}
     major = cuda.partition(".")[0]
-    renamed = {
-        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3]}{each[4] or ''}"
+    named = {
+        line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3] and '0'}{each[4] or ''}"
         for line, each in found.items()
-        if each and each[2] != major != "10"
+        if each and major != "10"
     }
+    renamed = {line: new for line, new in named.items() if line != new}
     why = f"{', '.join(renamed.values())} for the plan's CUDA {major}"
     return needs.with_lines((renamed.get(line, line) for line in found), why=why) if renamed else needs
 

@@ -263,7 +263,7 @@ def read_pipfile(file: Path) -> Requirements | None:
 def locked_by_pipenv(file: Path, names: Iterable[str | None]) -> dict[str, tuple[str, str]]:
     """Return package → (release, the file) of Pipfile.lock for these packages, where it can be read."""
     rows = as_table(json.loads(read_text(file, inside=file.parent)), "default")
-    pins = {name: str(as_table(rows, name).get("version") or "") for name in {*names} & {*rows} if name}
+    pins = {name: str(as_table(rows, name).get("version") or "") for name in names if name and name in rows}
     return {name: (pin.lstrip("="), file.name) for name, pin in pins.items() if pin}
 
 

@@ -90,12 +90,15 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
 
 
 def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
-    """Return a warning for each ``SGD(decay=…)``: Keras 2.11 to 2.15 raise an error, Keras 3 ignores the argument."""
-    places = [where for name, where in script.modules.items() if name.endswith("keras.optimizers.decay")]
+    """Return a warning for each argument of optimizers that Keras 2.11 to 2.15 refuse, or log and ignore."""
     version = _tensorflow(resolved)
-    refuses = version is not None and _reaches(version, "2.11") and not _reaches(version, "2.16")
-    way = f"fails with tensorflow {version}; use the optimizer of tf.keras.optimizers.legacy"
-    return [f"{place} {way}" for place in places if refuses]
+    if version is None or not _reaches(version, "2.11") or _reaches(version, "2.16"):
+        return []
+    ignores = f"trains with the default rate, as tensorflow {version} logs lr and ignores it; write learning_rate, or"
+    ways = {"decay": f"fails with tensorflow {version};", "lr": ignores}
+    signs = {f"keras.optimizers.{argument}": way for argument, way in ways.items()}
+    found = [(where, signs.get(name.removeprefix("tensorflow."))) for name, where in script.modules.items()]
+    return [f"{where} {way} use the optimizer of tf.keras.optimizers.legacy" for where, way in found if way]
 
 
 class _OldCode(NamedTuple):

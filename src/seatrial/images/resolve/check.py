@@ -24,7 +24,7 @@ from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreac
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
 from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row, with_releases
 from seatrial.images.resolve.edits import GONE, LOCK_OF, written
-from seatrial.images.resolve.explain import bounded, contradiction, unchecked, wrong_guess
+from seatrial.images.resolve.explain import bounded, contradiction, unchecked
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
@@ -180,7 +180,8 @@ class _PackageChoice:
             answer = self._answer(request) if request is not None else None
             if request is None or answer is None or isinstance(answer, Unreachable | Lock):
                 break
-            if (wrong := wrong_guess(answer, self.needs)) is not None:
+            guesses = {answer.no_package, *answer.named} & self.needs.guessed.keys()
+            if wrong := next((each for line in request.lines if (each := canonical_name(line)) in guesses), None):
                 note = f"{wrong} is not installed: an import has this name, but no release of the package fits"
                 changed = self.needs.judged(wrong, warning=note)
             elif (left_out := self._left_out(answer)) is not None:

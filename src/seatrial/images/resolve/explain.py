@@ -25,12 +25,6 @@ from seatrial.stack.rules import PARTNERS
 from seatrial.system.text import first_of
 
 
-def wrong_guess(answer: Unsatisfiable, needs: Needs) -> str | None:
-    """Return the guess that the answer is about, or None."""
-    listed = map(canonical_name, needs.requirements.lines)
-    return next((name for name in listed if name in needs.guessed and name in {answer.no_package, *answer.named}), None)
-
-
 def bounded(found: Requirements) -> dict[str, str]:
     """Map canonical names to lines of packages with a version, except known releases of frameworks."""
     bounded: dict[str, str] = {}

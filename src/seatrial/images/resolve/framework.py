@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -189,7 +190,7 @@ def _resolve_one(
     else:
         chosen = stack.requirement
     found = found.replaced(place, chosen)
-    found = _with_partners(_with_numpy(found, stack), stack)
+    found = _with_partners(_with_numpy(found, stack), stack, own_sources=own_sources)
     choices = [each for each in stack.choices if each.what != "python" or resolved.stack.wheel is None]
     why = choices[0].reason if len(constraints.specifier) else f"{reason}; {choices[0].reason}"
     if constraints.specifier != public(requirement)[0]:
@@ -386,10 +387,18 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
     return found.plus(constraints=("numpy<2",)) if old and is_open else found
 
 
-def _with_partners(found: Requirements, stack: Stack) -> Requirements:
-    """Return the requirements with torch's open partners at its release: old and new ones require no torch."""
-    wheel = stack.wheel if stack.wheel and stack.wheel.framework == "torch" else None
-    releases = {each: partner_release(wheel, each) for each in PARTNERS["torch"]} if wheel else {}
+def _with_partners(found: Requirements, stack: Stack, *, own_sources: bool) -> Requirements:
+    """Return the requirements with torch's open partners at its release, which old and new ones do not require.
+
+    The index of torch's build has no other build of a partner: that is left out.
+    """
+    if stack.wheel is None or stack.wheel.framework != "torch":
+        return found
+    if not (own_sources or found.hashed):
+        other = re.compile(rf"((?:{'|'.join(PARTNERS['torch'])}) *== *[\d.]+)\+(?!{stack.build}\b)\w+")
+        lines, pins = (tuple(other.sub(r"\1", x) for x in each) for each in (found.lines, found.constraints))
+        found = replace(found, lines=lines, constraints=pins)
+    releases = {each: partner_release(stack.wheel, each) for each in PARTNERS["torch"]}
     open_ones = {each for each in releases if any(not (own.specifier or own.url) for own in found.of(each))}
     exact = (f"{each}=={release}.*" for each, release in releases.items() if release and each in open_ones)
     return found.plus(constraints=exact)

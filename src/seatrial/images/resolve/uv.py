@@ -48,9 +48,10 @@ from seatrial.images.resolve.answers import (
     Unsatisfiable,
 )
 from seatrial.images.resolve.uv_texts import (
+    NO_SOLUTION,
+    SILENT,
     bounded_first,
     configured,
-    is_silence,
     pinned,
     read_lock,
     refusal,
@@ -77,7 +78,7 @@ _FORMAT = 12
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
-_BOUNDED = f'ulimit -v {8 << 20} 2>/dev/null; ulimit -f {1 << 19} 2>/dev/null; exec "$@"'
+_BOUNDED = ("/bin/sh", "-c", f'ulimit -v {8 << 20} 2>/dev/null; ulimit -f {1 << 19} 2>/dev/null; exec "$@"', "sh")
 
 #: The programs that read an index; without a user's own folders of packages (-I), they get the two that they need.
 _PROGRAM = "import sys; sys.path += sys.argv[1:]; from seatrial.images.resolve.{} import main; main()"
@@ -221,8 +222,8 @@ class UvResolver:
         index = next((each.url for each in request.sources if each.kind == "index" and "@" not in each.url), "")
         rows = []
         for package, names in wanted.items():
-            digest = hashlib.sha256(json.dumps([PYTHONS, *names]).encode()).hexdigest()[:8]
-            memory = f"names/{package.sha256[0][:32]}{digest}"
+            digest = hashlib.sha256(json.dumps([_FORMAT, PYTHONS, package.version, *names]).encode()).hexdigest()[:8]
+            memory = f"names/{(package.sha256 or (package.name,))[0][:32]}{digest}"
             if known := self._remembered(memory, stored_names):
                 found[package.name] = known
             else:
@@ -238,7 +239,7 @@ class UvResolver:
         self, program: str, question: Any, request: ResolveRequest, read: Callable[[Any], _Found]
     ) -> _Found | None:
         """Let a program with a time limit read an index, as a server may never end; None without an answer."""
-        argv = _bounded(sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS)
+        argv = [*_BOUNDED, sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS]
         limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
         with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:
             env = self._environment(request, Path(folder), _SILENCE_S)
@@ -252,13 +253,13 @@ class UvResolver:
         """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
         (folder / "uv.toml").write_text(configured(request))
         python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
-        argv = [*_bounded(_uv(), "pip", *argv), *python, "--python-platform", _PLATFORM]
+        argv = [*_BOUNDED, _uv(), "pip", *argv, *python, "--python-platform", _PLATFORM]
         argv += ["--config-file", "uv.toml", "--quiet"]
         silence_s = _SILENCE_S
         while True:
             env = self._environment(request, folder, silence_s)
             ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
-            if ended.exit_code == 0 or not is_silence(ended.stderr):
+            if ended.exit_code == 0 or NO_SOLUTION in ended.stderr or not SILENT.search(ended.stderr):
                 return ended
             silence_s *= 2
 
@@ -539,8 +540,3 @@ def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
 
 def _packages(answer: Answer | str) -> tuple[LockedPackage, ...]:
     return answer.packages if isinstance(answer, Lock) else ()
-
-
-def _bounded(*argv: str) -> list[str]:
-    """Return the command that runs these arguments with bounds on memory and files."""
-    return ["/bin/sh", "-c", _BOUNDED, "sh", *argv]

@@ -39,8 +39,8 @@ _NO_WHEEL = regex(r"Wheels are required for `([A-Za-z0-9._-]+)`")
 _NO_PACKAGE = regex(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)")
 _NO_VERSION = regex(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 _FILTERED = regex(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
-_SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
-_NO_SOLUTION = "No solution found when resolving dependencies"
+SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
+NO_SOLUTION = "No solution found when resolving dependencies"
 _LOGIN = regex(r"401 Unauthorized|403 Forbidden|Missing credentials")
 _NOT_WRITTEN = regex(r"No space left on device|Disk quota exceeded|Read-only file system")
 _IN_URL = regex(r"(?<=://)[^/@\s]+@")
@@ -99,11 +99,6 @@ def configured(request: ResolveRequest) -> str:
     return "".join([day if request.as_of else "", *rows])
 
 
-def is_silence(text: str) -> bool:
-    """Return whether uv failed because an index did not answer in time."""
-    return _NO_SOLUTION not in text and _SILENT.search(text) is not None
-
-
 def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer | str:
     """Read uv's error: a package without a wheel, a full disk, a silent index, a conflict; ``cache``: uv's folder."""
     text = _IN_URL.sub("", text)
@@ -118,7 +113,7 @@ def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer 
         return release[0] if release else str(name)
     if _LOGIN.search(text):
         return Unreachable(f"{shown_index(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
-    if _NO_SOLUTION not in text:
+    if NO_SOLUTION not in text:
         causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]
         last = causes[-1] if causes else " ".join(text.split())[:200]
         return Unreachable(f"{shown_index(request, text)} cannot be read: {last}")

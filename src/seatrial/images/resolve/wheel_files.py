@@ -21,6 +21,7 @@ from seatrial.images.resolve.answers import Lock, ResolveRequest, SourceTexts, U
 from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
+from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there
 
 #: Guesses looked up at once; most releases inspected for each.
@@ -138,6 +139,8 @@ def with_names(
         for package in lock.packages
         if package.name in modules and any(package.sha256) and not _OF_FRAMEWORKS.match(package.name)
     }
+    private = [name for name in needs.names if name.startswith("torch.") and "._" in name]
+    wanted |= {package: private for package in lock.packages if package.name == "torch"}
     lacked = resolver.names(request, dict(islice(((key, few) for key, few in wanted.items() if few), _MOST_PACKAGES)))
     notes = []
     for package, found in ((each, lacked.get(each.name)) for each in wanted):
@@ -156,6 +159,13 @@ def with_names(
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
         older = f"; {bound} has it, and does not fit" if found.below else ""
         notes.append(f"{lacks}: {CHANGE_IMPORT}{older}")
+    at = {each.name: Version(each.version) for each in lock.packages}
+    firsts = table("import_names")["for_numpy_2"].items()
+    old = [name for name, first in firsts if name in at and (not first or at[name] < Version(first))]
+    admitted = all(each.specifier.contains("1.26.4") for each in needs.requirements.of("numpy"))
+    if old and admitted and at.get("numpy", Version("1")).major > 1:  # others bring it
+        why = f"numpy<2, as {old[0]} {at[old[0]]} fails with NumPy 2"
+        needs = needs.changed(needs.requirements.plus(constraints=("numpy<2",)), why=why)
     return needs, tuple(notes)
 
 

@@ -46,7 +46,8 @@ def _metadata_wheel(path: Path) -> bytes | None:
     """Return a wheel of the same metadata that no other wheel is turned into; None if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with ArchiveFile(os.open(path, flags)) as file, zipfile.ZipFile(file) as archive:
-        [entry] = [each for each in archive.infolist() if _is_metadata(each)]
+        found = [each for each in archive.infolist() if re.fullmatch(r"[^/]*\.dist-info/METADATA", each.filename)]
+        [entry] = [each for each in found if each.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
         with archive.open(entry) as opened:
             metadata = opened.read(_MOST_BYTES + 1)
     if len(metadata) > _MOST_BYTES:
@@ -65,9 +66,3 @@ def _empty_wheel(name: str, version: str, required: str) -> tuple[str, bytes]:
 def _wheel(folder: str, metadata: bytes, generator: str) -> bytes:
     wheel = f"Wheel-Version: 1.0\nGenerator: {generator}\nRoot-Is-Purelib: true\nTag: py3-none-any\n".encode()
     return zip_bytes({f"{folder}/METADATA": metadata, f"{folder}/WHEEL": wheel, f"{folder}/RECORD": b""})
-
-
-def _is_metadata(entry: zipfile.ZipInfo) -> bool:
-    folder, _, name = entry.filename.partition("/")
-    known = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-    return folder.endswith(".dist-info") and name == "METADATA" and known

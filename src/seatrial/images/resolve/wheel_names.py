@@ -33,8 +33,11 @@ _MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE, _MOST_SPANS = 20_000, 1_000_
 #: Texts with one of these may make modules, or names, at run time, and so may a ``__getattr__`` with one of the last.
 _MAKES_MODULES = r"__path__|meta_path|sys\.modules(?!\[__name__\])|initpkg"
 _MAKES_NAMES = rf"{_MAKES_MODULES}|sys\.modules|__getattr__|attach_stub|globals\(|locals\(|vars\(|exec\(|setattr"
+_MAKES_OF_TORCH = r"(?m)^def __getattr__|globals\(\)(?:\.|\[(?!f.\w))|setattr\((?:sys|this|mod)|sys\.modules\[.*\] *="
 _GETATTR = re.compile(r"^def __getattr__\(.*\n(?:[ \t].*\n|\n)+", re.MULTILINE)
 _OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
+#: A name that only says that it was removed: ``def x(): raise RuntimeError("x was removed")``.
+_GONE = r"(?m)^(?:def {0}\b|class {0}\b(?:(?!^\S)[\s\S])*?^[ \t]+def __init__\b).*:\s+raise \w+\([^)]*\bremoved\b"
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
 _MANY = re.compile(r"-any\.whl$|manylinux\w+x86_64")
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
@@ -50,7 +53,8 @@ def main() -> None:
             wheels = _wheels(index, package, pythons)
             address = next(address for version, address in wheels if str(version) == Version(release).public)
             found = [name for name, has in found_in(address, names).items() if has is False]
-            of_it = all("." in name for name in names)  # not a search for the package of a module
+            # Not a search for the package of a module, nor one that reads the torch of years, each of a gigabyte.
+            of_it = package != "torch" and all("." in name for name in names)
             return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")))}
         return {}
 
@@ -170,11 +174,12 @@ class Modules:
     def has(self, name: str) -> bool | None:
         """Return whether a module, or the text of one, has a dotted name; None if it may be made at run time."""
         module, *parts = name.split(".")
+        makes = _MAKES_OF_TORCH if module == "torch" else _MAKES_NAMES
         if not parts:
             return module in self.names
         for part in parts:
             if f"{module}/{part}" not in self.names:
-                return self._has(module, part, {module}, makes=_MAKES_NAMES if part is parts[-1] else _MAKES_MODULES)
+                return self._has(module, part, {module}, makes=makes if part is parts[-1] else _MAKES_MODULES)
             module = f"{module}/{part}"
         return True
 
@@ -182,14 +187,17 @@ class Modules:
         text = self.text(module)
         if text is None or word == "*" or word.startswith("__"):
             return None
-        if re.search(rf"\b{word}\b", text):
-            return True if makes == _MAKES_NAMES or not word.islower() else None  # the text of that module is elsewhere
+        if re.search(_GONE.format(word), text):
+            return False
+        if re.search(rf"\b{word}\b|\b{word.rstrip('0123456789')}\{{", text):  # f"List{i}" makes List2
+            elsewhere = makes == _MAKES_MODULES and word.islower()  # the text of that module
+            return None if elsewhere else True
         listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
         if not listed and re.search(makes, text):
             return None
         package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
-        for dots, path in _STAR.findall(text) if makes == _MAKES_NAMES else ():
+        for dots, path in _STAR.findall(text) if makes != _MAKES_MODULES else ():
             above = package[: len(package) + 1 - len(dots)] if dots else []
             other = "/".join([*above, *filter(None, path.split("."))])
             if other not in seen:

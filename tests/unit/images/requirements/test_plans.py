@@ -194,6 +194,12 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
             "2 SGD(lr=…), which tensorflow 2.16",
         ),
         ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.15.1", "SGD(decay=…) fails with"),
+        (
+            "from keras.optimizers import SGD\nSGD(lr=0.1)",
+            "tensorflow==2.15.1",
+            "SGD(lr=…) trains with the default rate",
+        ),
+        ("from keras.optimizers import SGD\nSGD(lr=0.1)", "tensorflow==2.10.1", ""),
         ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.16.1", ""),
         ("import keras\nkeras.Model().save_weights(d + f'{e}.h5')", "tensorflow==2.17.1", "save_weights('.h5'), which"),
         ("import keras\nkeras.Model().save_weights(path)", "tensorflow==2.17.1", ""),

@@ -1,0 +1,88 @@
+"""Names that a wheel's modules have, lack, or may make at run time."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from seatrial.images.requirements.pip_format import Needs, Requirements
+from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest
+from seatrial.images.resolve.uv import UvResolver
+from seatrial.images.resolve.wheel_files import with_names
+from seatrial.images.resolve.wheel_names import Modules
+from seatrial.system.host import Host
+
+REMOVED = 'raise RuntimeError("`ToTensor` is obsolete and it was removed. Use `ToTensorV2`")'
+TRANSFORMS = f'''class ToTensor(Basic):
+    """Convert."""
+
+    def __init__(self, n=1):
+        {REMOVED}
+
+class ToTensorV2(Basic):
+    def __init__(self):
+        self.n = 1
+
+def gone(x):
+    {REMOVED}
+
+class Auto:
+    def __init__(self):
+        raise OSError("use Auto.from_pretrained")
+'''
+FILES = {
+    "pkg/__init__.py": "from .transforms import *\n",
+    "pkg/transforms.py": TRANSFORMS,
+    "pkg/made.py": "for name in names:\n    globals()[name] = 1\n",
+    "torch/__init__.py": "",
+    "torch/_jit_internal.py": "class A:\n    def __getattr__(self, name):\n        setattr(fn, name, 1)\n"
+    'for i in range(2, 7):\n    globals()[f"List{i}"] = A\n',
+    "torch/_lazy.py": "def __getattr__(name):\n    return import_module(name)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "has"),
+    [
+        ("pkg.transforms.ToTensor", False),
+        ("pkg.ToTensor", False),
+        ("pkg.transforms.gone", False),
+        ("pkg.ToTensorV2", True),
+        ("pkg.transforms.Auto", True),
+        ("pkg.made.Thing", None),
+        ("torch._jit_internal.weak_module", False),
+        ("torch._jit_internal.List2", True),
+        ("torch._jit_internal.A", True),
+        ("torch._lazy.thing", None),
+    ],
+)
+def test_a_name_is_lacking_where_nothing_defines_it_or_it_only_says_that_it_was_removed(
+    name: str, has: bool | None
+) -> None:
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in FILES.items():
+            archive.writestr(path, text)
+    assert Modules(wheel).has(name) is has  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("lines", "brought", "numpy", "constraints"),
+    [
+        (("albumentations",), ("imgaug", "0.4.0"), "2.1.0", ("numpy<2",)),
+        (("albumentations", "numpy>=2"), ("imgaug", "0.4.0"), "2.1.0", ()),
+        (("albumentations",), ("imgaug", "0.4.0"), "1.26.4", ()),
+        (("pandas",), ("pandas", "2.2.3"), "2.1.0", ()),
+        (("d",), ("pandas", "2.1.4"), "2.1.0", ("numpy<2",)),
+    ],
+)
+def test_numpy_is_below_2_for_a_package_that_another_brings_and_that_fails_with_it(
+    tmp_path: Path, lines: tuple[str, ...], brought: tuple[str, str], numpy: str, constraints: tuple[str, ...]
+) -> None:
+    lock = Lock((LockedPackage(*brought), LockedPackage("numpy", numpy)))
+    needs = Needs(Requirements(lines=lines), "a list", "it exists")
+    found, notes = with_names(UvResolver(tmp_path, Host()), ResolveRequest(lines, "3.11", ()), needs, lock)
+    assert (found.requirements.constraints, notes) == (constraints, ())
