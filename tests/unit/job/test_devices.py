@@ -55,6 +55,16 @@ def test_options_that_name_gpus_are_compared_with_the_run(
     assert bool(found(tmp_path, "net.cuda()\n", *args, gpus=4)) is bool(everywhere)
 
 
+@cases("text", "words", "args")
+def test_gpus_of_a_trainer_in_a_configuration_are_compared_with_the_run(
+    tmp_path: Path, text: str, words: str | None, args: tuple[str, ...] | None
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)\n"
+    said = found(tmp_path, source, "fit", "-c", "c.yaml", *(args or ()))
+    assert any(words in each for each in said) if words else not said
+
+
 @cases("source", "args")
 def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple[str, ...] | None) -> None:
     (tmp_path / "c.yaml").write_text("device: auto\n")
