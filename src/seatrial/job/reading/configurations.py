@@ -24,8 +24,8 @@ _SETTING = regex(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
 _TYPED_SETTING = regex(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
-#: Numbers of GPUs in a list, as Lightning's trainer takes them.
-_NUMBERS = regex(r"(?m)^[ \t]+(?:devices|gpus):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")
+#: Numbers of GPUs in a list.
+_NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")
 #: A key; an INI file's section.
 _HEAD = regex(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
 _REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+\S+)+|[ \t]*["']?\w+)""")
