@@ -187,11 +187,11 @@ def script_facts(
     """
     named = [project / each for each in path]
     first = [folder or project, *named]
-    start = _source(target, project, first)
+    around = [folder / "src"] if folder else []
+    start = _source(target, project, [*first, *around])
     if start is None:
         _refuse_another_name(target, folder or project)
         return _elsewhere(target, path, any_python=any_python)
-    around = [folder / "src"] if folder else []
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
     reading = read_project(
@@ -207,7 +207,7 @@ def script_facts(
         _refuse_a_part_of_a_package(reading, target, start, project)
     facts = replace(_facts(reading, target.args), python_path=path)
     if target.kind == "module" and find_module(target.value, first, main=True) is None:
-        root = "." if find_module(target.value, [project], main=True) else "src"
+        root = next(str(each.relative_to(project)) for each in roots if find_module(target.value, [each], main=True))
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
     return facts
 

@@ -55,6 +55,29 @@ def test_options_that_name_gpus_are_compared_with_the_run(
     assert bool(found(tmp_path, "net.cuda()\n", *args, gpus=4)) is bool(everywhere)
 
 
+@cases("text", "words", "args")
+def test_gpus_of_a_trainer_in_a_configuration_are_compared_with_the_run(
+    tmp_path: Path, text: str, words: str | None, args: tuple[str, ...] | None
+) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)\n"
+    said = found(tmp_path, source, "fit", "-c", "c.yaml", *(args or ()))
+    assert any(words in each for each in said) if words else not said
+
+
+@pytest.mark.parametrize(("ids", "words"), [("[0, 1]", "device_ids=[0,1] names GPU 1, but the run"), ("[0]", "")])
+def test_gpus_in_a_configuration_that_become_an_argument_are_compared_with_the_run(
+    tmp_path: Path, ids: str, words: str
+) -> None:
+    (tmp_path / "hyps.yaml").write_text(f"epochs: 2\ndevice_ids: {ids}\n")
+    source = "p.add_argument('--hyps')\na = p.parse_args()\nh = yaml.safe_load(open(a.hyps))\n"
+    source += (
+        "def fit(device_ids):\n    torch.nn.DataParallel(net.cuda(), device_ids=device_ids)\nfit(h['device_ids'])\n"
+    )
+    said = found(tmp_path, source, "--hyps", "hyps.yaml")
+    assert [words in each for each in said] == [True] * bool(words)
+
+
 @cases("source", "args")
 def test_a_run_on_the_gpu_is_left_alone(tmp_path: Path, source: str, args: tuple[str, ...] | None) -> None:
     (tmp_path / "c.yaml").write_text("device: auto\n")

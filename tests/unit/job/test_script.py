@@ -583,6 +583,17 @@ def test_where_the_projects_own_packages_are_imported_from(
     assert (found.import_roots, found.imports) == (roots, ("torch",))
 
 
+@pytest.mark.parametrize(("place", "root"), [("training/src", "training/src"), ("src", "src"), ("training", None)])
+def test_a_module_of_the_working_directorys_src_is_read_and_found(tmp_path: Path, place: str, root: str | None) -> None:
+    (package := tmp_path / place / "skeletons").mkdir(parents=True)
+    (tmp_path / "training").mkdir(exist_ok=True)
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text("import torch\nfrom . import __name__")
+    target = Target(kind="module", value="skeletons.train")
+    found = script_facts(target, tmp_path, folder=tmp_path / "training")
+    assert (found.imports, found.import_roots) == (("torch",), (root,) if root else ())
+
+
 def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported(tmp_path: Path) -> None:
     assert facts_of(tmp_path, "import datasets\nfrom datasets import coco\n", datasets__coco="").imports == ()
     assert facts_of(tmp_path, "from datasets import load_dataset\n").imports == ("datasets",)

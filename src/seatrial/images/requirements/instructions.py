@@ -224,6 +224,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
         for name, package in wanted.items():
             of_it = mentions(line, name) if listed is None else provides(listed, name, package)
             of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are inspected
+            of_it &= name not in packages.elsewhere or listed != canonical_name(name)  # pip install detectron2 -f URL
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line
                 notes.append(f"{place} {line}")
@@ -272,19 +273,15 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
                 tree = parse_source(text.encode(), "setup.py") if _MENTIONED.search(text) else None
             except (ConfigError, UnreadableSourceError):
                 continue
-            made = (_compiled(tree) | _cython_modules(folder, text)) & wanted if tree is not None else set()
+            around = folders_of(folder) if "cythonize" in text else []  # it may list Cython's modules by a pattern
+            cython = {path.stem for each in around for path in each.glob("*.pyx")}
+            made = (_compiled(tree) | cython) & wanted if tree is not None else set()
             if tree is not None and made:
                 imports = tops_of(ast.walk(tree)) - STANDARD_MODULES
                 cuda = "CUDAExtension" in text or "make_cuda_ext" in text
                 name = folder.relative_to(project).as_posix()
                 found.append(Extension(name, tuple(sorted(made)), cuda, tuple(sorted(imports))))
     return tuple(found)
-
-
-def _cython_modules(folder: Path, text: str) -> set[str]:
-    """Return the names of the Cython modules around a setup.py that may list them by a pattern."""
-    folders = folders_of(folder) if "cythonize" in text else []
-    return {path.stem for each in folders for path in each.glob("*.pyx")}
 
 
 def _compiled(tree: ast.Module) -> set[str]:

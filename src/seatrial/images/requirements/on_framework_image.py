@@ -66,7 +66,8 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | No
 def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine | None) -> Needs:
     """Drop lines for the image's packages, restrict the others to releases that run on it, and note each change."""
     found, notes, lines = needs.requirements, [why], []
-    only = f", the only TensorFlow 1 with code for {_gpus(machine)}" if image.image == TENSORFLOW_1 else ""
+    names = ", ".join(dict.fromkeys(f"{gpu.name}" for gpu in machine.gpus)) if machine else ""
+    only = f", the only TensorFlow 1 with code for {names or 'current GPUs'}" if image.image == TENSORFLOW_1 else ""
     for line in found.lines:
         name, requirement = _name(line), parsed(line)
         has = _releases(name, image)
@@ -122,11 +123,6 @@ def _overlap(requirement: Requirement, has: str) -> bool:
     theirs = SpecifierSet(has)
     named = {each.version.removesuffix(".*") for each in (*theirs, *requirement.specifier)}
     return any(theirs.contains(each) and requirement.specifier.contains(each) for each in named)
-
-
-def _gpus(machine: TargetMachine | None) -> str:
-    names = dict.fromkeys(f"{gpu.name}" for gpu in machine.gpus) if machine else {}
-    return ", ".join(names) or "current GPUs"
 
 
 def _name(line: str) -> str:

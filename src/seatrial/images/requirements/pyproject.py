@@ -328,10 +328,10 @@ def _specifier(wish: str) -> SpecifierSet:
 
 
 def _part(text: str) -> str:
-    """Translate ``^1.2``, ``~1.2``, ``1.2.*`` or a plain comparison. Raises ValueError."""
+    """Translate ``^1.2``, ``~1.2``, ``1.2.*``, ``1.x`` or a plain comparison. Raises ValueError."""
     if text == "*":
         return ""
-    if not (match := _PART.fullmatch(text)):
+    if not (match := _PART.fullmatch(re.sub(r"(\.[xX*])+$", ".*", text))):
         raise ValueError(text)
     sign, version = {None: "==", "=": "=="}.get(match["sign"], match["sign"]), match["version"]
     if sign not in ("^", "~"):

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from seatrial.images.base import DEFAULT_BASE, python_of_image
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed
-from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable
+from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable
 from seatrial.images.resolve.dates import framework_day, pins
 from seatrial.images.resolve.framework import Resolved, framework_place
 from seatrial.images.resolve.uv import UvResolver
@@ -101,7 +101,8 @@ def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, 
     ``hashed``: the lock holds the framework's build; otherwise pip resolves that, and what is built for it.
     """
     names = {each.name for each in lock.packages}
-    lines = {each.name: _line(each) for each in lock.packages if each.sha256}
+    known = (each for each in lock.packages if each.sha256)
+    lines = {each.name: " --hash=sha256:".join((f"{each.name}=={each.version}", *each.sha256)) for each in known}
     binary = {name for name in of_framework & names if FRAMEWORK.match(name)}
     hashed = hashed and binary <= set(lines)
     if not hashed:
@@ -117,7 +118,3 @@ def _by_layer(found: Requirements, lock: Lock, of_framework: frozenset[str], *, 
         packages=tuple(sorted(line for name, line in lines.items() if name not in of_framework)),
         rest=(*listed, *sorted(further)),
     )
-
-
-def _line(package: LockedPackage) -> str:
-    return " ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{each}" for each in package.sha256)])

@@ -24,6 +24,8 @@ _SETTING = regex(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
 _TYPED_SETTING = regex(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
+#: Numbers of GPUs in a list.
+_NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")
 #: A key; an INI file's section.
 _HEAD = regex(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
 _REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+\S+)+|[ \t]*["']?\w+)""")
@@ -45,12 +47,15 @@ _Files: TypeAlias = list[tuple[Path, str]]
 def _settings(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield (dotted key, value, line) of a configuration's lines: ``data.path`` by indentation or by section."""
     above: list[tuple[int, str]] = []
+    lists = {text.count("\n", 0, each.start()): re.findall(r"\d+", each[1]) for each in _NUMBERS.finditer(text)}
     for number, line in enumerate(text.splitlines(), 1):
         if head := _HEAD.match(line):
             depth = head.start(1)  # -1 of a section
             above = [*(each for each in above if each[0] < depth), (depth, head[1] or head[2])]
             if found := _SETTING.fullmatch(line):
                 yield ".".join(key for _, key in above), found[2], number
+            elif number - 1 in lists:
+                yield ".".join(key for _, key in above), f"[{','.join(lists[number - 1])}]", number
 
 
 def read_settings(

@@ -33,7 +33,7 @@ _DEEPEST = 40
 _MOST_LOOKS = 500
 
 #: Names of objects with options or settings.
-_OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|C|options|settings|FLAGS)(\.\w+)?")
+OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|C|options|settings|FLAGS)(\.\w+)?")
 
 
 class Text(NamedTuple):
@@ -230,7 +230,7 @@ class Constants:
         if found_there := self.setting(node, unit):
             self.by_setting = True
             return Text(found_there[0], False)
-        self.lacks |= _OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
+        self.lacks |= OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
         return None
 
     def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
@@ -249,7 +249,7 @@ class Constants:
         """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
         names = self._members(node, unit)
         found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
-        is_one = _OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
+        is_one = OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
         return next((each for each in found if each and (is_one or ".py:" not in each[1])), None)
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:

@@ -153,8 +153,8 @@ class Devices(Evaluation):
                     handlers.append((unit, node))
                 elif isinstance(getattr(node, "ctx", None), ast.Store) and (key := member(node)):
                     self.setters.setdefault(key, []).append(unit)
-                    if isinstance(node, ast.Attribute) and last_name(node.value) != "self":
-                        self.outside.add(key)
+                    if not isinstance(node, ast.Attribute) or last_name(node.value) != "self":
+                        self.outside.add(key if isinstance(node, ast.Attribute) else f"[{key}]")
                 elif isinstance(node, ast.Call) and dotted(node.func) == "setattr":
                     self.is_open = True
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
@@ -162,6 +162,7 @@ class Devices(Evaluation):
         found = [*self._hidden(sinks, imported), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
             *_typed(self.arguments),
+            *self._of_lightning(imported),
             *self._fallbacks(handlers),
             *self._boosters(units, imported),
             *_nowhere(self.start.name, [*modules.values()], imported),
@@ -247,6 +248,16 @@ class Devices(Evaluation):
                 change = self._change(sink, "cuda", "gpu") or f"choose cuda in {place}"
                 yield Reason(0, f"{sink.place} uses {device}", change, device)
 
+    def _of_lightning(self, imported: set[str]) -> Iterator[Reason]:
+        """Yield the GPUs that a configuration of Lightning's trainer, or of Hydra's group for it, names or counts."""
+        settings, typed = self.constants.settings, {each.lstrip("-+").partition("=")[0] for each in self.arguments}
+        on_cpu = settings.get("trainer.accelerator", ("",))[0] == "cpu"
+        decided = on_cpu or typed & {"trainer.accelerator", "trainer.devices", "trainer.gpus"}
+        for name in ("devices", "gpus") if imported & {"lightning", "pytorch_lightning"} and not decided else ():
+            value, where = settings.get(f"trainer.{name}") or settings.get(name, ("", ""))
+            if f"trainer.{name}" in settings or "trainer/" in where:
+                yield from _numbered(f"{where} sets trainer.{name} to {value}: it", name, value)
+
     def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
         if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):
             return
@@ -310,7 +321,7 @@ class Devices(Evaluation):
         if not flag.startswith("-") or self.is_fixed:
             return None
         takes_none = "action" in keywords(option.node) or "is_flag" in keywords(option.node)
-        known = values or ("cuda", "0", "gpu", "true")
+        known = values or ("cuda", "0", "gpu", "true", *([] if self.typed(option) else ["1"]))
         tried = [[flag]] if takes_none else [[flag, value] for value in known]
         if self.typed(option):
             rest = [word for word in given if not is_flag(word.partition("=")[0], option)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from seatrial.job.reading.constants import ANY, Constants, ParserOption, member, typed_options
+from seatrial.job.reading.constants import ANY, OF_SETTINGS, Constants, ParserOption, member, typed_options
 from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal
@@ -55,7 +55,7 @@ class Evaluation:
     Attributes:
         setters: name → the units that set it on an object: ``args.device = …``, ``config["device"] = …``.
         runs: id of a call → the function of the project that it runs.
-        outside: names of attributes that are set from outside of their class. left: expressions still allowed.
+        outside: attributes set from outside of their class, "[name]" of keys. left: expressions still allowed.
         options, settings, origin: what the last values came from, and the line of the constant that decides.
     """
 
@@ -289,7 +289,8 @@ class Evaluation:
         for setter in self.setters.get(key, ()):
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[1] < line or each[0] != unit]
-        if stored and not (is_option and parsed and key not in self.outside):  # another object's: self.device = …
+        of_settings = setting and OF_SETTINGS.fullmatch(dotted(node.value)) and f"[{key}]" not in self.outside
+        if stored and not ((parsed if is_option else of_settings) and key not in self.outside):  # self.device = …
             by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
             for where, _, value, sure in stored:
                 by_unit.setdefault(where, []).append((value, sure))
