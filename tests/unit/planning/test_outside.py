@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -404,3 +405,10 @@ def test_a_write_below_a_folder_that_an_option_names_asks_for_a_writable_mount(
     assert "mounted read-only" in warning and warning.endswith(f"--mount {data}:{data}")
     _, _, warnings = with_host_paths(Job(project=project, target=target), ScriptFacts(), build=True)
     assert not warnings
+    there = Write(str(data), True, "train.py:2", True)  # making it again does no harm
+    facts = ScriptFacts(writes=(write, there))
+    assert with_host_paths(Job(project=project, target=target), facts, build=True)[2] == (warning,)
+    facts = ScriptFacts(writes=(there, replace(write, certain=True)))
+    with pytest.raises(UsageError, match="train.py:3 writes .*/data/out/a.json, and --root .* read-only") as refusal:
+        with_host_paths(Job(project=project, target=target), facts, build=True)
+    assert refusal.value.run == f"seatrial run … --mount {data}:{data}"

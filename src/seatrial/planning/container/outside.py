@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
 from seatrial.errors import UsageError
-from seatrial.job.host_paths import host_paths, mounted
+from seatrial.job.host_paths import HostPath, host_paths, mounted
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
@@ -93,15 +93,22 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
                 warnings.append(path.absence)
             continue
-        into = (each for each in script.writes if inside(_in_container(job, each.path), path.target))
-        if not own and path.typed and build and (write := next(into, None)):
+        into = [each for each in script.writes if inside(_in_container(job, each.path), path.target)]
+        if not own and path.typed and build and into:
             mount = shlex.join(["--mount", f"{path.source}:{path.target}"])
-            warnings.append(f"{write}, and {path} is mounted read-only; to write there: {mount}")
+            for write in (each for each in into if each.certain and not _is_made(job, each, path)):
+                raise UsageError(f"{write}, and {path} is mounted read-only", run=f"seatrial run … {mount}")
+            warnings.append(f"{into[0]}, and {path} is mounted read-only; to write there: {mount}")
         mounts.append(Mount(source=path.source, target=path.target, read_only=not own))
         kept.append(path.target)
         value = f"{path.source} at {path.target}, {'writable, as it is in the project' if own else 'read-only'}"
         choices.append(Choice(what="mount", value=value, reason=f"{path.where} names it"))
     return job.changed(mounts=(*job.mounts, *mounts)) if mounts else job, tuple(choices), tuple(warnings)
+
+
+def _is_made(job: Job, write: Write, path: HostPath) -> bool:
+    """Return whether a write is of a folder that is there: making it again does no harm."""
+    return write.folder and (path.source / posixpath.relpath(_in_container(job, write.path), path.target)).is_dir()
 
 
 def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
