@@ -409,6 +409,6 @@ def test_a_write_below_a_folder_that_an_option_names_asks_for_a_writable_mount(
     facts = ScriptFacts(writes=(write, there))
     assert with_host_paths(Job(project=project, target=target), facts, build=True)[2] == (warning,)
     facts = ScriptFacts(writes=(there, replace(write, certain=True)))
-    with pytest.raises(UsageError, match="train.py:3 writes .*/data/out/a.json, and --root .* read-only") as refusal:
+    with pytest.raises(UsageError, match=r"train.py:3 writes .*/data/out/a.json, and --root .* read-only") as refusal:
         with_host_paths(Job(project=project, target=target), facts, build=True)
     assert refusal.value.run == f"seatrial run … --mount {data}:{data}"
