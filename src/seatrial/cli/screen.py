@@ -255,7 +255,8 @@ class Screen:
             table.add_row("as usual", Text(words).append("\n--verbose: each with its reason", style="dim"))
         out.print(table)
         if request and self._whole:
-            out.print(Text("\n" + public(_wrapped(request)), style="dim"), soft_wrap=True)
+            lines_of = ((" \\\n  " if word.startswith("-") else " ") + shlex.quote(word) for word in request)
+            out.print(Text("\n" + public("".join(lines_of).strip()), style="dim"), soft_wrap=True)
         elif request and plan.container is not None:
             out.print(Text("\n--verbose prints the engine's command; --as docker one without seatrial", style="dim"))
 
@@ -320,11 +321,6 @@ def _wishes(wishes: Sequence[str]) -> Text:
     for wish in wishes:
         lines.append(f"  {one_line(wish)}\n", style="not bold")
     return lines
-
-
-def _wrapped(argv: list[str]) -> str:
-    """Return an argv as one shell command, an option a line."""
-    return "".join((" \\\n  " if word.startswith("-") else " ") + shlex.quote(word) for word in argv).strip()
 
 
 def front(*, trust: bool = False, as_json: bool = False, whole: bool = False, quiet: bool = False) -> Person:

@@ -148,7 +148,9 @@ def read_dockerfile(text: str) -> Dockerfile:
             _declare(each, known, outside if stages else {})
         elif each.name == "ENV" and stages:
             for name, value in pairs_of(each.value):
-                known[name] = Setting(_filled(value, known), each.line + _lines_before(each, name), lasts=True)
+                found = re.search(rf"(?:^|[\s{JOINT}]){re.escape(name)}[=\s]", each.raw)
+                above = each.raw[: found.end()].count(JOINT) if found else 0  # joints of lines
+                known[name] = Setting(_filled(value, known), each.line + above, lasts=True)
     return Dockerfile(tuple(instructions), tuple(stages), tuple(environments))
 
 
@@ -199,9 +201,3 @@ def _filled(text: str, known: dict[str, Setting]) -> str:
 
 def _unquoted(text: str) -> str:
     return re.sub(r"\\(.)|[\"']", lambda match: match[1] or "", text)
-
-
-def _lines_before(each: Instruction, name: str) -> int:
-    """Count the line joints before a name in the instruction."""
-    found = re.search(rf"(?:^|[\s{JOINT}]){re.escape(name)}[=\s]", each.raw)
-    return each.raw[: found.end()].count(JOINT) if found else 0

@@ -66,8 +66,8 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | No
 def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine | None) -> Needs:
     """Drop lines for the image's packages, restrict the others to releases that run on it, and note each change."""
     found, notes, lines = needs.requirements, [why], []
-    names = ", ".join(dict.fromkeys(f"{gpu.name}" for gpu in machine.gpus)) if machine else ""
-    only = f", the only TensorFlow 1 with code for {names or 'current GPUs'}" if image.image == TENSORFLOW_1 else ""
+    gpus = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) if machine else ""
+    only = f", the only TensorFlow 1 with code for {gpus or 'current GPUs'}" if image.image == TENSORFLOW_1 else ""
     for line in found.lines:
         name, requirement = _name(line), parsed(line)
         has = _releases(name, image)

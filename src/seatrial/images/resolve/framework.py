@@ -94,7 +94,8 @@ def resolve_frameworks(
     own = [python] if python else PYTHONS  # a list may have one release of a framework for each, and for each system
     found = replace(found, lines=tuple(line for line in found.lines if any(is_for(line, each) for each in own)))
     resolved = Resolved(found, Stack(python=python or ""))
-    needed = [each for each in FRAMEWORKS if _place(found, each) is not None or _imported(each, imports)]
+    alone = {BUILT_ON.get(name) for name in imports} if imports.isdisjoint(FRAMEWORKS) else set()
+    needed = [each for each in FRAMEWORKS if _place(found, each) is not None or each in imports | alone]
     computes = _fed_by_tensorflow(found, needed, imports)
     feeder: Framework | None = "tensorflow" if computes or "tensorflow" in {*needed} & {*needs.unused} else None
     on_gpu = [each for each in needed if each != feeder and each not in needs.unused]
@@ -339,12 +340,6 @@ def framework_place(found: Requirements) -> int | None:
 def _place(found: Requirements, framework: Framework) -> int | None:
     places = [at for at, line in enumerate(found.lines) if PACKAGES.get(canonical_name(line) or "") == framework]
     return next((at for at in places if is_for(found.lines[at], PYTHONS[0])), next(iter(places), None))
-
-
-def _imported(framework: Framework, imports: frozenset[str]) -> bool:
-    """Return True for an import of it or, if no framework is imported, of a package of no use without it."""
-    alone = imports.isdisjoint(FRAMEWORKS) and any(BUILT_ON.get(name) == framework for name in imports)
-    return framework in imports or alone
 
 
 def _name_alone(framework: Framework, machine: TargetMachine | None) -> str:

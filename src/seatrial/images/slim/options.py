@@ -75,7 +75,9 @@ def slimming_for(
         if stack.wheel.framework != "torch" and "linalg" in used:
             used.add("sparse")  # cuSOLVER is linked to cuSPARSE
         unused = tuple(sorted({*signs, "sparselt", "compile"} - used))
-        named = {*proof["named"], *(["nccl"] if _starts_no_collective(job, requirements) else [])}
+        known = {*proof["without_collectives"]}  # packages that start NCCL with no word of it in the source are not
+        without = job.target.kind == "recipe" or all(canonical_name(line) in known for line in requirements)
+        named = {*proof["named"], *(["nccl"] if without else [])}
         proven = tuple(feature for feature in unused if feature in named and feature in signs)
         left_out |= {"auto": proven, "unused": unused, "arch": unused}
     left_out = left_out if has_cuda else {}
@@ -122,12 +124,6 @@ def _used(job: Job, signs: Mapping[str, str], requirements: Sequence[str]) -> se
     else:
         texts = [*read_sources(sources, job.project, _MOST_SOURCE_BYTES), *requirements]
     return {feature for feature, sign in signs.items() if any(re.search(sign, text) for text in texts)}
-
-
-def _starts_no_collective(job: Job, requirements: Sequence[str]) -> bool:
-    """Return True if no package of the job starts NCCL with no word of it in the project's source."""
-    known = set(_signs()["proof"]["without_collectives"])
-    return job.target.kind == "recipe" or all(canonical_name(line) in known for line in requirements)
 
 
 def _sources(job: Job) -> list[Path]:

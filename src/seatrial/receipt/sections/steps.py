@@ -131,7 +131,10 @@ class Steps(Section):
             amount = f"{percent(100 * part.share):>5}  {_seconds(part.seconds_per_step)} a step"
             rows.append(Row(part.words, f"{bar:·<{_BAR}} {amount}", paged=False))
         rows += [Row("waits at", wait) for wait in first.waits]
-        rows += [Row(f"rank {rank.rank}", _other_rank(rank)) for rank in others]
+        for rank in others:
+            parts = sorted(rank.parts, key=lambda part: -part.share)[:3]
+            shares = ", ".join(f"{part.words} {percent(100 * part.share)}" for part in parts)
+            rows.append(Row(f"rank {rank.rank}", f"{_rates(rank)}; {shares}"))
         facts = [f"{name.replace('_', ' ')} {first.facts[name]}" for name in _FACTS if name in first.facts]
         memory = [f"peak {format_bytes(first.peak_bytes)} of torch's allocator"] if first.peak_bytes else []
         memory += [f"tried again {count(first.alloc_retries, 'time')}"] if first.alloc_retries else []
@@ -177,11 +180,6 @@ def _rates(anatomy: StepAnatomy) -> str:
     parts += [f"{figure(round(anatomy.examples_per_s))} examples/s"] if anatomy.examples_per_s else []
     parts += [f"median {_seconds(anatomy.median_step_s)}"] if anatomy.median_step_s else []
     return ", ".join(parts)
-
-
-def _other_rank(anatomy: StepAnatomy) -> str:
-    parts = sorted(anatomy.parts, key=lambda part: -part.share)[:3]
-    return f"{_rates(anatomy)}; " + ", ".join(f"{part.words} {percent(100 * part.share)}" for part in parts)
 
 
 def _seconds(seconds: float) -> str:
