@@ -306,6 +306,8 @@ class ProjectReader:
         for method, function in module.flow.functions.items() if not name else ():
             if (last := method.rpartition(".")[2]) in LIGHTNING_1:
                 self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
+            elif f"{method[: -len(last)]}lr_scheduler_step" in module.flow.functions:
+                pass  # Lightning checks no scheduler
             elif last == "configure_optimizers" and SCHEDULES.search(ast.unparse(function)):
                 self.reading.signs.setdefault(f"{NAMED}{SCHEDULERS}", f"{module.shown}:{function.lineno} {method}")
             if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
