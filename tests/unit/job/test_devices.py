@@ -41,6 +41,24 @@ def test_a_gpu_that_may_be_missing_is_warned_of(
     assert not first.startswith("!") and words in first
 
 
+@pytest.mark.parametrize("accelerator", ["gpu", "cpu"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "lightning.Trainer(max_epochs=1, **c['trainer'])",
+        "lightning.Trainer(devices=c['trainer']['devices'], accelerator=c['trainer']['accelerator'])",
+        "def fit(t):\n    lightning.Trainer(**t)\nfit(c['trainer'])",
+        "from hydra.utils import instantiate\ninstantiate(c['trainer'])",
+        "from lightning.pytorch.cli import LightningCLI\nLightningCLI()",
+    ],
+)
+def test_a_trainers_settings_in_a_file_count(tmp_path: Path, line: str, accelerator: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"trainer:\n  accelerator: {accelerator}\n  devices: 2\n")
+    [words] = found(tmp_path, f"import lightning\nc = yaml.safe_load(open('c.yaml'))\n{line}\n")
+    on_cpu = "!the script runs on the CPU: c.yaml:2 sets accelerator to cpu"
+    assert words.startswith("c.yaml:3 devices=2 asks for 2 GPUs, but" if accelerator == "gpu" else on_cpu)
+
+
 @cases("source", "words")
 def test_a_device_of_another_maker_is_named(tmp_path: Path, source: str, words: str) -> None:
     assert words in next(iter(found(tmp_path, source)))

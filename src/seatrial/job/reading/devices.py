@@ -21,7 +21,7 @@ _MOST_SINKS, _LONGEST = 300, 60
 #: Code that gives options a value after they are parsed.
 _REWRITES = re.compile(rb"\bsetattr\(|\.__dict__|\bvars\(\w+\)(\.update|\[)|\bexec\(")
 #: Modules without these words choose no device.
-_TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax", re.I)
+_TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax|Trainer\(|instantiate\(|LightningCLI", re.I)
 
 #: Arguments of well-known trainers that choose the device → how they do. Sources: lightning.ai,
 #: huggingface.co/docs/transformers and /docs/accelerate, docs.ultralytics.com.
@@ -54,7 +54,7 @@ _GPUS = re.compile(f"{_NUMBERED.pattern}|{_COUNTED.pattern}")
 #: Packages that move models and batches to the GPU by themselves, and those that move nothing; all that can use one.
 _MOVERS, _PLAIN, _LIBRARIES = SETS["movers"], SETS["plain"], SETS["movers"] | SETS["libraries"]
 #: Calls that take GPUs by number in keywords of these names.
-_TAKES_GPUS = re.compile(r"\w*(Trainer|DataParallel|LLM|Fabric)|train|fit|from_pretrained")
+_TAKES_GPUS = re.compile(r"\w*(Trainer|DataParallel|LLM|Fabric)|train|fit|from_pretrained|instantiate|LightningCLI")
 _OF_GPUS = {"auto", "cuda", "ddp", "dp", "gpu"}
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
@@ -234,12 +234,15 @@ class Devices(Evaluation):
     def _beyond(self, sinks: list[_Sink]) -> Iterator[Reason]:
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
         reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
+        unclear = {each.place for each in sinks if each.devices is None and member(each.node) is None}
+        on_cpu = {each.place for each in sinks if each.kind == "trainer" and "cpu" in (each.devices or ())}
         for sink in sinks:
             [device, *others] = sink.devices or {""}
-            if sink.kind.startswith("count:") and sink.unit in self.constants.always and not self._guarded(sink):
-                name = sink.kind.removeprefix("count:")
-                yield from () if others else _numbered(f"{sink.place} {name}={device}", name, device)
             place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
+            counts = sink.kind.startswith("count:") and sink.place not in on_cpu | unclear
+            if counts and sink.unit in self.constants.always and not self._guarded(sink):
+                name, where = sink.kind.removeprefix("count:"), place if sink.settings else sink.place
+                yield from () if others else _numbered(f"{where} {name}={device}", name, device)
             if not others and re.fullmatch(r"cuda:[1-9]\d*", device):
                 edit = "" if several else f"choose {device.partition(':')[0]}:0 in {place}"
                 yield Reason(3, f"{sink.place} uses {device}", self._change(sink, "cuda:0", "0") or edit, device)
@@ -477,7 +480,13 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """Yield (expression of a device, kind) for a call that takes one."""
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
     given = keywords(node)
-    if _TAKES_GPUS.fullmatch(last) and literal(given.get("accelerator", ast.Constant("gpu"))) in _OF_GPUS:
+    tables = [given.get(None)] if last.endswith(("Trainer", "Fabric")) else []
+    tables += [each for each in node.args[:1] if last == "instantiate" and member(each) == "trainer"]
+    tables += [ast.Attribute(ast.Name("config"), "trainer")] * (last == "LightningCLI")
+    for table in filter(None, tables):  # of a file: Trainer(**config["trainer"])
+        for name in {"accelerator", "devices", "gpus"} - {*given}:
+            given[name] = ast.copy_location(ast.Subscript(table, ast.Constant(name)), node)
+    if _TAKES_GPUS.fullmatch(last) and literal(given.get("accelerator")) in (None, *_OF_GPUS):
         yield from ((value, f"count:{name}") for name, value in given.items() if name and _GPUS.fullmatch(name))
     first = node.args[0] if node.args else given.get("device")
     if isinstance(node.func, ast.Attribute) and last == "cuda" and called != "torch.cuda":
@@ -486,7 +495,7 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
         yield first, "move"
     elif first and re.fullmatch(r"torch\.device|torch\.cuda\.set_device|(torch\.)?set_default_device", called):
         yield first, "device"
-    elif last[:1].isupper() or last in ("pipeline", "train", "fit"):
+    elif last[:1].isupper() or last in ("pipeline", "train", "fit", "instantiate"):
         yield from ((given[name], kind) for name, kind in _OF_TRAINERS.items() if name in given)
     elif "device" in given:
         yield given["device"], "device="
