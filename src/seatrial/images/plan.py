@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -262,16 +262,22 @@ def _with_system_packages(
     needed = system_packages(resolved.requirements.lines, (f"{each.name}=={each.version}" for each in locked))
     needed |= {each.name: ("libgomp1", *needed.get(each.name, ())) for each in checked.builds if each.openmp}
     known, started = table("system_packages")["programs"], script.modules.items()
-    programs = ((known.get(name.partition("subprocess.")[2]), at) for name, at in started)
-    needed |= {f"{at} ({package})": (package,) for package, at in programs if package}
-    packages = sorted({each for few in needed.values() for each in few} - set(job.image.system_packages))
+    programs = ((name.partition("subprocess.")[2], at) for name, at in started)
+    starts = {f"{at} starts {name}": known[name] for name, at in programs if name in known}
+    packages = sorted({*starts.values(), *chain(*needed.values())} - set(job.image.system_packages))
     if not packages:
         return job, (), ()
     if job.image.base != DEFAULT_BASE:
         listed = ", ".join(f'"{each}"' for each in packages)
-        fix = f"if {job.image.base} lacks them, add in seatrial.toml: [image] system_packages = [{listed}]"
-        return job, (), (f"{', '.join(needed)} needs {', '.join(packages)}; {fix}",)
-    reason = f"{', '.join(needed)}: the wheels do not bring them"
+        lacks = f"{job.image.base} lacks {'one' if packages[1:] else 'it'}"
+        fix = f"if {lacks}, add in seatrial.toml: [image] system_packages = [{listed}]"
+        return (
+            job,
+            (),
+            ("; ".join([*(f"{name} needs {', '.join(few)}" for name, few in needed.items()), *starts, fix]),),
+        )
+    of_wheels = [f"{', '.join(needed)}: the wheels do not bring them"] if needed else []
+    reason = "; ".join([*of_wheels, *starts])
     choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
     image = job.image.changed(system_packages=(*job.image.system_packages, *packages))
     return job.changed(image=image), (choice,), ()
