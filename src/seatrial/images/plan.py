@@ -50,6 +50,8 @@ from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
 
+#: By it Accelerate chooses DeepSpeed's optimizer for the CPU, which nvcc compiles when it is first used.
+_OFFLOADS = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
 _COMPILER = Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time")
 
 
@@ -213,6 +215,8 @@ def _with_what_they_bring(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose the packages, and what only they require: a build of a framework, such as torch for peft, and nvcc."""
+    if job.env.get(_OFFLOADS) == "cpu":
+        script = replace(script, nvcc_evidence=script.nvcc_evidence or f"{_OFFLOADS}=cpu")
     needs = needs if machine is None else with_nvcc(needs, script)
     found = _with_packages(job, script, needs, machine, resolver)
     _, resolved, checked, needs = found

@@ -910,3 +910,15 @@ def test_a_table_of_known_models_takes_no_token_and_a_setting_does(tmp_path: Pat
     assert facts_of(tmp_path, table).hub_evidence is None
     setting = "config = {'model': {'name': 'CohereForAI/aya-23-8B'}, 'optim': {'beta1': 1}}\n"
     assert facts_of(tmp_path, setting).hub_evidence == "train.py:1 CohereForAI/aya-23-8B"
+
+
+def test_settings_of_a_file_that_is_read_show_gated_models_and_what_nvcc_compiles(tmp_path: Path) -> None:
+    text = '{\n  "model": "meta-llama/Llama-3.1-8B",\n  "offload_optimizer": {\n    "device": "%s"\n  }\n}\n'
+    source = "import json\nc = json.load(open('c.json'))\n"
+    (tmp_path / "c.json").write_text(text % "cpu")
+    facts = facts_of(tmp_path, source)
+    assert facts.hub_evidence == "c.json:2 meta-llama/Llama-3.1-8B"
+    assert facts.nvcc_evidence == "c.json:4 offload_optimizer.device"
+    (tmp_path / "c.json").write_text(text % "none")
+    assert facts_of(tmp_path, source).nvcc_evidence is None
+    assert facts_of(tmp_path, "x = 1\n").hub_evidence is None

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from seatrial.errors import ConfigError
 from seatrial.job.reading.constants import ANY, typed_options
 from seatrial.job.reading.modules import is_file, is_folder
-from seatrial.job.reading.signs import dotted, full_name, keywords, literal
+from seatrial.job.reading.signs import GATED, NAMED, REPORT_TO, dotted, full_name, keywords, literal
 from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path
 from seatrial.system.text import regex
 
@@ -29,6 +29,9 @@ _NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d
 #: A key; an INI file's section.
 _HEAD = regex(r"""\s*(?:(?:-\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
 _REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+\S+)+|[ \t]*["']?\w+)""")
+_REPORTED = f"{NAMED}{REPORT_TO}"
+#: DeepSpeed's optimizer for the CPU is compiled by nvcc when it is first used. Source: deepspeed.ai/docs/config-json.
+_OFFLOADS = regex(r"offload_optimizer[._]device$")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
 _MOST_COMPOSED, _MOST_BYTES, _MOST_SETTINGS = 100, 100_000, 200_000
@@ -61,18 +64,24 @@ def _settings(text: str) -> Iterator[tuple[str, str, int]]:
 def read_settings(
     names: Iterable[str], arguments: Sequence[str], folder: Path, keys: Collection[str]
 ) -> tuple[list[_Setting], dict[str, str]]:
-    """Return the settings in files and the typed ones, and each tracker of transformers' trainer → where.
+    """Return the settings in files and the typed ones, and what these are signs of, such as trackers → where.
 
     ``keys``: of settings in code, which merge_from_list sets.
     """
     typed_ones = re.findall(r"\breport[_-]to[= ](\w+(?: \w+)*)", " ".join(arguments))
-    reports, settings = dict.fromkeys(" ".join(typed_ones).split(), "--report_to"), list[_Setting]()
+    found = {f"{_REPORTED}{tracker}": "--report_to" for tracker in " ".join(typed_ones).split()}
+    settings = list[_Setting]()
     for name in (each for each in names if each.endswith(CONFIGURATION)):
         text = "".join(read_sources([folder / name], folder, _MOST_SETTINGS))
-        settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
+        for key, value, number in _settings(text):
+            settings.append((key, value, f"{name}:{number}"))
+            if GATED.fullmatch(value):
+                found.setdefault("hub-token", f"{name}:{number} {value}")
+            elif value == "cpu" and _OFFLOADS.search(key):
+                found.setdefault("cpu-adam", f"{name}:{number} {key}")
         for one in () if typed_ones else _REPORTS.finditer(text):
             place = f"{name}:{text.count(chr(10), 0, one.start()) + 1}"
-            reports |= dict.fromkeys(re.findall(r"\w+", one[1]), place)
+            found |= dict.fromkeys((f"{_REPORTED}{each}" for each in re.findall(r"\w+", one[1])), place)
     words = (_TYPED_SETTING.fullmatch(word) for word in arguments)
     typed = {match[1].replace("/", "."): match[2] for match in words if match}
     typed |= {key: value for key, value in pairwise(arguments) if key in keys}
@@ -81,7 +90,7 @@ def read_settings(
         for each in settings
         if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
     ]
-    return [*settings, *((key, value, key) for key, value in typed.items())], reports
+    return [*settings, *((key, value, key) for key, value in typed.items())], found
 
 
 def by_ends(*sources: Iterable[_Setting]) -> dict[str, tuple[str, str]]:

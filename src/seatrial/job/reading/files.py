@@ -96,15 +96,15 @@ class Files:
 
     def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
         """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones;
-        return tracker that a setting of transformers' trainer names → where."""
+        return what they are signs of → where."""
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
         names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
-        self._settings, reports = read_settings(names, self.constants.arguments, self._folder, keys)
+        self._settings, seen = read_settings(names, self.constants.arguments, self._folder, keys)
         self.constants.settings = by_ends(self._set_in_code(), self._settings)
-        return reports
+        return seen
 
     def _set_in_code(self) -> Iterator[tuple[str, str, str]]:
         """Yield (key, value, place) of settings in code; none if something unknown is merged into them."""

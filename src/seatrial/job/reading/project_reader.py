@@ -37,7 +37,6 @@ from seatrial.job.reading.signs import (
     LIGHTNING_1,
     MOST_PARTS,
     NAMED,
-    REPORT_TO,
     SCHEDULERS,
     SCHEDULES,
     SETS,
@@ -135,8 +134,8 @@ class ProjectReader:
             for name in [each for each in modules if each.partition(".")[0] in self.roots.own]:
                 del modules[name]
         ignored = [*self._take_own_words()]
-        for tracker, where in self.files.read_settings(self.composed).items():
-            self.reading.signs.setdefault(f"{NAMED}{REPORT_TO}{tracker}", where)
+        for sign, where in self.files.read_settings(self.composed).items():
+            self.reading.signs.setdefault(sign, where)
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.files.used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
