@@ -130,6 +130,7 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
 
     from seatrial.cli.words import of_docker
     from seatrial.job.flags import COMMANDS
+    from seatrial.job.startable import LAUNCHERS, is_python
 
     known = [*VERBS, *(each for each, command in OTHER_WORDS.items() if command not in ("runs rm", "runs prune"))]
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
@@ -146,7 +147,7 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
         sentence = f"A command is missing before {word}"
         at = next((at for at, each in enumerate(rest) if each in VERBS), None)  # its options stand behind it
         fix = run if at is None else shlex.join(["seatrial", *rest[at:], word, *rest[:at]])
-    elif word.endswith(".py"):
+    elif word.endswith(".py") or is_python(word) or word in LAUNCHERS:
         sentence, fix = f'Unknown command "{word}"', run
     elif close:
         sentence = f'Unknown command "{word}"; did you mean {close[0]}?'

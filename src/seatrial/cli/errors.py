@@ -30,7 +30,6 @@ from seatrial.errors import (
     StackError,
     TargetError,
     UsageError,
-    fallback,
 )
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import ELSEWHERE, OPTIONS
@@ -90,7 +89,7 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
         return "The plan would contain text that is not UTF-8", cause, run
     if not isinstance(error, OSError):
         return None
-    if isinstance(error, FileNotFoundError) and not _has_working_directory():
+    if isinstance(error, FileNotFoundError) and str(Path("/proc/self/cwd").readlink()).endswith(" (deleted)"):
         return "The working directory no longer exists", "it was deleted or moved", "cd; pwd"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         file = error.filename or "A file, or what the output goes to,"
@@ -100,12 +99,6 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
     if error.errno in _IN_THE_WAY and isinstance(error.filename, str):
         return f"{error.filename} cannot be used: {error.strerror}", None, f"ls -ld {typed_path(error.filename)}"
     return None
-
-
-@fallback(False, on=FileNotFoundError)
-def _has_working_directory() -> bool:
-    Path.cwd()
-    return True
 
 
 def _defect(error: Exception, argv: list[str]) -> Sentence:
@@ -151,10 +144,14 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         advice = re.sub(r"(?m)^(\(cd .+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
     if isinstance(error, TargetError) and advice:
+        if (error.first or "").startswith("cd "):  # the folder is the project then
+            cut = [*argv, "--"].index("--")
+            parts = typed_parts(argv[:cut], options_of(argv[0]))
+            argv = [word for name, each in parts if name not in ("-C", "--project") for word in each] + argv[cut:]
         command = _with_target(*error.instead, argv) if error.instead else None
         if command is None:
             return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))
-        return command if error.first is None else f"{error.first} && {command}"
+        return command if error.first in (None, "cd .") else f"{error.first} && {command}"
     if isinstance(error, UsageError) and error.instead:
         typed, names = error.instead
         bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
@@ -297,7 +294,9 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
         parts = [*typed_parts(argv, {**own, option: "VALUE" in found[1]})]
         value = "".join(each[0].partition("=")[2] or "".join(each[1:]) for name, each in parts if name == option)
         kept = [word for name, each in parts if name != option for word in each]
-        return f"No such option: {option}; {found[0]}", None, as_typed(found[1].replace("VALUE", value), kept)
+        model = next((shlex.quote(each[0]) for name, each in parts[1:] if not name), "MODEL")
+        run = found[1].replace("VALUE", value or found[-1]).replace("MODEL", model)
+        return f"No such option: {option}; {found[0]}", None, as_typed(run, kept)
     if option in of_run and option[:2] == "--":
         kept = [word for name, words in typed_parts(argv, of_run | own) if name != option for word in words]
         return f"{option} is an option of seatrial run, not of {place}", None, shlex.join(["seatrial", *kept])

@@ -123,7 +123,12 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     if (group := group_of(store, reference)) is not None:
         return _show_group(store, group, as_json=as_json)
     if (store.record / "sweeps" / reference).is_dir():
-        return _show_study(store, reference, as_json=as_json)
+        from seatrial.cli.tables import print_trials
+        from seatrial.search.search import find_study, looked_at
+
+        search = looked_at(find_study(store, reference), cli.this_host())
+        print_trials(search.study.trials(), search.objective, as_json=as_json)
+        return EXIT_DONE
     run = find_run(store, reference)
     receipt = finalise(run, cli.this_host())
     screen = Screen(json=as_json, whole=True)
@@ -134,15 +139,6 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
     for note in [] if as_json else notes(run.folder):
         screen.note(f"notified {note}")
     return receipt.exit_code
-
-
-def _show_study(store: RunStore, name: str, *, as_json: bool) -> int:
-    from seatrial.cli.tables import print_trials
-    from seatrial.search.search import find_study, looked_at
-
-    search = looked_at(find_study(store, name), cli.this_host())
-    print_trials(search.study.trials(), search.objective, as_json=as_json)
-    return EXIT_DONE
 
 
 def _show_live(run: Run, screen: Screen) -> None:

@@ -2,6 +2,7 @@
 
 import posixpath
 import re
+import shlex
 from functools import lru_cache
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -144,7 +145,9 @@ class Matches:
         elif self._writes and (failed := _NOT_WRITTEN.search(raw[: 2 * MAX_PATH])):
             known = by_id("output-folder-missing" if failed.group(1) == b"2" else "output-not-writable")
             folder = posixpath.dirname(failed.group(2).decode("utf-8", "replace")) or "."
-            fix = None if folder.startswith("/") else 'os.makedirs("%s", exist_ok=True)   # before the write' % folder
+            makes = known.id == "output-folder-missing"
+            own = 'os.makedirs("%s", exist_ok=True)   # before the write' if makes else 'sudo chown -R "$USER" %s'
+            fix = None if folder.startswith("/") else own % (folder if makes else shlex.quote(folder))
             evidence = ["line %d: %s" % (number, _cut(raw.decode("utf-8", "replace")))]
             self._findings.setdefault(known.id, known.finding(evidence, values={"folder": folder}, fix=fix))
             return True

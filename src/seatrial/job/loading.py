@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ class _Source:
             order = {key: place for place, key in enumerate(file_keys())}
             found = sorted(error.errors(include_url=False), key=lambda each: order.get(str(each["loc"][0]), len(order)))
             own = getattr((found[0].get("ctx") or {}).get("error"), "__cause__", None) if not self.where else None
-            run, instead = (own.run, own.instead) if isinstance(own, UsageError) else (None, None)
+            run, instead = (own.run, own.instead) if isinstance(own, UsageError) else (None, _usable(found[0]))
             messages = map(self._message, found[:_MOST_PROBLEMS])
             raise ConfigError("; and ".join(messages), run=run or self.run, instead=instead) from None
         return _set(config)
@@ -185,6 +186,15 @@ class _Source:
             problem = f"{expected}, got {shown(detail['input'])}"
         colon = "" if problem.startswith("0 is ") else ":"  # --gpus 0 is ambiguous
         return f"{self._key(key)}{colon} {problem}{hint}"
+
+
+def _usable(detail: ErrorDetails) -> tuple[str, list[str]] | None:
+    """Return a refused value and one like it that the key takes: of its list, or a name of permitted characters."""
+    typed, listed = str(detail["input"]), re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
+    near = difflib.get_close_matches(typed, listed, n=1)
+    if detail["loc"] == ("name",):
+        near = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
+    return (typed, near) if any(near) else None
 
 
 def _known(table: str) -> list[str]:

@@ -320,7 +320,8 @@ def _script(word: str, project: Path, start: Path) -> str:
             instead=(word, [path.name]),
             first=f"cd {as_typed(path.parent)}",
         )
-    return str(path.relative_to(root))
+    name = str(path.relative_to(root))
+    return f"./{name}" if name.startswith("-") else name  # Python takes it for an option
 
 
 def manifest_refused(word: str) -> TargetError:

@@ -52,7 +52,8 @@ def parse_seconds(text: str) -> float:
             raise UsageError(message, instead=(text, [_like(text, "10", "m")]))
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if seconds <= 0:
-        raise UsageError(f"a duration must be above zero, such as {_DURATION_EXAMPLES}; got {text!r}")
+        message = f"a duration must be above zero, such as {_DURATION_EXAMPLES}; got {text!r}"
+        raise UsageError(message, instead=(text, ["10m"]))
     return seconds
 
 

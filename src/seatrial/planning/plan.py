@@ -29,6 +29,7 @@ from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
+from seatrial.system.text import as_typed
 
 #: Most places of files with unknown paths that are shown.
 _MOST_UNCHECKED = 3
@@ -124,7 +125,11 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
 def _folder_choice(job: Job) -> tuple[Choice, ...]:
     if job.workdir is None or job.workdir.startswith("/"):
         return ()
-    reason = f"where the target was named; the project is the repository, {job.project}; -C . takes this folder alone"
+    if not (there := job.project / job.workdir).is_dir() and not (
+        job.image.ready or job.mounts or job.backend == "k8s"
+    ):
+        raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
+    reason = f"in the project, {job.project}, all of which the run gets; -C . takes the current folder alone"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 
 
@@ -163,7 +168,7 @@ def _agent(
     job: Job, site: Site, script: ScriptFacts, parts: Parts, launcher: Launcher, *, interactive: bool, **more: Any
 ) -> AgentPlan:
     """Return the agent's plan; ``more``: further fields of it."""
-    gpus, meeting = parts.gpus, parts.meeting
+    gpus, meeting, mounts = parts.gpus, parts.meeting, parts.container.mounts if parts.container else ()
     under_torchrun, root = launcher == "torchrun", parts.places.scripts.rstrip("/") or parts.places.project
     return AgentPlan(
         run_id=site.run_id,
@@ -194,18 +199,12 @@ def _agent(
         alert_command=job.watch.command,
         interactive=interactive,
         unkept=() if interactive else parts.unkept,
-        filled=_filled(site, parts),
+        filled=site.service.filled
+        if site.service
+        else tuple(each.target for each in mounts if changeable(each, mounts)),
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
         **more,
     )
-
-
-def _filled(site: Site, parts: Parts) -> tuple[str, ...]:
-    """Return the targets of mounts that may hold what an image or a target has written."""
-    if site.service is not None:
-        return site.service.filled
-    mounts = parts.container.mounts if parts.container else ()
-    return tuple(mount.target for mount in mounts if changeable(mount, mounts))
 
 
 def _changes(job: Job, parts: Parts, *, interactive: bool) -> tuple[dict[str, Any] | None, tuple[Choice, ...]]:

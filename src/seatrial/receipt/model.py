@@ -264,7 +264,8 @@ def numbers(receipt: Receipt) -> list[str]:
     required = [c.id.removeprefix("metric-") for c in receipt.criteria if c.id.startswith("metric-")]
     name = next((name for name in (*required, *reversed(headline_metrics(metrics))) if name in metrics), None)
     if name is not None:
-        found.append(f"{name} {metrics[name].last:.4g}" + (" %" if metrics[name].unit else ""))
+        last = float(metrics[name].ended_as or metrics[name].last)
+        found.append(f"{name} {last:.4g}" + (" %" if metrics[name].unit else ""))
     busy = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     steps = [each.examples_per_s for each in receipt.anatomy if each.examples_per_s]
     if busy:
@@ -281,7 +282,7 @@ def tiles(receipt: Receipt) -> list[Row]:
     measured, serving = receipt.measurements, receipt.serving
     utilization = [use.utilization_mean_pct for use in measured.gpus if use.utilization_mean_pct is not None]
     sm_activity = [use.sm_activity_mean_pct for use in measured.gpus if use.sm_activity_mean_pct is not None]
-    last = {metric.name: metric.last for metric in measured.metrics}
+    last = {metric.name: float(metric.ended_as or metric.last) for metric in measured.metrics}
     units = {metric.name: f", {metric.unit}" for metric in measured.metrics if metric.unit}
     loss, accuracy = headline_metrics(last)
     steps = receipt.anatomy[0] if receipt.anatomy else None

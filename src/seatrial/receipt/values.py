@@ -99,7 +99,7 @@ def figure(value: float) -> str:
     """Return a reported number: from a thousand on in groups of three digits, else five significant digits."""
     if 1000 <= abs(value) < 1e15:
         return f"{value:,.0f}"
-    return f"{int(value)}" if value == int(value) and abs(value) < 1e15 else f"{value:.5g}"
+    return f"{int(value)}" if abs(value) < 1e15 and value == int(value) else f"{value:.5g}"
 
 
 def rate(value: float) -> str:

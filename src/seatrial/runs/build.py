@@ -148,10 +148,13 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
     image, job = plan.image, plan.job
     store = table.backend(plan.backend, host).images
     if image is None or store is None or not image.build or plan.container is None:
-        what = f"the backend {plan.backend} has no image" if image is None else f"{image.tag} is used as is"
-        raise UsageError(f"Nothing to build: {what}", run="seatrial build … --on docker")
+        what, run = f"the backend {plan.backend} has no image", "seatrial build … --on docker"
+        if image is not None:
+            what, run = f"{image.tag} is used as is", f"seatrial doctor --image {image.tag}"
+        raise UsageError(f"Nothing to build: {what}", run=run)
     result = build(image, store=store, progress=echo, pip_conf=pip_conf(job.image), labels=origin_labels(job))
-    machine = _machine(plan, host)
+    machine = read_host(host).machine(plan.gpus) if plan.gpus else None
+    machine = parse_target(job.image.target) if job.image.target is not None else machine
     here = plan.container if plan.gpus else None  # this machine has the GPUs that the image is for
     verification = verify_image(image, source_facts(job).imports, store=store, machine=machine, container=here)
     if verification.wrong:
@@ -176,13 +179,6 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
         _write_lock(built, store)
     _check_budget(built, store, machine)
     return built
-
-
-def _machine(plan: Plan, host: Host) -> TargetMachine | None:
-    """Return the machine that the image is for; None for a plan without GPUs or a target."""
-    if plan.job.image.target is not None:
-        return parse_target(plan.job.image.target)
-    return read_host(host).machine(plan.gpus) if plan.gpus else None
 
 
 def _compressed(tag: str, store: ImageStore) -> int:

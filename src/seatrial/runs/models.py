@@ -26,7 +26,7 @@ _MOST_FILES = 200_000
 _SLACK_S = 2.0
 #: Models of Keras. Source: keras.saving.
 _KERAS = (".keras", ".h5", ".hdf5")
-_FACTORY = "--model names the function that makes it: net:make_model stands for make_model() in net.py"
+_FACTORY = "export's --model names the function that makes it: net:make_model stands for make_model() in net.py"
 #: Recipe → the weights that it saves, below the models folder.
 WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
 #: Files that hold their network.

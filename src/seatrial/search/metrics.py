@@ -198,7 +198,8 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
     if reported:
         names = ", ".join(sorted(reported)[:12])
         alike = [name for name in reported if objective.metric in name or name in objective.metric]
-        better = (alike or [nearest(objective.metric, list(reported)) or min(reported)])[0]
+        same = [name for name in reported if direction(name) == direction(objective.metric)] or list(reported)
+        better = (alike or [nearest(objective.metric, same) or min(same)])[0]
         good = {1: "max", -1: "min"}.get(direction(better), objective.direction)
         return UsageError(
             f"No trial reports {objective.metric}: {words} reported {names}",

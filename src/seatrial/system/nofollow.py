@@ -76,8 +76,10 @@ def _make(parent: int, name: str, path: Path) -> None:
         pass
     except OSError as error:
         run = in_the_way(path.parent, error)
-        copy = f"cp -r {shlex.quote(str(path.parent))} ~/"
-        run += f"   # not yours to write in? Work in a copy: {copy}" * isinstance(error, PermissionError)
+        if isinstance(error, PermissionError):
+            copy = f"Work in a copy: cp -r {shlex.quote(str(path.parent))} ~/{shlex.quote(path.parent.name + '-copy')}"
+            above = Path.home().is_relative_to(path.parent)
+            run += f"   # not yours to write in? {'First: cd FOLDER_OF_THE_SCRIPT' if above else copy}"
         raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=run) from error
 
 

@@ -71,6 +71,11 @@ def test_entry_added_to_a_checkout_is_read_at_once(tmp_path: Path) -> None:
     assert _count(tmp_path) == len(CATALOGUE) + 1
 
 
+def test_a_full_disk_follows_from_shared_memory_that_ran_out() -> None:
+    shm, disk = by_id("shared-memory-too-small").finding(), by_id("disk-full").finding()
+    assert without_consequences([disk, shm]) == [shm] and without_consequences([disk]) == [disk]
+
+
 @pytest.mark.parametrize("missed", [entry.id for entry in entries() if entry.consequence == "missed"])
 def test_consequences_are_left_out_or_last(missed: str) -> None:
     timeout, oom, killed = (by_id(id).finding() for id in (missed, "cuda-out-of-memory", "process-killed"))

@@ -56,6 +56,14 @@ def test_failed_write_differs_from_missing_data(call: str, error: str, finds: st
     assert finds != "output-folder-missing" or found.message.endswith(": /outputs")
 
 
+def test_fix_of_a_folder_of_another_user_gives_it_to_this_one() -> None:
+    refused = "PermissionError: [Errno 13] Permission denied: 'my out/model.json'"
+    [found] = explain_text(TRACEBACK.format(call='open("my out/model.json", "w")', error=refused))
+    assert found.fix == """sudo chown -R "$USER" 'my out'""", "the folder is there, so makedirs changes nothing"
+    [found] = explain_text(TRACEBACK.format(call='open("out/a", "w")', error=ABSENT.replace("/outputs", "out")))
+    assert found.fix and found.fix.startswith('os.makedirs("out", exist_ok=True)')
+
+
 def test_read_after_a_write_that_was_caught_is_a_read() -> None:
     written = TRACEBACK.format(call='torch.save(state, "last.pt")', error="RuntimeError: something")
     read = TRACEBACK.format(call='open("/data/a.csv")', error=ABSENT)

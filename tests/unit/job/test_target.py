@@ -44,6 +44,7 @@ def project(tmp_path: Path) -> Path:
     [
         (["train.py", "--epochs", "5"], None, None, Target(kind="script", value="train.py", args=("--epochs", "5"))),
         (["./tools/../tools/eval.py"], None, None, Target(kind="script", value="tools/eval.py")),
+        (["./-train.py"], None, None, Target(kind="script", value="./-train.py")),  # to Python, no option
         (["mnist"], None, None, Target(kind="recipe", value="mnist")),  # though a folder is called so
         (["--lr", "1"], "pkg.net", None, Target(kind="module", value="pkg.net", args=("--lr", "1"))),
         ([], "pre-train.train", None, Target(kind="module", value="pre-train.train")),
@@ -55,6 +56,7 @@ def project(tmp_path: Path) -> Path:
     ],
 )
 def test_targets(project: Path, words: list[str], module: str | None, image: str | None, target: Target) -> None:
+    (project / "-train.py").touch()
     assert resolve_target(words, module, image, project, RECIPES) == target
 
 

@@ -241,6 +241,15 @@ def test_extras_of_ray_come_from_the_imports(tmp_path: Path) -> None:
         assert {*project_needs(tmp_path, facts_of(tmp_path, source), tmp_path).requirements.lines} == packages
 
 
+@pytest.mark.parametrize("backend", ["docker", "podman", "local"])
+def test_a_working_directory_that_is_missing_is_refused_on_every_engine(tmp_path: Path, backend: str) -> None:
+    with pytest.raises(UsageError, match=r"--workdir nosub: folder .*nosub not found"):
+        plan_of(tmp_path, "print()\n", backend, workdir="nosub")
+    (tmp_path / "project" / "nosub").mkdir()
+    choice = chosen(plan_of(tmp_path, "print()\n", backend, workdir="nosub"), "working directory")
+    assert choice.value == "nosub" and str(tmp_path) in choice.reason
+
+
 @pytest.mark.parametrize(
     ("backend", "keys", "shm_bytes"),
     [

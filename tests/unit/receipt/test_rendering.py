@@ -10,7 +10,7 @@ from rich.console import Console
 
 from seatrial.errors import DiskError, RunNotFoundError, UntrustedPathError
 from seatrial.receipt.judge import write_receipt
-from seatrial.receipt.model import load
+from seatrial.receipt.model import load, numbers
 from seatrial.receipt.render import markdown, pages, terminal
 
 from .conftest import START, at
@@ -96,6 +96,14 @@ def test_plots_and_tiles_of_gpu_runs(scenario, tmp_path):
     page = pages.render(scenario("gpu-not-used").judge(tmp_path / "other"))
     assert "<b>44 %</b><span>GPU utilisation</span>" in page, "not of the busy GPU alone"
     assert "<b>cause:</b> The script uses 1 GPU" in page and "</p><pre><code>seatrial run" in page
+
+
+def test_a_loss_that_ended_as_nan_is_no_number_in_verdict_and_tile(scenario, tmp_path):
+    run = scenario("cpu-success")
+    run.events = [event for event in run.events if event["type"] != "step"]
+    run.stdout = "step 1 loss=2.5\nstep 2 loss=9.5e+16\nstep 3 loss=nan\n"
+    receipt = run.judge(tmp_path)
+    assert "loss nan" in numbers(receipt) and "<b>nan</b><span>loss</span>" in pages.render(receipt)
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.slow)])

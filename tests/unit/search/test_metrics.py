@@ -48,6 +48,8 @@ def test_a_metric_that_nobody_reports_names_those_that_there_are() -> None:
     error = unreported(Objective("los", "min"), _trial(0))
     assert "reported images_per_s, loss" in error.message and error.run == "seatrial sweep … --metric loss:min"
     assert unreported(Objective("los", "max"), _trial(0)).run == "seatrial sweep … --metric loss:min", "less is better"
+    scores = Trial(0, {}, "done", run_id="r", ending=Ending("done", metrics={"loss": 1.0, "val_acc": 0.5}))
+    assert unreported(Objective("accuracy", "max"), scores).run == "seatrial sweep … --metric val_acc:max", "not loss"
     silent = Trial(0, {}, "failed", run_id="r", ending=Ending("done"))
     assert "no metric at all" in unreported(Objective("loss", "min"), silent).message
     pattern = unreported(Objective("loss", "min", r"loss=(\S+)"), silent, "bye")

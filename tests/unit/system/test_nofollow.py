@@ -175,6 +175,20 @@ def as_ordinary_user(folder: Path, body: str) -> str:
     return ended.stdout
 
 
+def test_a_folder_of_another_user_is_copied_unless_the_home_lies_in_it(top: Path) -> None:
+    body = """
+from pathlib import Path
+from seatrial.system.nofollow import _make
+os.chmod(".", 0o555)
+for home in ("/elsewhere", str(Path.cwd() / "me")):
+    os.environ["HOME"] = home
+    try: _make(here, ".seatrial", Path.cwd() / ".seatrial")
+    except Exception as error: print(error.run.partition("not yours to write in? ")[2])
+"""
+    copied = f"Work in a copy: cp -r {top} ~/{top.name}-copy"
+    assert as_ordinary_user(top, body).splitlines() == [copied, "First: cd FOLDER_OF_THE_SCRIPT"]
+
+
 @pytest.mark.parametrize("mode", ["0o000", "0o555", "0o111", "0o200"])
 def test_a_mode_does_not_keep_a_tree_from_its_owner(top: Path, mode: str) -> None:
     """A script that runs ``chmod -R 000 .`` at its end would otherwise stay for ever, and stop every prune."""
