@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from seatrial.job.reading.constants import ANY, Text
-from seatrial.job.reading.flow import fails
+from seatrial.job.reading.constants import ANY, Text, declared, member
+from seatrial.job.reading.flow import FunctionNode, fails
 from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.text import regex
 
@@ -208,6 +208,25 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
     below = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1
     return below or bool(_IN_FOLDERS.fullmatch(name))
+
+
+def valued(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield (name, text) of what a node gives to a variable, a key, a keyword, a parameter, or to what it calls."""
+    pairs: list[tuple[str, ast.expr | None]] = []
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        pairs = [(member(each) or last_name(each), node.value) for each in targets]
+    elif isinstance(node, ast.Dict):
+        pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
+    elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
+        last = "path" if last in READERS | _MAY_LACK else last
+        pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
+    elif isinstance(node, FunctionNode):
+        pairs = [*declared(node)]
+    for name, value in pairs:
+        text = literal(value) if value else None
+        if isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or (text and ("/" in text or "." in text)):
+            yield name, value
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

@@ -18,6 +18,7 @@ from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
+from seatrial.job.reading.file_calls import valued
 from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import RunNode, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
@@ -343,8 +344,9 @@ class ProjectReader:
                 if dot and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
                     setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
-        if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
-            self.files.used.add(member(node) or "")
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            (self.files.used if certain and seen.likely else self.files.seen).add(member(node) or "")
+        self.files.valued += ((*pair, (module.path, unit), seen.tests) for pair in valued(node))
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
