@@ -378,10 +378,10 @@ class Constants:
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
         """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
-        first = (literal(next(iter(node.args), None)) or "") if isinstance(node, ast.Call) else ""
-        by_wrapper = first.startswith("--") and "default" in keywords(node)
-        if isinstance(node, ast.Call) and (by_wrapper or last_name(node.func) in ("add_argument", "option")):
-            self._note_option(unit, node)
+        if isinstance(node, ast.Call):
+            by_wrapper = (literal(next(iter(node.args), None)) or "").startswith("--") and "default" in keywords(node)
+            if by_wrapper or last_name(node.func) in ("add_argument", "option"):
+                self._note_option(unit, node)
         for name, default in declared(node):
             switch = [ast.keyword("action", ast.Constant("store_true"))] * is_constant(default, False)
             given = [ast.keyword("default", default), *switch]

@@ -224,8 +224,7 @@ def valued(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]
     for name, value in pairs:
-        text = literal(value) if value else None
-        if isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or (text and ("/" in text or "." in text)):
+        if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
             yield name, value
 
 

@@ -63,7 +63,9 @@ class Files:
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
-        self.valued: list[tuple[str, ast.expr, Unit, Tests]] = []
+        self.valued: list[tuple[str, ast.expr, Unit, Tests]] = []  # (name, text, where, conditions)
+        self._written_names = set[str]()
+        self._tried: Callable[[Unit, Tests], bool] = lambda *_: False
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -157,10 +159,7 @@ class Files:
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
         tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
-        if os.environ.get("VAR") == "may":
-            self._runs_perhaps = may
-        else:
-            self._runs_perhaps = lambda unit, tests: unit in tried and (tests is None or likely(unit, tests))
+        self._tried = lambda unit, tests: unit in tried and (tests is None or likely(unit, tests))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
@@ -231,18 +230,20 @@ class Files:
     def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
         """Yield (name, value, place, option) of words that are typed; of others, unless it downloads."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
-        for key, (value, where) in () if self._opaque else self.constants.settings.items():
+        yield from (("path", each.path, each.where, each.option) for each in self._perhaps.values())
+        if self._opaque:
+            return
+        used = self.used | self.seen
+        for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
-            if (last in self.used | self.seen and ".py:" not in where) or where.rpartition(":")[0] in self._composed:
+            if (last in used and ".py:" not in where) or where.rpartition(":")[0] in self._composed:
                 yield key, value, f"{last} in {where}", None
-        for name, option in () if self._opaque else self.constants.options.items():
-            text = self.constants.of_option(name) if name in self.used | self.seen else None
+        for name, option in self.constants.options.items():
+            text = self.constants.of_option(name) if name in used else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
-        yield from (("path", each.path, each.where, each.option) for each in self._perhaps.values())
-        known = self._written_names
-        fit = (each for each in self.valued if each[0] not in known and calls.is_input(each[0], "./a/b", typed=False))
-        runs = (each for each in fit if not self._opaque and self._runs_perhaps(each[2], each[3]))
+        fit = (each for each in self.valued if calls.is_input(each[0], "./a/b", typed=False))
+        runs = (each for each in fit if each[0] not in self._written_names and self._tried(each[2], each[3]))
         for name, node, unit, _ in islice(runs, _MOST_TEXTS):
             text = self.constants.text(node, unit)
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
