@@ -210,8 +210,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     return below or bool(_IN_FOLDERS.fullmatch(name))
 
 
-def valued(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield (name, text) of what a node gives to a variable, a key, a keyword, a parameter, or to what it calls."""
+def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
+    """Yield (name, whether code asks for it by the name, text) of variables, keys, arguments and parameters."""
     pairs: list[tuple[str, ast.expr | None]] = []
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -223,9 +223,10 @@ def valued(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]
+    by_name = isinstance(node, ast.Assign | ast.AnnAssign | ast.Dict)
     for name, value in pairs:
         if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
-            yield name, value
+            yield name, by_name, value
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

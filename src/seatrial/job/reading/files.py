@@ -63,9 +63,9 @@ class Files:
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
-        self.valued: list[tuple[str, ast.expr, Unit, Tests]] = []  # (name, text, where, conditions)
+        self.valued: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # see valued; where; conditions
         self._written_names = set[str]()
-        self._tried: Callable[[Unit, Tests], bool] = lambda *_: False
+        self._tried = set[Unit]()  # units that run if every condition has the value of a usual run, also below try
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -158,8 +158,7 @@ class Files:
         writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
-        tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
-        self._tried = lambda unit, tests: unit in tried and (tests is None or likely(unit, tests))
+        self._tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
@@ -202,7 +201,7 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            seen = likely(unit, tests) and unit in tried and not (missing or unclear or any_part)
+            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or any_part)
             if seen and calls.is_input("", text, typed=True):
                 option = flag if flag and self.constants.given(flag) == found.text else None
                 self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", option))
@@ -212,25 +211,25 @@ class Files:
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
         return self._with_named(reads)
 
-    def inputs(self) -> Iterator[Read]:
+    def inputs(self, start: Unit) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, settings, defaults, texts. Call ``reads`` first."""
         given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
         checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
-        for name, value, where, option in self._candidates():
+        for name, value, where, option in self._candidates(start):
             is_typed, path = where == name, posixpath.normpath(value)
-            fits = calls.is_input(name, value, typed=is_typed) and option not in self.outputs
+            fits = calls.is_input(name, value, typed=is_typed or not name) and (not name or option not in self.outputs)
             fits = fits and not any(each.endswith(f"/{value}") for each in self._opened)  # below another's folder
             fits = fits and (path not in typed if is_typed else path not in made and path not in checked)
             here = os.path.join(self._folder, os.path.expanduser(value))  # noqa: PTH111, PTH118
             if fits and not os.path.exists(here):  # noqa: PTH110  never raises
                 yield Read(path[:_LONGEST_PATH], where, option)
 
-    def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
+    def _candidates(self, start: Unit) -> Iterator[tuple[str, str, str, str | None]]:
         """Yield (name, value, place, option) of words that are typed; of others, unless it downloads."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
-        yield from (("path", each.path, each.where, each.option) for each in self._perhaps.values())
+        yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if self._opaque:
             return
         used = self.used | self.seen
@@ -242,12 +241,20 @@ class Files:
             text = self.constants.of_option(name) if name in used else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
-        fit = (each for each in self.valued if calls.is_input(each[0], "./a/b", typed=False))
-        runs = (each for each in fit if each[0] not in self._written_names and self._tried(each[2], each[3]))
-        for name, node, unit, _ in islice(runs, _MOST_TEXTS):
+        asked = (each for each in self.valued if each[0] in used or not each[1])
+        fit = (each for each in asked if calls.is_input(each[0], "./a/b", typed=False))
+        free = (each for each in fit if each[0] not in self._written_names)
+        for name, _, node, unit, _ in islice(
+            (each for each in free if self._runs_usually(start, *each[3:])), _MOST_TEXTS
+        ):
             text = self.constants.text(node, unit)
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
+
+    def _runs_usually(self, start: Unit, unit: Unit, tests: Tests) -> bool:
+        by_library = unit[0] == start[0] and not self.constants.callers.get(unit)  # no call is seen: Fire, a decorator
+        likely = tests is None or (self.constants.likely is not None and self.constants.likely(unit, tests))
+        return likely and (by_library or unit in self._tried)
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
