@@ -475,13 +475,9 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
 
 def _filled(text: Text, places: str, parts: Sequence[Text | None]) -> Text:
     """Put parts into ``%s`` or ``{}``; what a part of another form becomes is not known."""
-    left = iter(parts)
-
-    def fill(place: re.Match[str]) -> str:
-        part = next(left, None)
-        return part.text if part and place[0] in ("%s", "{}") else ANY
-
-    return _joined("", [text, *parts])._replace(text=re.sub(places, fill, text.text))
+    texts = iter([each.text if each else ANY for each in parts])
+    filled = re.sub(places, lambda place: (ANY, next(texts, ANY))[place[0] in ("%s", "{}")], text.text)
+    return _joined("", [text, *parts])._replace(text=filled)
 
 
 def _keeps(value: ast.expr | None, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
@@ -227,6 +227,12 @@ def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
     for name, value in pairs:
         if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
             yield name, by_name, value
+
+
+def names_in(paths: Iterable[ast.expr]) -> set[str]:
+    """Return the names of variables, attributes and keys in paths, except for ``os.path``."""
+    parts = (each for path in paths for each in ast.walk(path))
+    return {member(each) or last_name(each) for each in parts} - {"path"}
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

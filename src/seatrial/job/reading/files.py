@@ -13,32 +13,14 @@ from pathlib import Path, PurePosixPath
 
 from seatrial.job.reading import file_calls as calls
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
-from seatrial.job.reading.constants import (
-    ANY,
-    Constants,
-    ParsedCall,
-    Text,
-    is_outside,
-    member,
-    typed_options,
-    typed_words,
-)
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options, typed_words
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import (
-    PLACEHOLDER,
-    WINDOWS,
-    dotted,
-    full_name,
-    keywords,
-    last_name,
-    literal,
-    of_a_machine,
-)
+from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 
-_MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 8, 200
+_MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 8, 250
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
@@ -241,20 +223,15 @@ class Files:
             text = self.constants.of_option(name) if name in used else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
-        asked = (each for each in self.valued if each[0] in used or not each[1])
-        fit = (each for each in asked if calls.is_input(each[0], "./a/b", typed=False))
-        free = (each for each in fit if each[0] not in self._written_names)
-        for name, _, node, unit, _ in islice(
-            (each for each in free if self._runs_usually(start, *each[3:])), _MOST_TEXTS
-        ):
-            text = self.constants.text(node, unit)
+        fit = (each for each in self.valued if calls.is_input(each[0], "./a/b", typed=False))
+        free = (each for each in fit if each[0] not in self._written_names and (each[0] in used or not each[1]))
+        likely, callers = self.constants.likely, self.constants.callers
+        for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
+            by_library = unit[0] == start[0] and not callers.get(unit)  # no call is seen: Fire's, a decorator's
+            runs = (by_library or unit in self._tried) and (tests is None or (likely and likely(unit, tests)))
+            text = self.constants.text(node, unit) if runs else None
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
-
-    def _runs_usually(self, start: Unit, unit: Unit, tests: Tests) -> bool:
-        by_library = unit[0] == start[0] and not self.constants.callers.get(unit)  # no call is seen: Fire, a decorator
-        likely = tests is None or (self.constants.likely is not None and self.constants.likely(unit, tests))
-        return likely and (by_library or unit in self._tried)
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
@@ -297,12 +274,7 @@ class Files:
         making = [each for each, on in turned if truth(on, each.unit) is not False]
         writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
-        self._written_names = {
-            member(each) or last_name(each)
-            for _, path in writing
-            for each in ast.walk(path)
-            if isinstance(each, ast.Name | ast.Attribute | ast.Subscript)
-        } - {"path"}
+        self._written_names = calls.names_in(path for _, path in writing)
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]

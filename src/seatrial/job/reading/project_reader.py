@@ -325,7 +325,8 @@ class ProjectReader:
         self.parsers.note_use(node)
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
-            self.files.seen |= {node.id} if isinstance(node.ctx, ast.Load) else set()
+            if isinstance(node.ctx, ast.Load):
+                self.files.seen.add(node.id)
         if not isinstance(node, NOTED):
             return
         self.nodes.note(module, unit, seen, certain)
