@@ -218,6 +218,34 @@ def test_a_read_below_try_is_named_and_one_of_another_mode_is_not(project: Path,
     assert absent(project, f"import unseen\ndef f():\n    open('sets/x/a.csv')\n{call}", ()) == named
 
 
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("c = {'train_csv': './sets/a.csv'}\nunseen.train(c['train_csv'])\n", "sets/a.csv (code/train.py:2)"),
+        ("DATA_DIR = './sets/a/b'\nunseen.train(DATA_DIR)\n", "sets/a/b (code/train.py:2)"),
+        ("DATA_DIR = './sets/a/b'\nunseen.train()\n", None),
+        ("DATA_DIR = './sets/a/b'\nos.makedirs(DATA_DIR)\nunseen.train(DATA_DIR)\n", None),
+        ("DATA_DIR = './sets/a/b'\nunseen.download('http://e.org')\nunseen.train(DATA_DIR)\n", None),
+        ("TEST_FILE = 'sets/a.csv'\nif os.path.exists(TEST_FILE):\n    unseen.train(TEST_FILE)\n", None),
+        ("SAVE_PATH = './sets/a/b'\nunseen.train(SAVE_PATH)\n", None),
+        ("def f(root='./sets/a/b'):\n    unseen.train(root)\nf()\n", "sets/a/b (code/train.py:2)"),
+        ("a = 'x'\nunseen.train(data_path='sets/%s/%s.csv' % (a, 'b'))\n", "sets/x/b.csv (code/train.py:3)"),
+        ("a = 'x'\nunseen.train(data_path='./sets/{}/{:d}.csv'.format(a, 2))\n", "sets/x (code/train.py:3)"),
+        ("unseen.train(data_dir=my.join('sets', 'x', 'y'))\n", "sets/x/y (code/train.py:2)"),
+    ],
+)
+def test_a_text_is_named_if_its_name_is_of_an_input_and_nothing_makes_it(
+    project: Path, source: str, named: str | None
+) -> None:
+    assert absent(project, f"import os, unseen, my\n{source}", ()) == named
+
+
+def test_an_option_of_a_wrapper_is_one_and_a_longer_name_is_another(project: Path) -> None:
+    source = "import unseen\nunseen.arg('--data', default='a')\nunseen.arg('--data_dir', default='sets')\n"
+    source += "args = unseen.parse_args()\nunseen.train(data_path=unseen.join(args.data_dir, args.data, 'train'))\n"
+    assert absent(project, source, ("--data", "cats")) == "sets/cats/train (code/train.py:5)"
+
+
 def test_a_typed_configuration_of_another_folder_of_the_project_is_not_named(project: Path) -> None:
     (project / "package" / "conf").mkdir(parents=True)
     (project / "package" / "conf" / "a.yaml").touch()

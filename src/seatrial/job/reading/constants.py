@@ -129,7 +129,7 @@ class Constants:
             case ast.BinOp(op=ast.Add() | ast.Div()) if left := inner(node.left):
                 return _joined("/" if isinstance(node.op, ast.Div) else "", [left, inner(node.right)])
             case ast.BinOp(op=ast.Mod()) if left := inner(node.left):
-                return left._replace(text=re.sub(r"%[^a-zA-Z%]*[a-zA-Z]", ANY, left.text))
+                return _filled(left, r"%[^a-zA-Z%]*[a-zA-Z]", [*map(inner, getattr(node.right, "elts", [node.right]))])
             case ast.BoolOp():
                 values = [inner(each) for each in node.values]
                 first = next((each for each in values if each is not None), None)
@@ -171,7 +171,7 @@ class Constants:
         if last == "field":  # of a data class
             return self.text(keywords(node).get("default"), unit, depth + 1)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
-        if name.endswith(("path.join", "osp.join")) or name == "join" or last in SETS["of-paths"]:
+        if last in SETS["of-paths"] or (last == "join" and (node.args[1:] or name.endswith(("path.join", "osp.join")))):
             return _joined("/", arguments) if arguments and arguments[0] else None
         if last == "dirname" and arguments and arguments[0]:
             return _above(arguments[0])
@@ -183,7 +183,7 @@ class Constants:
         if last == "joinpath":
             return _joined("/", [receiver, *arguments])
         if last == "format":
-            return receiver._replace(text=re.sub(r"\{[^{}]*\}", ANY, receiver.text))
+            return _filled(receiver, r"\{[^{}]*\}", arguments)
         return None
 
     def _returned(self, node: ast.Call, unit: Unit) -> tuple[Unit, ast.expr] | None:
@@ -378,8 +378,10 @@ class Constants:
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
         """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
-        if isinstance(node, ast.Call) and last_name(node.func) in ("add_argument", "option"):
-            self._note_option(unit, node)
+        if isinstance(node, ast.Call):
+            by_wrapper = (literal(next(iter(node.args), None)) or "").startswith("--") and "default" in keywords(node)
+            if by_wrapper or last_name(node.func) in ("add_argument", "option"):
+                self._note_option(unit, node)
         for name, default in declared(node):
             switch = [ast.keyword("action", ast.Constant("store_true"))] * is_constant(default, False)
             given = [ast.keyword("default", default), *switch]
@@ -414,7 +416,9 @@ class Constants:
         self._looks = self._looks if depth else 0
         for flag, value in typed_options(self.arguments):
             typed, flags = flag.replace("_", "-"), [own.replace("_", "-") for own in known.flags]
-            if any(typed == own or (own.startswith(typed) and typed.startswith("--")) for own in flags):
+            begun = typed.startswith("--") and any(own.startswith(typed) for own in flags)
+            others = (own.replace("_", "-") for each in self.options.values() for own in each.flags if begun)
+            if typed in flags or (begun and typed not in others):
                 return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
@@ -467,6 +471,13 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
     anywhere = bool(separator) and any(each.startswith(ANY) for each in texts[1:])
     anywhere = anywhere or any(each and each.anywhere for each in parts)
     return Text(text, all(each is None or each.sure for each in parts), anywhere)
+
+
+def _filled(text: Text, places: str, parts: Sequence[Text | None]) -> Text:
+    """Put parts into ``%s`` or ``{}``; what a part of another form becomes is not known."""
+    texts = iter([each.text if each else ANY for each in parts])
+    filled = re.sub(places, lambda place: (ANY, next(texts, ANY))[place[0] in ("%s", "{}")], text.text)
+    return _joined("", [text, *parts])._replace(text=filled)
 
 
 def _keeps(value: ast.expr | None, name: str) -> bool:

@@ -42,7 +42,7 @@ from seatrial.system.text import regex
 _MOST_PATHS = 100
 #: Types of nodes of which more than the names is noted.
 NOTED = (
-    *(*TELLING, ast.Assign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
+    *(*TELLING, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
 )
 #: An expression, constants, and whether it must be one of them, or none.

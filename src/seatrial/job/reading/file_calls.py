@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
 
-from seatrial.job.reading.constants import ANY, Text
-from seatrial.job.reading.flow import fails
+from seatrial.job.reading.constants import ANY, Text, declared, member
+from seatrial.job.reading.flow import FunctionNode, fails
 from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.text import regex
 
@@ -208,6 +208,31 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
     below = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1
     return below or bool(_IN_FOLDERS.fullmatch(name))
+
+
+def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
+    """Yield (name, whether code asks for it by the name, text) of variables, keys, arguments and parameters."""
+    pairs: list[tuple[str, ast.expr | None]] = []
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        pairs = [(member(each) or last_name(each), node.value) for each in targets]
+    elif isinstance(node, ast.Dict):
+        pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
+    elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
+        last = "path" if last in READERS | _MAY_LACK else last
+        pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
+    elif isinstance(node, FunctionNode):
+        pairs = [*declared(node)]
+    by_name = isinstance(node, ast.Assign | ast.AnnAssign | ast.Dict)
+    for name, value in pairs:
+        if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
+            yield name, by_name, value
+
+
+def names_in(paths: Iterable[ast.expr]) -> set[str]:
+    """Return the names of variables, attributes and keys in paths, except for ``os.path``."""
+    parts = (each for path in paths for each in ast.walk(path))
+    return {member(each) or last_name(each) for each in parts} - {"path"}
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:

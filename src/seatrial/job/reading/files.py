@@ -7,7 +7,7 @@ import os
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 from pathlib import Path, PurePosixPath
 
@@ -20,7 +20,7 @@ from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 
-_MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS = 500, 300, 8
+_MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 8, 250
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
@@ -44,7 +44,10 @@ class Files:
         self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
-        self.used: set[str] = set()  # attributes and keys in what is likely to run
+        self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
+        self.valued: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # see valued; where; conditions
+        self._written_names = set[str]()
+        self._tried = set[Unit]()  # units that run if every condition has the value of a usual run, also below try
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
@@ -137,7 +140,7 @@ class Files:
         writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
-        tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
+        self._tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
@@ -180,7 +183,7 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            seen = likely(unit, tests) and unit in tried and not (missing or unclear or any_part)
+            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or any_part)
             if seen and calls.is_input("", text, typed=True):
                 option = flag if flag and self.constants.given(flag) == found.text else None
                 self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", option))
@@ -190,34 +193,45 @@ class Files:
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
         return self._with_named(reads)
 
-    def inputs(self) -> Iterator[Read]:
-        """Yield absent paths that the run may read: typed ones, then settings, then defaults. Call ``reads`` first."""
+    def inputs(self, start: Unit) -> Iterator[Read]:
+        """Yield absent paths that the run may read: typed ones, settings, defaults, texts. Call ``reads`` first."""
         given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
-        known = Paths([text for _, text in (*self._made, *self._checked)])
-        for name, value, where, option in self._candidates():
-            is_typed = where == name
-            fits = calls.is_input(name, value, typed=is_typed) and option not in self.outputs
+        made = Paths([text for _, text in self._made])
+        checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
+        for name, value, where, option in self._candidates(start):
+            is_typed, path = where == name, posixpath.normpath(value)
+            fits = calls.is_input(name, value, typed=is_typed or not name) and (not name or option not in self.outputs)
             fits = fits and not any(each.endswith(f"/{value}") for each in self._opened)  # below another's folder
-            if fits and self._lacks_path(value, typed if is_typed else known):
-                yield Read(posixpath.normpath(value)[:_LONGEST_PATH], where, option)
-        yield from (each for each in self._perhaps.values() if self._lacks_path(each.path, known))
+            fits = fits and (path not in typed if is_typed else path not in made and path not in checked)
+            here = os.path.join(self._folder, os.path.expanduser(value))  # noqa: PTH111, PTH118
+            if fits and not os.path.exists(here):  # noqa: PTH110  never raises
+                yield Read(path[:_LONGEST_PATH], where, option)
 
-    def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
-        """Yield (name, value, place, option) of words that are typed; of settings and defaults, unless it downloads."""
+    def _candidates(self, start: Unit) -> Iterator[tuple[str, str, str, str | None]]:
+        """Yield (name, value, place, option) of words that are typed; of others, unless it downloads."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
-        for key, (value, where) in () if self._opaque else self.constants.settings.items():
+        yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
+        if self._opaque:
+            return
+        used = self.used | self.seen
+        for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
-            if last in self.used or where.rpartition(":")[0] in self._composed:
+            if (last in used and ".py:" not in where) or where.rpartition(":")[0] in self._composed:
                 yield key, value, f"{last} in {where}", None
-        for name, option in () if self._opaque else self.constants.options.items():
-            text = self.constants.of_option(name) if name in self.used else None
+        for name, option in self.constants.options.items():
+            text = self.constants.of_option(name) if name in used else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
-
-    def _lacks_path(self, text: str, made: Paths) -> bool:
-        here = os.path.join(self._folder, os.path.expanduser(text))  # noqa: PTH111, PTH118
-        return not os.path.exists(here) and posixpath.normpath(text) not in made  # noqa: PTH110  never raises
+        fit = (each for each in self.valued if calls.is_input(each[0], "./a/b", typed=False))
+        free = (each for each in fit if each[0] not in self._written_names and (each[0] in used or not each[1]))
+        likely, callers = self.constants.likely, self.constants.callers
+        for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
+            by_library = unit[0] == start[0] and not callers.get(unit)  # no call is seen: Fire's, a decorator's
+            runs = (by_library or unit in self._tried) and (tests is None or (likely and likely(unit, tests)))
+            text = self.constants.text(node, unit) if runs else None
+            begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
+            yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no other sentence is about."""
@@ -260,6 +274,7 @@ class Files:
         making = [each for each, on in turned if truth(on, each.unit) is not False]
         writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
+        self._written_names = calls.names_in(path for _, path in writing)
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]

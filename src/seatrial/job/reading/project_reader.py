@@ -18,8 +18,9 @@ from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
+from seatrial.job.reading.file_calls import valued
 from seatrial.job.reading.files import Files
-from seatrial.job.reading.flow import RunNode, only_defines
+from seatrial.job.reading.flow import FunctionNode, RunNode, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
 from seatrial.job.reading.parsed_modules import (
@@ -160,7 +161,7 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote=self.files.remote,
-            inputs=tuple(self.files.inputs()),
+            inputs=tuple(self.files.inputs((self.start, ""))),
             unchecked=tuple(self.files.unchecked),
             unmade=self.files.unmade((self.start, "")),
             files=(*self.modules.files(), *started),
@@ -331,6 +332,8 @@ class ProjectReader:
         self.parsers.note_use(node)
         if isinstance(node, ast.Name):  # nearly half of all nodes
             self.mentioned.add(node.id)
+            if isinstance(node.ctx, ast.Load):
+                self.files.seen.add(node.id)
         if not isinstance(node, NOTED):
             return
         self.nodes.note(module, unit, seen, certain)
@@ -350,8 +353,11 @@ class ProjectReader:
                 if dot and module.types.get(owner, "").rpartition(".")[2] in SETS["mappings"]:
                     setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
-        if certain and seen.likely and isinstance(node, ast.Attribute | ast.Subscript):
-            self.files.used.add(member(node) or "")
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            (self.files.used if certain and seen.likely else self.files.seen).add(member(node) or "")
+        own = (name for name, each in module.flow.functions.items() if each is node)
+        where = (module.path, next(own, unit) if isinstance(node, FunctionNode) else unit)  # defaults are of calls
+        self.files.valued += ((*pair, where, seen.tests) for pair in valued(node))
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
