@@ -190,7 +190,8 @@ class _Source:
 
 def _usable(detail: ErrorDetails) -> tuple[str, list[str]] | None:
     """Return a refused value and one like it that the key takes: of its list, or a name of permitted characters."""
-    typed, listed = str(detail["input"]), re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
+    typed = detail["input"] if isinstance(detail["input"], str) else ""
+    listed = re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
     near = difflib.get_close_matches(typed, listed, n=1)
     if detail["loc"] == ("name",):
         near = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]

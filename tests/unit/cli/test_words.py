@@ -235,12 +235,12 @@ def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
 def test_keys_of_a_dictionary_are_options_of_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, added: str
 ) -> None:
-    code = f"defaults = dict(dataset='mri', lr=1)\nfor key in defaults:\n    parser.add_argument({added})\n"
+    code = f"defaults = dict(names='mri', lr=1)\nfor key in defaults:\n    parser.add_argument({added})\n"
     (tmp_path / "fit.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    typed = ["run", "fit.py", "--dataset", "mri", "--lr", "2"]
+    typed = ["run", "fit.py", "--names", "mri", "--lr", "2"]
     assert _with_dashes(typed) == [*typed[:2], "--", *typed[2:]]
-    (tmp_path / "fit.py").write_text("dataset = 'mri'\nparser.add_argument('--lr')\n")
+    (tmp_path / "fit.py").write_text("names = 'mri'\nparser.add_argument('--lr')\n")
     assert _with_dashes(typed) == typed
 
 

@@ -23,7 +23,7 @@ CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = regex(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
-_TYPED_SETTING = regex(r"\+{0,2}((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
+_TYPED_SETTING = regex(r"(?:\+{0,2}|--)((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
 #: Numbers of GPUs in a list.
 _NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")
 #: A key; an INI file's section.
@@ -84,7 +84,8 @@ def read_settings(
             found |= dict.fromkeys((f"{_REPORTED}{each}" for each in re.findall(r"\w+", one[1])), place)
     words = (_TYPED_SETTING.fullmatch(word) for word in arguments)
     typed = {match[1].replace("/", "."): match[2] for match in words if match}
-    typed |= {key: value for key, value in pairwise(arguments) if key in keys}
+    asked = {*keys, *(word for word in arguments if re.fullmatch(r"--\w+(\.\w+)+", word))}
+    typed |= {key.lstrip("-"): value for key, value in pairwise(arguments) if key in asked}
     settings = [
         each
         for each in settings
