@@ -214,6 +214,7 @@ def test_the_module_of_the_environment_that_gym_makes_is_read(
     texts["envs/__init__.py"] = (
         "from gym.envs.registration import register\nregister(id='One-v0', entry_point='envs.one:One')\n"
         "register('Two-v0', entry_point='envs.two:Two')\n"
+        "register(entry_point='envs.one:One')\nregister('\\ud800', entry_point='envs.two:Two')\n"
     )
     for name, text in {**texts, "train.py": f"import gym\nimport envs\ngym.make({made})\n"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

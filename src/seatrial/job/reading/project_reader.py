@@ -190,13 +190,13 @@ class ProjectReader:
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments, ``f"nets.{name}"``, or are in a typed file."""
         asked, self.imported_by_text = self.imported_by_text, []
-        shown, codes = self.files.constants.text, [module.source for module in self.modules.known()]
+        shown, codes = self.files.constants.text, b" ".join(each.source for each in self.modules.known() if asked)
         ids = [use.text if (use := shown(used, unit)) else "" for unit, _, used in asked]
         typed = [word.rpartition("=")[2] for word in self.words_typed]
         texts = [
             shown(name, unit)
             for (unit, name, used), each in zip(asked, ids, strict=True)  # gym imports the environment that is made
-            if used is None or (each in typed if {*ids} & {*typed} else sum(s.count(each.encode()) for s in codes) > 1)
+            if used is None or (each in typed if {*ids} & {*typed} else codes.count(each.encode(errors="replace")) > 1)
         ]
         known = [each.text.partition(":")[0] for each in texts if each and each.text != ANY]
         files = [self.roots.folder / each for each in typed if each.endswith(CONFIGURATION)] * (len(known) < len(texts))
@@ -375,8 +375,9 @@ class ProjectReader:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
             self.imported_by_text.append(((module.path, unit), node.args[0], None))
-        elif certain and "entry_point" in (given := keywords(node)):
-            self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
+        given = keywords(node) if certain else {}
+        if "entry_point" in given and (use := [*filter(None, (given.get("id"), *node.args))]):
+            self.imported_by_text.append(((module.path, unit), given["entry_point"], use[0]))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []
