@@ -162,7 +162,6 @@ class Devices(Evaluation):
         found = [*self._hidden(sinks, imported), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
         found += [
             *_typed(self.arguments),
-            *self._of_lightning(imported),
             *self._fallbacks(handlers),
             *self._boosters(units, imported),
             *_nowhere(self.start.name, [*modules.values()], imported),
@@ -250,16 +249,6 @@ class Devices(Evaluation):
             if not others and device in _OTHERS and usual and not self._guarded(sink):
                 change = self._change(sink, "cuda", "gpu") or f"choose cuda in {place}"
                 yield Reason(0, f"{sink.place} uses {device}", change, device)
-
-    def _of_lightning(self, imported: set[str]) -> Iterator[Reason]:
-        """Yield the GPUs that a configuration of Lightning's trainer, or of Hydra's group for it, names or counts."""
-        settings, typed = self.constants.settings, {each.lstrip("-+").partition("=")[0] for each in self.arguments}
-        on_cpu = settings.get("trainer.accelerator", ("",))[0] == "cpu"
-        decided = on_cpu or typed & {"trainer.accelerator", "trainer.devices", "trainer.gpus"}
-        for name in ("devices", "gpus") if imported & {"lightning", "pytorch_lightning"} and not decided else ():
-            value, where = settings.get(f"trainer.{name}") or settings.get(name, ("", ""))
-            if f"trainer.{name}" in settings or "trainer/" in where:
-                yield from _numbered(f"{where} sets trainer.{name} to {value}: it", name, value)
 
     def _boosters(self, units: Iterable[Unit], imported: set[str]) -> Iterator[Reason]:
         if imported & _LIBRARIES - set(_BOOSTERS) or not imported & set(_BOOSTERS) or any(map(_ON_GPU, self.arguments)):
@@ -355,6 +344,10 @@ class Devices(Evaluation):
                     devices = self._devices(expression, unit, kind)
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
+                        continue
+                    of_trainer = member(getattr(expression, "value", None)) == "trainer" and "".join(self.settings)
+                    exact = f"trainer.{member(expression)}" in self.constants.settings
+                    if of_trainer and not exact and "trainer/" not in of_trainer:  # another object's
                         continue
                     line = self._line(expression, node, unit)
                     is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])
