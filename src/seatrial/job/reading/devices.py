@@ -345,7 +345,9 @@ class Devices(Evaluation):
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
                         continue
-                    of_trainer = member(getattr(expression, "value", None)) == "trainer" and "".join(self.settings)
+                    of_trainer = member(getattr(expression, "value", expression)) == "trainer" and "".join(
+                        self.settings
+                    )
                     exact = f"trainer.{member(expression)}" in self.constants.settings
                     if of_trainer and not exact and "trainer/" not in of_trainer:  # another object's
                         continue

@@ -355,6 +355,8 @@ class ProjectReader:
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
         if isinstance(node, ast.Attribute | ast.Subscript):
             (self.files.used if certain and seen.likely else self.files.seen).add(member(node) or "")
+        if isinstance(node, ast.ClassDef) and not node.decorator_list:
+            self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
         own = (name for name, each in module.flow.functions.items() if each is node)
         where = (module.path, next(own, unit) if isinstance(node, FunctionNode) else unit)  # defaults are of calls
         self.files.valued += ((*pair, where, seen.tests) for pair in valued(node))
@@ -375,9 +377,8 @@ class ProjectReader:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
             self.imported_by_text.append(((module.path, unit), node.args[0], None))
-        given = keywords(node) if certain else {}
-        if "entry_point" in given and (use := [*filter(None, (given.get("id"), *node.args))]):
-            self.imported_by_text.append(((module.path, unit), given["entry_point"], use[0]))
+        elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
+            self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []
