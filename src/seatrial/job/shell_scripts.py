@@ -61,7 +61,7 @@ _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: A batch job's nodes; stands for its number.
-_NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}a_job's_number"
+_NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}SLURM_JOB_ID"
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
     r"(PATH|LD_\w+|TMPDIR|HOME|USER|XDG_\w+)=.*"

@@ -80,7 +80,13 @@ def test_gpus_of_a_trainer_in_a_configuration_are_compared_with_the_run(
     (tmp_path / "c.yaml").write_text(text)
     source = "from lightning.pytorch.cli import LightningCLI\nLightningCLI(Net)\n"
     said = found(tmp_path, source, "fit", "-c", "c.yaml", *(args or ()))
-    assert any(words in each for each in said) if words else not said
+    assert [words in each for each in said] == [True] if words else not said
+
+
+@pytest.mark.parametrize("devices", ["devices=1", "devices=1, **c['trainer']"])
+def test_gpus_that_the_code_sets_are_not_those_of_a_file(tmp_path: Path, devices: str) -> None:
+    (tmp_path / "c.yaml").write_text("trainer:\n  devices: 4\n")
+    assert not found(tmp_path, f"import lightning\nc = yaml.safe_load(open('c.yaml'))\nlightning.Trainer({devices})\n")
 
 
 @pytest.mark.parametrize(("ids", "words"), [("[0, 1]", "device_ids=[0,1] names GPU 1, but the run"), ("[0]", "")])

@@ -214,6 +214,7 @@ def test_the_module_of_the_environment_that_gym_makes_is_read(
     texts["envs/__init__.py"] = (
         "from gym.envs.registration import register\nregister(id='One-v0', entry_point='envs.one:One')\n"
         "register('Two-v0', entry_point='envs.two:Two')\n"
+        "register(entry_point='envs.one:One')\nregister('\\ud800', entry_point='envs.two:Two')\n"
     )
     for name, text in {**texts, "train.py": f"import gym\nimport envs\ngym.make({made})\n"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -919,6 +920,9 @@ def test_settings_of_a_file_that_is_read_show_gated_models_and_what_nvcc_compile
     facts = facts_of(tmp_path, source)
     assert facts.hub_evidence == "c.json:2 meta-llama/Llama-3.1-8B"
     assert facts.nvcc_evidence == "c.json:4 offload_optimizer.device"
+    target = Target(kind="script", value="train.py", args=("model=gpt2", "--offload_optimizer.device=none"))
+    facts = script_facts(target, tmp_path)
+    assert (facts.hub_evidence, facts.nvcc_evidence) == (None, None)
     (tmp_path / "c.json").write_text(text % "none")
     assert facts_of(tmp_path, source).nvcc_evidence is None
     assert facts_of(tmp_path, "x = 1\n").hub_evidence is None

@@ -204,6 +204,15 @@ def test_a_job_knows_the_counts_that_it_requests(tmp_path: Path, lines: str, wor
     assert in_our_words(["bash", "j.sh"], tmp_path) == words.split()
 
 
+def test_a_jobs_number_is_an_argument_that_is_left_to_the_reader(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text("#SBATCH -N 1\npython train.py --run $SLURM_JOB_ID\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert "(unknown: SLURM_JOB_ID)" in str(refusal.value.cause)
+    assert refusal.value.run == "seatrial run train.py -- --run VALUE"
+
+
 def test_a_job_of_several_nodes_is_refused(tmp_path: Path) -> None:
     (tmp_path / "j.sh").write_text("#SBATCH --nodes=2\ntorchrun --nnodes=$SLURM_NNODES train.py\n")
     with pytest.raises(TargetError) as refusal:

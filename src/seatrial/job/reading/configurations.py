@@ -23,7 +23,8 @@ CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 _SETTING = regex(
     r"""\s*(?:-\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*(?:,\s*)?(?:#.*)?"""
 )
-_TYPED_SETTING = regex(r"(?:\+{0,2}|--)((?:[\w-]+[./])*[\w-]+)=([^\s\[{]+)")
+_TYPED_SETTING = regex(r"(?:\+{0,2}|--(?=[\w-]+\.))((?:\w[\w-]*[./])*[\w-]+)=([^\s\[{]+)")
+_DOTTED_OPTION = regex(r"--\w[\w-]*(\.[\w-]+)+$")
 #: Numbers of GPUs in a list.
 _NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")
 #: A key; an INI file's section.
@@ -73,25 +74,25 @@ def read_settings(
     settings = list[_Setting]()
     for name in (each for each in names if each.endswith(CONFIGURATION)):
         text = "".join(read_sources([folder / name], folder, _MOST_SETTINGS))
-        for key, value, number in _settings(text):
-            settings.append((key, value, f"{name}:{number}"))
-            if GATED.fullmatch(value):
-                found.setdefault("hub-token", f"{name}:{number} {value}")
-            elif value == "cpu" and _OFFLOADS.search(key):
-                found.setdefault("cpu-adam", f"{name}:{number} {key}")
+        settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
         for one in () if typed_ones else _REPORTS.finditer(text):
             place = f"{name}:{text.count(chr(10), 0, one.start()) + 1}"
             found |= dict.fromkeys((f"{_REPORTED}{each}" for each in re.findall(r"\w+", one[1])), place)
     words = (_TYPED_SETTING.fullmatch(word) for word in arguments)
     typed = {match[1].replace("/", "."): match[2] for match in words if match}
-    asked = {*keys, *(word for word in arguments if re.fullmatch(r"--\w+(\.\w+)+", word))}
-    typed |= {key.lstrip("-"): value for key, value in pairwise(arguments) if key in asked}
+    typed |= {key.lstrip("-"): value for key, value in pairwise(arguments) if key in keys or _DOTTED_OPTION.match(key)}
     settings = [
         each
         for each in settings
         if not any(f".{each[0]}".endswith(f".{key}") or f".{key}".endswith(f".{each[0]}") for key in typed)
     ]
-    return [*settings, *((key, value, key) for key, value in typed.items())], found
+    settings += ((key, value, key) for key, value in typed.items())
+    for key, value, where in settings:
+        if GATED.fullmatch(value):
+            found.setdefault("hub-token", f"{where} {value}")
+        elif value == "cpu" and _OFFLOADS.search(key):
+            found.setdefault("cpu-adam", f"{where} {key}")
+    return settings, found
 
 
 def by_ends(*sources: Iterable[_Setting]) -> dict[str, tuple[str, str]]:

@@ -340,13 +340,16 @@ class Devices(Evaluation):
                 for expression, kind in _chosen(node):
                     if kind == "device=" and id(node) in self.runs:  # a function of the project
                         continue
-                    of_trainer = f"trainer.{member(expression)}" in self.constants.settings
-                    if isinstance(node, ast.Call) and last_name(node.func) == "LightningCLI" and not of_trainer:
-                        continue
                     self.options, self.settings, self.origin = {}, {}, None
                     devices = self._devices(expression, unit, kind)
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
+                        continue
+                    of_trainer = member(getattr(expression, "value", expression)) == "trainer" and "".join(
+                        self.settings
+                    )
+                    exact = f"trainer.{member(expression)}" in self.constants.settings
+                    if of_trainer and not exact and "trainer/" not in of_trainer:  # another object's
                         continue
                     line = self._line(expression, node, unit)
                     is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])

@@ -229,9 +229,9 @@ def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
             yield name, by_name, value
 
 
-def names_in(paths: Iterable[ast.expr]) -> set[str]:
-    """Return the names of variables, attributes and keys in paths, except for ``os.path``."""
-    parts = (each for path in paths for each in ast.walk(path))
+def names_in(paths: Iterable[tuple[object, ast.expr]]) -> set[str]:
+    """Return the names of variables, attributes and keys in calls' paths, except for ``os.path``."""
+    parts = (each for _, path in paths for each in ast.walk(path))
     return {member(each) or last_name(each) for each in parts} - {"path"}
 
 

@@ -46,7 +46,8 @@ class Files:
         self.outputs: set[str] = set()
         self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
         self.valued: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # see valued; where; conditions
-        self._written_names = set[str]()
+        self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
+        self._written_names, self._checked_names = set[str](), set[str]()
         self._tried = set[Unit]()  # units that run if every condition has the value of a usual run, also below try
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
@@ -224,7 +225,9 @@ class Files:
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
         fit = (each for each in self.valued if calls.is_input(each[0], "./a/b", typed=False))
-        free = (each for each in fit if each[0] not in self._written_names and (each[0] in used or not each[1]))
+        asked = (each for each in fit if (each[0] in used if each[1] else each[0] not in self._checked_names))
+        unused = {value for value, name in self.of_class.items() if name not in used}
+        free = (each for each in asked if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
             by_library = unit[0] == start[0] and not callers.get(unit)  # no call is seen: Fire's, a decorator's
@@ -274,9 +277,9 @@ class Files:
         making = [each for each, on in turned if truth(on, each.unit) is not False]
         writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
-        self._written_names = calls.names_in(path for _, path in writing)
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
+        self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         callers, reached = self.constants.callers, self.reached(start)
         for unit, call in ((unit, call) for unit, each in callers.items() for call in each):

@@ -64,15 +64,14 @@ def is_package(path: Path) -> bool:
 
 def folder_of(module: str, project: Path, names: Collection[str] = ()) -> Path | None:
     """Return the folder that a module with these names lies in, relative to the project, the nearest to its top; None
-    without one.
+    without one. A file that imports the module itself, such as models/music2latent.py, is another one.
     """
     itself = re.compile(rf"^[ \t]*(?:from|import)[ \t]+{re.escape(module)}\b", re.MULTILINE)
     for folder in folders_of(project):
         file, inside = find_module(module, [folder]), folder / module.replace(".", os.sep)
         text = "".join(read_sources([file], project, _MAX_BYTES)) if file and names else ""
-        within = {each.name.partition(".")[0] for each in inside.iterdir()} if names and is_folder(inside) else set()
-        is_it = within or (file and not itself.search(text))  # not models/music2latent.py, which imports music2latent
-        if is_it and {*names} <= {*re.findall(r"\w+", text), *within}:
+        within = {each.name.partition(".")[0] for each in inside.glob("*") if names}  # never raises
+        if (within or (file and not itself.search(text))) and {*names} <= {*re.findall(r"\w+", text), *within}:
             return folder.relative_to(project)
     return None
 

@@ -190,13 +190,13 @@ class ProjectReader:
     def _import_by_text(self) -> bool:
         """Queue modules whose names consist of constants and arguments, ``f"nets.{name}"``, or are in a typed file."""
         asked, self.imported_by_text = self.imported_by_text, []
-        shown, codes = self.files.constants.text, [module.source for module in self.modules.known()]
+        shown, codes = self.files.constants.text, b" ".join(each.source for each in self.modules.known() if asked)
         ids = [use.text if (use := shown(used, unit)) else "" for unit, _, used in asked]
         typed = [word.rpartition("=")[2] for word in self.words_typed]
         texts = [
             shown(name, unit)
             for (unit, name, used), each in zip(asked, ids, strict=True)  # gym imports the environment that is made
-            if used is None or (each in typed if {*ids} & {*typed} else sum(s.count(each.encode()) for s in codes) > 1)
+            if used is None or (each in typed if {*ids} & {*typed} else codes.count(each.encode(errors="replace")) > 1)
         ]
         known = [each.text.partition(":")[0] for each in texts if each and each.text != ANY]
         files = [self.roots.folder / each for each in typed if each.endswith(CONFIGURATION)] * (len(known) < len(texts))
@@ -355,6 +355,8 @@ class ProjectReader:
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
         if isinstance(node, ast.Attribute | ast.Subscript):
             (self.files.used if certain and seen.likely else self.files.seen).add(member(node) or "")
+        if isinstance(node, ast.ClassDef) and not node.decorator_list:
+            self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
         own = (name for name, each in module.flow.functions.items() if each is node)
         where = (module.path, next(own, unit) if isinstance(node, FunctionNode) else unit)  # defaults are of calls
         self.files.valued += ((*pair, where, seen.tests) for pair in valued(node))
@@ -375,7 +377,7 @@ class ProjectReader:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
             self.imported_by_text.append(((module.path, unit), node.args[0], None))
-        elif certain and "entry_point" in (given := keywords(node)):
+        elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
