@@ -347,11 +347,19 @@ def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> Non
     assert "train.py:1 imports mujoco_py, which needs a compiler and ~/.mujoco" in str(made.image.warnings)
 
 
-def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: Path) -> None:
-    files = {"requirements.txt": "tqdm\ntensorflow-cpu\n", "train.py": "import tensorflow\n"}
+@pytest.mark.parametrize(
+    ("listed", "edited"),
+    [
+        ("tensorflow-cpu", "tensorflow-cpu → tensorflow"),
+        ("tensorflow-cpu==2.3.0", "tensorflow-cpu==2.3.0 → tensorflow==2.12.0"),
+        ("tensorflow-cpu==2.12.0\ntensorflow==2.12.0", "tensorflow-cpu==2.12.0 → tensorflow==2.12.0"),
+    ],
+)
+def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: Path, listed: str, edited: str) -> None:
+    files = {"requirements.txt": f"tqdm\n{listed}\n", "train.py": "import tensorflow\n"}
     with pytest.raises(GpuContractError) as refused:
         planned(tmp_path, files, cpu_only=False, target="h100")
-    assert refused.value.run == "requirements.txt:2  tensorflow-cpu → tensorflow"
+    assert refused.value.run == f"requirements.txt:2  {edited}"
 
 
 def test_each_line_of_a_package_is_edited_and_that_of_another_file_is_not(tmp_path: Path) -> None:
