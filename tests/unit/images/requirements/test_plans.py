@@ -328,9 +328,9 @@ ALL = f"{ROMS}, gym==0.25.2 and ale-py==0.7.5"
         ("gym==0.17.3\natari-py==0.2.5", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.5", ALL),
         ("gym==0.26.2", "gym.make('ALE/Pong-v5')", "ale-py<0.9", ROMS),
         ("gym==0.26.2\nautorom", "gym.make('ALE/Pong-v5')", "ale-py<0.9", None),
-        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "gymnasium[atari]", ROMS),
-        ("gymnasium[atari]==0.29.1", "gymnasium.make('ALE/Pong-v5')", "gymnasium[atari]==0.29.1", ROMS),
-        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "gymnasium[atari]", None),
+        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "shimmy[atari]", ROMS),
+        ("gymnasium==0.29.1\nshimmy==1.1.0", "gymnasium.make('ALE/Pong-v5')", "shimmy[atari]", ROMS),
+        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "ale-py", None),
     ],
 )
 def test_a_gym_gets_its_own_package_of_atari_and_a_word_about_the_games(
