@@ -148,8 +148,8 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         if (error.first or "").startswith("cd "):  # the folder is the project then
             cut = [*argv, "--"].index("--")
             parts = typed_parts(argv[:cut], options_of(argv[0]))
-            kept = [word for _, each in parts if not each[0].startswith(("-C", "--project")) for word in each]
-            argv = kept + argv[cut:]
+            own = [word for _, each in parts if not each[0].startswith(("-C", "--project")) for word in each]
+            argv = own + argv[cut:]
         command = _with_target(*error.instead, argv) if error.instead else None
         if command is None:
             return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))
