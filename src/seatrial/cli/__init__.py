@@ -130,13 +130,13 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
 
     from seatrial.cli.words import of_docker
     from seatrial.job.flags import COMMANDS
-    from seatrial.job.startable import LAUNCHERS, is_python
+    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, SUBMITTERS, is_python
 
     known = [*VERBS, *(each for each, command in OTHER_WORDS.items() if command not in ("runs rm", "runs prune"))]
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, known, n=1)]
-    run = shlex.join(["seatrial", "run", word, *rest])
+    run, starters = shlex.join(["seatrial", "run", word, *rest]), (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS, *SUBMITTERS)
     if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
         own = shlex.join(each for each in rest if each[:1] != "-")  # in place of NAME, GROUP, or MODEL INPUT…
         sentence = f"seatrial has no command {word}"
@@ -147,7 +147,7 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
         sentence = f"A command is missing before {word}"
         at = next((at for at, each in enumerate(rest) if each in VERBS), None)  # its options stand behind it
         fix = run if at is None else shlex.join(["seatrial", *rest[at:], word, *rest[:at]])
-    elif word.endswith(".py") or is_python(word) or word in LAUNCHERS:
+    elif word.endswith(".py") or (rest and (word in starters or is_python(word))):
         sentence, fix = f'Unknown command "{word}"', run
     elif close:
         sentence = f'Unknown command "{word}"; did you mean {close[0]}?'

@@ -30,6 +30,7 @@ from seatrial.errors import (
     StackError,
     TargetError,
     UsageError,
+    fallback,
 )
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import ELSEWHERE, OPTIONS
@@ -89,7 +90,7 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
         return "The plan would contain text that is not UTF-8", cause, run
     if not isinstance(error, OSError):
         return None
-    if isinstance(error, FileNotFoundError) and str(Path("/proc/self/cwd").readlink()).endswith(" (deleted)"):
+    if isinstance(error, FileNotFoundError) and fallback(None, on=FileNotFoundError)(Path.cwd)() is None:
         return "The working directory no longer exists", "it was deleted or moved", "cd; pwd"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         file = error.filename or "A file, or what the output goes to,"
@@ -147,7 +148,8 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         if (error.first or "").startswith("cd "):  # the folder is the project then
             cut = [*argv, "--"].index("--")
             parts = typed_parts(argv[:cut], options_of(argv[0]))
-            argv = [word for name, each in parts if name not in ("-C", "--project") for word in each] + argv[cut:]
+            own = [word for _, each in parts if not each[0].startswith(("-C", "--project")) for word in each]
+            argv = own + argv[cut:]
         command = _with_target(*error.instead, argv) if error.instead else None
         if command is None:
             return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))

@@ -146,7 +146,7 @@ class Matches:
             known = by_id("output-folder-missing" if failed.group(1) == b"2" else "output-not-writable")
             folder = posixpath.dirname(failed.group(2).decode("utf-8", "replace")) or "."
             makes = known.id == "output-folder-missing"
-            own = 'os.makedirs("%s", exist_ok=True)   # before the write' if makes else 'sudo chown -R "$USER" %s'
+            own = 'os.makedirs("%s", exist_ok=True)   # before the write' if makes else 'sudo chown -R "$(id -u)" %s'
             fix = None if folder.startswith("/") else own % (folder if makes else shlex.quote(folder))
             evidence = ["line %d: %s" % (number, _cut(raw.decode("utf-8", "replace")))]
             self._findings.setdefault(known.id, known.finding(evidence, values={"folder": folder}, fix=fix))

@@ -266,7 +266,7 @@ def _conflict(constraints: Constraints, machine: TargetMachine) -> Conflict:
         ),
     }
     found = [(way, resolve_once(changed, machine)) for way, changed in ways.items() if changed != constraints]
-    if broken[0].rule == "architecture" or (broken[0].rule == "python" and not constraints.python):
+    if broken[0].rule in ("architecture", "cpu-build") or (broken[0].rule == "python" and not constraints.python):
         of_any_build = _next_release(constraints, ways["another version and build"], machine)
         found.insert(0, ("the next version and build", of_any_build))
         found.insert(0, ("the next version", _next_release(constraints, another, machine)))

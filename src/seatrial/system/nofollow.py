@@ -77,8 +77,10 @@ def _make(parent: int, name: str, path: Path) -> None:
     except OSError as error:
         run = in_the_way(path.parent, error)
         if isinstance(error, PermissionError):
-            copy = f"Work in a copy: cp -r {shlex.quote(str(path.parent))} ~/{shlex.quote(path.parent.name + '-copy')}"
-            above = Path.home().is_relative_to(path.parent)
+            project = next((each.parent for each in path.parents if each.name == ".seatrial"), path.parent)
+            copy = f"Work in a copy: cp -r {shlex.quote(str(project))} ~/{shlex.quote(project.name + '-copy')}"
+            home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises where there is none
+            above = Path(home).is_relative_to(project)
             run += f"   # not yours to write in? {'First: cd FOLDER_OF_THE_SCRIPT' if above else copy}"
         raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=run) from error
 

@@ -59,7 +59,7 @@ def test_failed_write_differs_from_missing_data(call: str, error: str, finds: st
 def test_fix_of_a_folder_of_another_user_gives_it_to_this_one() -> None:
     refused = "PermissionError: [Errno 13] Permission denied: 'my out/model.json'"
     [found] = explain_text(TRACEBACK.format(call='open("my out/model.json", "w")', error=refused))
-    assert found.fix == """sudo chown -R "$USER" 'my out'""", "the folder is there, so makedirs changes nothing"
+    assert found.fix == """sudo chown -R "$(id -u)" 'my out'""", "the folder is there, so makedirs changes nothing"
     [found] = explain_text(TRACEBACK.format(call='open("out/a", "w")', error=ABSENT.replace("/outputs", "out")))
     assert found.fix and found.fix.startswith('os.makedirs("out", exist_ok=True)')
 

@@ -80,6 +80,7 @@ def test_a_list_that_is_a_link_within_the_project(tmp_path: Path) -> None:
         ("nvidia-dali-cuda120", "13.0", "nvidia-dali-cuda130"),
         ("cupy-cuda11x", "12.6", "cupy-cuda12x"),
         ("cudf-cu12", "12.8", "cudf-cu12"),
+        ("cudf-cu12", "11.8", "cudf-cu12"),
         ("cupy-cuda110", "12.6", "cupy-cuda12x"),
         ("cupy-cuda11x==12.3.0", "13.0", "cupy-cuda11x==12.3.0"),
         ("cupy-cuda102", "11.8", "cupy-cuda11x"),

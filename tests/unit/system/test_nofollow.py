@@ -180,13 +180,22 @@ def test_a_folder_of_another_user_is_copied_unless_the_home_lies_in_it(top: Path
 from pathlib import Path
 from seatrial.system.nofollow import _make
 os.chmod(".", 0o555)
+def refused(name):
+    try: _make(here, name, Path.cwd() / ".seatrial" / name)
+    except Exception as error: print(error.run.partition("not yours to write in? ")[2])
 for home in ("/elsewhere", str(Path.cwd() / "me")):
     os.environ["HOME"] = home
     try: _make(here, ".seatrial", Path.cwd() / ".seatrial")
     except Exception as error: print(error.run.partition("not yours to write in? ")[2])
+os.environ["HOME"] = "/elsewhere"
+refused("runs")
+del os.environ["HOME"]
+os.getuid = lambda: 54321  # of no line in /etc/passwd: no home takes a copy
+refused("runs")
 """
     copied = f"Work in a copy: cp -r {top} ~/{top.name}-copy"
-    assert as_ordinary_user(top, body).splitlines() == [copied, "First: cd FOLDER_OF_THE_SCRIPT"]
+    expected = [copied, "First: cd FOLDER_OF_THE_SCRIPT", copied, "First: cd FOLDER_OF_THE_SCRIPT"]
+    assert as_ordinary_user(top, body).splitlines() == expected, "of the project, not of its .seatrial"
 
 
 @pytest.mark.parametrize("mode", ["0o000", "0o555", "0o111", "0o200"])

@@ -152,7 +152,7 @@ def for_cuda(needs: Needs, cuda: str) -> Needs:
     named = {
         line: f"{each[1]}{major}{'x' if each[1].startswith('cupy') else each[3] and '0'}{each[4] or ''}"
         for line, each in found.items()
-        if each and major != "10"
+        if each and major != "10" and (major != "11" or "-cuda" in each[1])  # the index has no cudf-cu11
     }
     renamed = {line: new for line, new in named.items() if line != new}
     why = f"{', '.join(renamed.values())} for the plan's CUDA {major}"
@@ -317,11 +317,13 @@ def _environments(gym: str, found: Requirements, script_dir: Path, project: Path
     warnings = [f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; write {old[1]}-v4{port}"] if old else []
     have = {canonical_name(line) for line in found.lines}
     if games := [each for each in needed if re.match("ale-py|atari-py", each)]:
-        lacks = gym == "gym" or any(is_below(each.specifier, "1") for each in found.of(gym))
-        if lacks and "autorom" not in have and "rom-license" not in str(found.lines):
-            warnings.append(_NO_ROMS + " and gym>=0.20" * (gym == "gym"))
+        below = {end for end in ("0.20", "1") for each in found.of(gym) if is_below(each.specifier, end)}
+        if (gym == "gym" or "1" in below) and "autorom" not in have and "rom-license" not in str(found.lines):
+            warnings.append(_NO_ROMS + ", gym==0.25.2 and ale-py==0.7.5" * ("0.20" in below))
         needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
-    return [each for each in needed if canonicalize_name(re.split("[<>=]", each)[0]) not in have], warnings
+        if "1" in below:  # shimmy registers the games there, with an ale-py that it knows
+            needed = ["shimmy[atari]" if each == "ale-py" else each for each in needed]
+    return [each for each in needed if not _has(found, each)], warnings
 
 
 def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[str, tuple[str, ...]]:

@@ -45,7 +45,7 @@ def written(lines: Sequence[str], needs: Needs) -> str:
         lines = [re.sub(r"(?<=\d)\+\w+", "", each) for each in lines]
     for line in lines:
         name, of = canonical_name(line) or "", needs.requirements.of
-        own = of(name) or of(f"{name}-cpu") or [Requirement("python")] * line.startswith("python==")
+        own = [*of(name), *of(f"{name}-cpu")] or [Requirement("python")] * line.startswith("python==")
         places = {at[0]: at for each in own for at in _places_of(each, needs)}.values()
         pairs = [(place, match["old"].rstrip(), _rewritten(line, match, place)) for place, _, match in places]
         rows += [f"{place}  {old} → {edited}" for place, old, edited in pairs if old != edited]

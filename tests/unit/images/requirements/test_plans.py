@@ -200,6 +200,14 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
             "SGD(lr=…) trains with the default rate",
         ),
         ("from keras.optimizers import SGD\nSGD(lr=0.1)", "tensorflow==2.10.1", ""),
+        ("from tensorflow.keras.optimizers.legacy import SGD\nSGD(lr=0.1)", "tensorflow==2.15.1", ""),
+        ("import tensorflow.compat.v1 as tf\ntf.keras.optimizers.SGD(lr=0.1)", "tensorflow==2.15.1", ""),
+        ("import tensorflow as tf\ntf.compat.v1.keras.optimizers.SGD(lr=0.1)", "tensorflow==2.15.1", ""),
+        (
+            "import tensorflow as tf\ntf.compat.v1.disable_v2_behavior()\ntf.keras.optimizers.SGD(lr=0.1)",
+            "tensorflow==2.15.1",
+            "SGD(lr=…) trains with the default rate",
+        ),
         ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.16.1", ""),
         ("import keras\nkeras.Model().save_weights(d + f'{e}.h5')", "tensorflow==2.17.1", "save_weights('.h5'), which"),
         ("import keras\nkeras.Model().save_weights(path)", "tensorflow==2.17.1", ""),
@@ -309,23 +317,29 @@ def test_what_the_code_adds_to_a_list_has_a_reason(tmp_path: Path, listed: str, 
     assert why in planned(tmp_path, {"requirements.txt": listed, "train.py": source}).reason("packages")
 
 
+ROMS = "require autorom[accept-rom-license]"
+ALL = f"{ROMS}, gym==0.25.2 and ale-py==0.7.5"
+
+
 @pytest.mark.parametrize(
     ("listed", "source", "packages", "warned"),
     [
-        ("gym==0.17.3", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.9;python_version<'3.10', ale-py", True),
-        ("gym==0.17.3\natari-py==0.2.5", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.5", True),
-        ("gym==0.26.2\nautorom", "gym.make('ALE/Pong-v5')", "ale-py", False),
-        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "ale-py", True),
-        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "ale-py", False),
+        ("gym==0.17.3", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.9;python_version<'3.10', ale-py<0.9", ALL),
+        ("gym==0.17.3\natari-py==0.2.5", "gym.make('PongNoFrameskip-v4')", "atari-py==0.2.5", ALL),
+        ("gym==0.26.2", "gym.make('ALE/Pong-v5')", "ale-py<0.9", ROMS),
+        ("gym==0.26.2\nautorom", "gym.make('ALE/Pong-v5')", "ale-py<0.9", None),
+        ("gymnasium==0.29.1", "gymnasium.make('ALE/Pong-v5')", "shimmy[atari]", ROMS),
+        ("gymnasium==0.29.1\nshimmy==1.1.0", "gymnasium.make('ALE/Pong-v5')", "shimmy[atari]", ROMS),
+        ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "ale-py", None),
     ],
 )
 def test_a_gym_gets_its_own_package_of_atari_and_a_word_about_the_games(
-    tmp_path: Path, listed: str, source: str, packages: str, warned: bool
+    tmp_path: Path, listed: str, source: str, packages: str, warned: str | None
 ) -> None:
-    module = listed.partition("=")[0]
+    module = source.partition(".")[0]
     made = planned(tmp_path, {"requirements.txt": listed, "train.py": f"import {module}\n{source}\n"})
     assert packages in made.chosen("packages")[0]
-    assert ("has Atari's games" in str(made.image.warnings)) is warned
+    assert [each.rpartition("games: ")[2] for each in made.image.warnings] == [warned] * (warned is not None)
 
 
 def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> None:
@@ -333,11 +347,19 @@ def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> Non
     assert "train.py:1 imports mujoco_py, which needs a compiler and ~/.mujoco" in str(made.image.warnings)
 
 
-def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: Path) -> None:
-    files = {"requirements.txt": "tqdm\ntensorflow-cpu\n", "train.py": "import tensorflow\n"}
+@pytest.mark.parametrize(
+    ("listed", "edited"),
+    [
+        ("tensorflow-cpu", "tensorflow-cpu → tensorflow"),
+        ("tensorflow-cpu==2.3.0", "tensorflow-cpu==2.3.0 → tensorflow==2.12.0"),
+        ("tensorflow-cpu==2.12.0\ntensorflow==2.12.0", "tensorflow-cpu==2.12.0 → tensorflow==2.12.0"),
+    ],
+)
+def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: Path, listed: str, edited: str) -> None:
+    files = {"requirements.txt": f"tqdm\n{listed}\n", "train.py": "import tensorflow\n"}
     with pytest.raises(GpuContractError) as refused:
         planned(tmp_path, files, cpu_only=False, target="h100")
-    assert refused.value.run == "requirements.txt:2  tensorflow-cpu → tensorflow"
+    assert refused.value.run == f"requirements.txt:2  {edited}"
 
 
 def test_each_line_of_a_package_is_edited_and_that_of_another_file_is_not(tmp_path: Path) -> None:
