@@ -249,8 +249,7 @@ def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[st
     made = dict(regions)
     missing = seconds - made.get("communication", 0.0)
     for region in _HIDES_COMMUNICATION:
-        taken = min(max(0.0, missing), made.get(region, 0.0))
-        if taken:
+        if taken := min(max(0.0, missing), made.get(region, 0.0)):
             made[region] -= taken
             made["communication"] = made.get("communication", 0.0) + taken
             missing -= taken

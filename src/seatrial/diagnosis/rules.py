@@ -117,8 +117,7 @@ def _memory_bandwidth(seen: Signals) -> bool:
 
 
 def _compute(seen: Signals) -> bool:
-    activity = seen.gpu.get("sm_activity_pct")
-    if activity is None:
+    if (activity := seen.gpu.get("sm_activity_pct")) is None:
         return seen.gpu.get("utilization_pct", 0.0) >= AT.BUSY_UTILIZATION_PCT
     return activity >= AT.COMPUTE_BOUND_SM_PCT
 

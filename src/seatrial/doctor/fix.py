@@ -141,8 +141,7 @@ def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:
 
 def _daemon_settings(machine: Machine, found: set[str]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield what to merge into daemon.json, and why."""
-    docker = machine.docker
-    if docker is None:
+    if (docker := machine.docker) is None:
         return
     installed = any(machine.exists(f"{folder}/nvidia-container-runtime") for folder in ("/usr/local/bin", "/usr/bin"))
     unknown = not docker.desktop and "nvidia" not in docker.runtimes

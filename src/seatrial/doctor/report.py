@@ -143,8 +143,7 @@ def _engine_hosts(machine: Machine) -> list[str]:
 
 def print_layer(layer: Layer, results: Sequence[Result], console: Console, *, verbose: bool = False) -> None:
     """Print a layer's title, then its links; those that do not apply here only if ``verbose``."""
-    shown = [result for result in results if verbose or result.verdict.status != "skipped"]
-    if shown:
+    if shown := [result for result in results if verbose or result.verdict.status != "skipped"]:
         _print(console, Text(layer.title, style="bold"))
     blocked = [] if verbose else [result for result in shown if result.verdict.status == "blocked"]
     width = min(WIDTH, console.width)

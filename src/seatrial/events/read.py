@@ -51,8 +51,7 @@ class Lines:
         try:
             while most_bytes > 0:
                 data = os.pread(descriptor, MAX_LINE_BYTES, self.offset)
-                end = data.rfind(b"\n") + 1
-                if end:
+                if end := data.rfind(b"\n") + 1:
                     yield from self._split(data[: end - 1])
                 elif len(data) == MAX_LINE_BYTES and self._skips:  # a line without end
                     self.too_long += not self._skipping
@@ -158,8 +157,7 @@ def _raise(error: OSError) -> None:
 def _parsed(lines: Lines, most_bytes: int = sys.maxsize) -> Tuple[List[Dict[str, Any]], int]:
     events, none = [], 0
     for line in lines.new(most_bytes):
-        event = parse(line)
-        if event is not None:
+        if (event := parse(line)) is not None:
             events.append(event)
         elif line.strip():
             none += 1

@@ -192,8 +192,7 @@ def _nodes(
         return ((dxg,) if dxg else ()), {}, ()
     control = []
     for name in CONTROL_NODES:
-        node = _node(host, "/dev/" + name)
-        if node:
+        if node := _node(host, "/dev/" + name):
             control.append(node)
         elif name in REQUIRED_NODES:
             missing.append("/dev/%s: sudo nvidia-modprobe -u -c 0 makes it" % name)
@@ -228,8 +227,7 @@ def _libraries(host: _Host, folders: List[str], version: Optional[str], missing:
     for capability, stems in LIBRARIES.items():
         for stem in stems:
             others: List[str] = []
-            library = next(_candidates(host, listings, stem, capability, version, others), None)
-            if library:
+            if library := next(_candidates(host, listings, stem, capability, version, others), None):
                 found.append(library)
             elif stem in REQUIRED_LIBRARIES:
                 wrong = "; only %s" % ", ".join(sorted(set(others))) if others else ""

@@ -122,8 +122,7 @@ def _evidence_lost(run: RunEvidence) -> str | None:
         return f"The pod ended with exit code {code}{request}, but its evidence is lost: the pod or its log was deleted"
     if run.evidence.exited is None or run.evidence.first(AgentStarted) is not None:
         return None
-    missing = run.evidence.missing_lines
-    if not missing:
+    if not (missing := run.evidence.missing_lines):
         return None
     return f"The target ended, but {count(missing, 'line')} of the evidence for it, its beginning too, never arrived"
 

@@ -71,8 +71,7 @@ class Kubernetes:
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
         plan = _cluster_plan(_read_plan(run_dir))
         cluster = self._cluster(plan.context, plan.namespace)
-        workloads = self._workloads(cluster, plan)
-        if not workloads:
+        if not (workloads := self._workloads(cluster, plan)):
             _confirm(cluster, self._at)
             return None
         return self._handle(plan, workloads[0], run_id, run_dir, self._at)

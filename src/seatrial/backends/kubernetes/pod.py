@@ -171,8 +171,7 @@ def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) 
 
 def claim_template(cluster: ClusterPlan) -> list[Manifest]:
     """Return the template (resource.k8s.io/v1) of which the cluster makes a claim for each pod; [] without a claim."""
-    claim = cluster.claim
-    if claim is None:
+    if (claim := cluster.claim) is None:
         return []
     wanted: Manifest = {"deviceClassName": claim.device_class, "allocationMode": "ExactCount", "count": cluster.gpus}
     if claim.profile is not None:

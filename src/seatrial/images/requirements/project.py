@@ -267,8 +267,7 @@ def _with_inferred(
     anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed
     anywhere = {each: package for each, package in anywhere.items() if canonicalize_name(each) in conda}
     for module, package in {**anywhere, **packages.guessed}.items():
-        own = [each for each in conda if provides(each, module, package)]
-        if own:
+        if own := [each for each in conda if provides(each, module, package)]:
             inferred[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
     every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
     inside = regex(_OF_WHEELS if packages.known.keys() & FRAMEWORKS else "$^")
@@ -365,8 +364,7 @@ def _nearest_list(
             return inner
         unlisted = (package for module, package in packages.known.items() if not is_listed(found, module, package))
         names = {*map(canonicalize_name, unlisted)}
-        more = tuple(line for line in theirs.lines if canonical_name(line) in names)
-        if not more:
+        if not (more := tuple(line for line in theirs.lines if canonical_name(line) in names)):
             return inner
         options, itself = (*found.options, *theirs.options), (*found.itself, *theirs.itself)
         found = replace(found.plus(*more, constraints=theirs.constraints), options=options, itself=itself)
