@@ -303,8 +303,7 @@ def _offered(nodes: tuple[Node, ...]) -> str:
 
 def _capacity_problem(count: int, name: str, facts: ClusterFacts) -> str | None:
     """Return a warning if a pod requests more GPUs than any node has: a pool may still add one."""
-    nodes = facts.nodes
-    if nodes is None:
+    if (nodes := facts.nodes) is None:
         return None
     best = max(nodes, key=lambda node: node.capacity, default=None)
     if best is None or best.capacity == 0:
