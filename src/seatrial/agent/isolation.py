@@ -143,8 +143,7 @@ def import_compiled_by_child(name: str) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         try:
             os.close(read_end)
             with os.fdopen(write_end, "wb") as pipe:

@@ -156,8 +156,7 @@ def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if seconds <= 0 or steps <= 0:
         return {}
     found = {"steps_per_s": steps / seconds}
-    examples = number(last.get("examples")) - number(first.get("examples"))
-    if examples > 0:
+    if (examples := number(last.get("examples")) - number(first.get("examples"))) > 0:
         found["examples_per_s"] = examples / seconds
     done, length = _pair(last.get("pass"))
     left_s = (length - done) * seconds / steps

@@ -183,8 +183,7 @@ def _at_least(region: str, least: float, *, starved: bool = False) -> Callable[[
 
 def _synchronises(seen: Signals) -> float:
     """Return the share lost to frequent or long waits for numbers of a GPU that rests; one that works is the limit."""
-    lost = seen.lost_in_waits
-    if lost < AT.SYNC_SHARE:
+    if (lost := seen.lost_in_waits) < AT.SYNC_SHARE:
         return 0.0
     often = seen.first.waits_per_step >= AT.SYNCS_PER_STEP
     return lost if often or seen.share("sync") >= AT.LONG_SYNC_SHARE else 0.0

@@ -166,8 +166,7 @@ def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
     except GpuContractError:  # the driver is not complete: an earlier link is what is broken
         return
     path = machine.here(SPEC)
-    before = current(path)
-    if before != text:
+    if (before := current(path)) != text:
         yield Change(path, "a CDI spec of this machine's GPUs, for Podman and Docker 25 and later", before, text)
 
 

@@ -95,8 +95,7 @@ def pip_configuration(host: Host) -> dict[str, list[str]]:
 
 def _files(host: Host) -> Iterator[Path]:
     """Yield pip's configuration files, the strongest last."""
-    named = host.env.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
+    if (named := host.env.get("PIP_CONFIG_FILE")) == os.devnull:
         return
     home = Path(host.env.get("HOME") or "/nonexistent")
     for folder in reversed((host.env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")):

@@ -105,8 +105,7 @@ def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
 
 
 def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
-    network = table.get("network")
-    if network == "host":
+    if (network := table.get("network")) == "host":
         yield Ask(words="uses this machine's network: every port listening here is reachable")
     elif network is not None and network not in _OWN_NETWORKS:
         yield Ask(words=f"joins the network {plain(network)}, and can reach everything on it")

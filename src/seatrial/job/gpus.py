@@ -118,8 +118,7 @@ def _on_no_gpu(request: GpuRequest) -> Selection:
 def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
     chosen: list[Gpu] = []
     for device in devices:
-        gpu = _find(device, gpus)
-        if gpu in chosen:
+        if (gpu := _find(device, gpus)) in chosen:
             raise GpuRequestError(f"{device} names GPU {_label(gpu)} a second time", run="nvidia-smi -L")
         chosen.append(gpu)
     return chosen

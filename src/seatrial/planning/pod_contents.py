@@ -102,8 +102,7 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
         return image, Code("none", choice, {})
     path = job.project / job.target.value
     alone = job.target.kind == "script" and len(script.files) <= 1
-    way = job.kubernetes.code
-    if way == "auto":
+    if (way := job.kubernetes.code) == "auto":
         obstacles = {
             "more than one file": not alone,
             "a registry is named": job.kubernetes.registry is not None,

@@ -57,8 +57,7 @@ REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
 
 def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     """Return library name → path of an ABI; the first wins, as in ld.so. Raises ValueError for another format."""
-    start = data.find(MAGIC)
-    if start < 0:
+    if (start := data.find(MAGIC)) < 0:
         raise ValueError("no glibc-ld.so.cache1.1 header")
     wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
     libraries: Dict[str, str] = {}

@@ -154,8 +154,7 @@ class Printed:
         self._columns = _columns(text)
         text = _RE.top.sub(r"top\1", text)
         numbers = list(_RE.number.finditer(text))[:_MOST_NUMBERS]
-        shape = _RE.number.sub(_kind, text)
-        if shape not in self._shapes:
+        if (shape := _RE.number.sub(_kind, text)) not in self._shapes:
             self._shapes = self._shapes if len(self._shapes) < _MOST_SHAPES else {}
             self._shapes[shape] = list(_named(text, numbers))
         kept: dict[str, Figure | None] = {}

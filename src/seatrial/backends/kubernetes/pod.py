@@ -217,8 +217,7 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
         ]
     named: dict[tuple[str, str], str] = {}
     for mount in (*cluster.mounts, *([cluster.run_mount] if cluster.run_mount else [])):
-        source = (mount.volume.kind, mount.volume.value)
-        if source not in named:
+        if (source := (mount.volume.kind, mount.volume.value)) not in named:
             named[source] = f"volume-{len(named)}"
             volumes.append({"name": named[source], **_source(mount.volume)})
         mounts.append(_mount(named[source], mount))

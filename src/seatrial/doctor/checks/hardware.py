@@ -152,8 +152,7 @@ def _started(machine: Machine) -> Verdict:
     inventory, gpus = machine.inventory, machine.gpus_on_bus
     if inventory.error is not None or not gpus:
         return skipped("NVML or the PCI bus cannot be queried")
-    counted = len({gpu.index for gpu in inventory.gpus}) + len(inventory.faults)
-    if counted >= len(gpus):
+    if (counted := len({gpu.index for gpu in inventory.gpus}) + len(inventory.faults)) >= len(gpus):
         return ok(f"the driver initialised {counted} of {len(gpus)} GPUs")
     version = machine.read("/proc/driver/nvidia/version") or ""
     is_open = "Open Kernel Module" in version
