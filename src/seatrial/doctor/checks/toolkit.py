@@ -13,6 +13,7 @@ from seatrial.backends.containers.cdi import CDI_KIND, DEFAULT_SPEC_DIRS, CdiDev
 from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.checks.engine import daemon_json_path, toolkit_steps
 from seatrial.doctor.machine import Machine
+from seatrial.errors import fallback
 from seatrial.findings.finding import GENERATE_CDI
 from seatrial.system.command import json_object
 
@@ -103,16 +104,14 @@ def _runtime(machine: Machine) -> Verdict:
     return ok("the daemon has every runtime named in daemon.json")
 
 
+@fallback([], on=OSError)
 def _installed_after_start(machine: Machine) -> list[str]:
     """Compare the hook's time of change with dockerd's PID file: dockerd looks for the hook when it starts."""
     docker = machine.docker
     if machine.hook is None or docker is None or "nvidia" in docker.runtimes:
         return []
-    try:
-        changed = machine.here(machine.hook).stat().st_ctime
-        started = machine.here("/var/run/docker.pid").stat().st_mtime
-    except OSError:
-        return []
+    changed = machine.here(machine.hook).stat().st_ctime
+    started = machine.here("/var/run/docker.pid").stat().st_mtime
     return [f"{machine.hook} is {changed - started:.0f} s newer than the daemon"] if changed > started else []
 
 

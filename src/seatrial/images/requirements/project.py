@@ -478,17 +478,11 @@ def _admits(specifier: SpecifierSet) -> bool:
 
 def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
     if is_there(file := project / VERSION_FILE):
-        try:
-            words = read_text(file, inside=project, limit_bytes=_MAX_BYTES).split()
-        except ConfigError:  # a folder, a binary: nobody's version
-            words = []
-        if match := next(filter(None, map(_VERSION.match, words[:_MOST_WORDS])), None):
+        text = fallback("", on=ConfigError)(read_text)(file, inside=project, limit_bytes=_MAX_BYTES)  # "": a folder
+        if match := next(filter(None, map(_VERSION.match, text.split()[:_MOST_WORDS])), None):
             yield VERSION_FILE, SpecifierSet(f"=={match[1]}.*")
     for name in ENVIRONMENT_FILES:
         if name != source and is_there(file := project / name):
-            try:
-                python = read_list(file, project).python
-            except ConfigError:  # it is not what packages are taken from: whether it is right matters to conda alone
-                continue
-            if len(python):
-                yield name, python
+            listed = fallback(Requirements(), on=ConfigError)(read_list)(file, project)  # conda alone needs it right
+            if len(listed.python):
+                yield name, listed.python
