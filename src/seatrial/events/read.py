@@ -122,9 +122,7 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     It is a step, whatever it claims, unless targets may report that type. Source, _seq and _chain are ours.
     (None, None) is not a report.
     """
-    if len(line) > MAX_REPORT_BYTES:
-        return None, None
-    if (event := parse(line)) is None:
+    if len(line) > MAX_REPORT_BYTES or (event := parse(line)) is None:
         return None, None
     claimed = event["type"] if event["type"] in EVIDENCE_TYPES else None
     if claimed is not None or event.get("source") in ("agent", "host"):
