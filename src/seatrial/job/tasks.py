@@ -161,7 +161,8 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
         if unread := [key for key in task if key not in _KEYS]:
             raise UnreadCommand(f"the task {name} has the key {unread[0]}, which seatrial does not read")
         for each in as_list(task.get("depends-on", task.get("depends_on", []))):
-            if (other := str(each.get("task") if isinstance(each, dict) else each)) in done:
+            other = str(each.get("task") if isinstance(each, dict) else each)
+            if other in done:
                 continue
             done.add(other)
             if (needed := next(_tasks(table, other), None)) is None or len(done) > _MOST_TASKS:
