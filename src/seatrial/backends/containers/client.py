@@ -213,7 +213,7 @@ def read_info(
     text = ended.stderr or "\n".join(found.get("ServerErrors") or [])
     if "buildahVersion" in str(found.get("host")):
         text = _IS_PODMAN
-    raise unavailable_error(engine, text or ("" if found else ended.stdout), host, at)
+    raise unavailable_error(engine, text or ("" if found or ended.stdout.strip() == "{}" else ended.stdout), host, at)
 
 
 def container_state(inspected: dict[str, Any]) -> State:
