@@ -268,8 +268,7 @@ def _markdown_lines(content: Mapping[str, Any]) -> Iterator[str]:
 
 def _engine(info: Any) -> str:
     if isinstance(info, Mapping):
-        version = info.get("ServerVersion") or (info.get("version") or {}).get("Version")
-        return str(version or "answers")
+        return str(info.get("ServerVersion") or (info.get("version") or {}).get("Version") or "answers")
     return str(info or "not installed").splitlines()[0]
 
 

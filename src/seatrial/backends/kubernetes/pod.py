@@ -177,8 +177,7 @@ def claim_template(cluster: ClusterPlan) -> list[Manifest]:
     if claim.profile is not None:
         expression = f"device.attributes['{_DRA_DRIVER}'].profile == '{claim.profile}'"
         wanted["selectors"] = [{"cel": {"expression": expression}}]
-    request = {"name": _CLAIM, "exactly": wanted}
-    spec = {"spec": {"devices": {"requests": [request]}}}
+    spec = {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": wanted}]}}}
     return [described(cluster, "ResourceClaimTemplate", object_name(cluster, "gpus"), "resource.k8s.io/v1", spec=spec)]
 
 
