@@ -316,8 +316,7 @@ def passed(trial: FrameworkCheck, journal: Journal) -> bool:
     if any(lost_memory_race(kernel) for kernel in kernels):
         journal.note("%s's own kernel was not tested: the target already used the GPU's memory" % trial.framework)
         return True
-    failed = _write_kernels(kernels, journal)
-    if failed is not None:
+    if (failed := _write_kernels(kernels, journal)) is not None:
         report(trial.explain(failed), journal)
     else:
         trial.write_remarks(journal)

@@ -111,8 +111,7 @@ def archive_descriptor(path: str) -> Optional[int]:
 def start(run_id: str) -> int:
     """Fork the guard, before any thread exists, and return its PID. The end of file on its pipe is our death."""
     read_end, write_end = os.pipe()
-    child = os.fork()
-    if child:
+    if child := os.fork():
         os.close(read_end)
         os.set_inheritable(write_end, False)
         return child
@@ -124,8 +123,7 @@ def start(run_id: str) -> int:
         os.closerange(read_end + 1, 256)
         os.read(read_end, 1)
         for _ in range(_ROUNDS):
-            marked = find_run(run_id)
-            if not marked:
+            if not (marked := find_run(run_id)):
                 break
             target.send_signal(marked, signal.SIGKILL)
             time.sleep(0.02)
@@ -145,8 +143,7 @@ def import_compiled_by_child(name: str) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     read_end, write_end = os.pipe()
-    child = os.fork()
-    if child == 0:
+    if (child := os.fork()) == 0:
         try:
             os.close(read_end)
             with os.fdopen(write_end, "wb") as pipe:

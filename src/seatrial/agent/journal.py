@@ -136,8 +136,7 @@ class FramedOutput:
 
     def write(self, data: bytes) -> None:
         """Send the lines that are complete."""
-        framed = self._splitter.feed(data)
-        if framed:
+        if framed := self._splitter.feed(data):
             self._log.write(framed)
         if not self.shows_prompts or not self._splitter.holds:
             self._held_since_s = None

@@ -203,8 +203,7 @@ class TargetRun:
 
     def _look_at_trial(self) -> None:
         """Judge the framework's trial once it has ended. Failed: the target is stopped, however far it is."""
-        trial = self._trial
-        if trial is None:
+        if (trial := self._trial) is None:
             return
         if trial.due_s is not None and time.monotonic() >= trial.due_s:
             trial.give_up()

@@ -67,8 +67,7 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
         secrets = take(plan.secrets, plan.secrets_dir)
         journal.hide(encode(secrets))
         env = target_environment(plan, os.environ, secrets)
-        outcome = _check(plan, env, journal)
-        if outcome is None:
+        if (outcome := _check(plan, env, journal)) is None:
             journal.write(AgentFinished(exit_code=EXIT_GPU_CONTRACT, energy_j={}))
             return EXIT_GPU_CONTRACT
         if outcome.gpus:

@@ -49,8 +49,7 @@ def open_streams(plan: AgentPlan, note: Callable[[str], None]) -> Standard:
     standard = Standard()
     if plan.interactive:
         return standard
-    terminal = plan.terminal
-    if terminal is not None:
+    if (terminal := plan.terminal) is not None:
         try:
             _open_terminals(standard, terminal)
         except (OSError, ImportError) as error:
@@ -156,8 +155,7 @@ class Input:
 
     def _write(self) -> None:
         """Write the waiting input, as far as the target takes it now."""
-        stdin = self._streams.stdin
-        if stdin is None:
+        if (stdin := self._streams.stdin) is None:
             self._waiting = b""
         try:
             while self._waiting and stdin is not None:

@@ -97,8 +97,7 @@ class Sink:
     def host_event(self, event: events.Event) -> None:
         """Keep an event of the host once, though every follower of the run sees it."""
         keys = events.as_dict(event, "host", events.now())
-        mark = _mark(keys)
-        if mark not in self._recorded:
+        if (mark := _mark(keys)) not in self._recorded:
             self._recorded.add(mark)
             self._events.append(keys)
             self.flush()

@@ -115,8 +115,7 @@ def _run_words() -> Iterator[tuple[str, str]]:
     from seatrial.runs.store import store_of
 
     store = store_of(None)
-    runs = store.newest(_NAMED)
-    if runs:
+    if runs := store.newest(_NAMED):
         yield ("last", runs[0].id)
     names: dict[str, str] = {}
     for run in runs:

@@ -254,8 +254,7 @@ def _print_contents(built: Built, out: Console) -> None:
     contents = built.contents
     for title, key in (("Packages", "packages"), ("Kinds of files", "kinds"), ("Device code", "device_code")):
         rows = sorted(contents[key].items(), key=lambda row: -row[1])
-        shown = [row for row in rows[:_ROWS] if row[1] >= _LEAST]
-        if not shown:
+        if not (shown := [row for row in rows[:_ROWS] if row[1] >= _LEAST]):
             continue
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)

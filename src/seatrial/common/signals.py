@@ -156,8 +156,7 @@ def rates(events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if seconds <= 0 or steps <= 0:
         return {}
     found = {"steps_per_s": steps / seconds}
-    examples = number(last.get("examples")) - number(first.get("examples"))
-    if examples > 0:
+    if (examples := number(last.get("examples")) - number(first.get("examples"))) > 0:
         found["examples_per_s"] = examples / seconds
     done, length = _pair(last.get("pass"))
     left_s = (length - done) * seconds / steps
@@ -249,8 +248,7 @@ def _with_communication(regions: Mapping[str, float], seconds: float) -> dict[st
     made = dict(regions)
     missing = seconds - made.get("communication", 0.0)
     for region in _HIDES_COMMUNICATION:
-        taken = min(max(0.0, missing), made.get(region, 0.0))
-        if taken:
+        if taken := min(max(0.0, missing), made.get(region, 0.0)):
             made[region] -= taken
             made["communication"] = made.get("communication", 0.0) + taken
             missing -= taken

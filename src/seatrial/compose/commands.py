@@ -121,8 +121,7 @@ def refresh(store: GroupStore, group: Group, host: Host) -> Group:
                     group = store.change(group, member.name, **ended(summary))
     backend = engine_of(group, host)
     try:
-        found = containers(backend, str(group.details.get("project")))
-        if not found:
+        if not (found := containers(backend, str(group.details.get("project")))):
             backend.client.confirm(backend.client.at)
     except SeatrialError:  # an engine that does not answer reports nothing new
         return group

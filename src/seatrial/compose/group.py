@@ -167,8 +167,7 @@ class GroupStore:
 
     def find(self, reference: str) -> Group:
         """Return the group of an ID, part of one, or name; ``last`` is the newest. Raises RunNotFoundError."""
-        group = self.look_up(reference)
-        if group is None:
+        if (group := self.look_up(reference)) is None:
             names = [each.name for each in self.all() if each.name]
             raise RunNotFoundError(
                 f'No group "{reference}" in this project{did_you_mean(reference, names)}',

@@ -96,8 +96,7 @@ def _deepest(node: yaml.Node | None, path: Sequence[str]) -> tuple[int, int]:
     """Return (line, number of the path's steps that are there)."""
     line, steps = 1, 0
     for step in path:
-        found = _step(node, step)
-        if found is None:
+        if (found := _step(node, step)) is None:
             break
         line, node = found
         steps += 1

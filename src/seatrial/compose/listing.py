@@ -6,6 +6,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -87,12 +88,10 @@ def _sweeps(store: RunStore, ids: Collection[str]) -> dict[str, dict[int, str]]:
     """Return study → number of each trial that has a run → the run's ID."""
     found = {}
     for journal in (store.record / "sweeps").glob("*/study.journal"):
-        try:
+        with suppress(OSError, UntrustedPathError):
             text = Folder(journal.parent).load(journal.name, max_bytes=_MOST_JOURNAL_BYTES)
-        except (OSError, UntrustedPathError):
-            continue
-        trials = {int(number): run_id.decode() for number, run_id in _TRIAL.findall(text)}
-        found[journal.parent.name] = {number: run_id for number, run_id in sorted(trials.items()) if run_id in ids}
+            trials = {int(number): run_id.decode() for number, run_id in _TRIAL.findall(text)}
+            found[journal.parent.name] = {number: run_id for number, run_id in sorted(trials.items()) if run_id in ids}
     return {name: trials for name, trials in found.items() if trials}
 
 

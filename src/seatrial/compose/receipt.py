@@ -13,7 +13,7 @@ from typing import Any
 
 from seatrial.compose.console import Console
 from seatrial.compose.group import KIND, PAGES, Group, Member
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.job.units import format_seconds
 from seatrial.runs.run import SUMMARY, Run, Summary
 from seatrial.runs.store import RunStore
@@ -161,11 +161,9 @@ def _verdict(member: Member, run: Run | None) -> tuple[str, str | None, tuple[st
     """Return (words, level, findings) of a member's own receipt, or of its state."""
     from seatrial.receipt.model import load
 
-    if run is None or member.state in ("skipped", "waiting"):
-        return member.why or member.state, None, ()
-    try:
-        receipt = load(run.folder)
-    except (SeatrialError, OSError, ValueError):
+    read = fallback(None, on=(SeatrialError, OSError, ValueError))(load)
+    receipt = read(run.folder) if run is not None and member.state not in ("skipped", "waiting") else None
+    if receipt is None:
         return member.why or member.state, None, ()
     findings = tuple(finding.message for finding in receipt.findings[:_MOST_FINDINGS])
     if member.state == "failed" and receipt.exit_code == 0:  # the run is good, and the group is not satisfied

@@ -104,8 +104,7 @@ class Watch:
 
     def _is_cut_off(self, member: Member, container: Container) -> bool:
         """Return True if the container ended with its engine and is to be started again."""
-        name = member.name
-        if name not in self._cut_off:
+        if (name := member.name) not in self._cut_off:
             ended = container.status == "exited" and name not in self._threads and member.run is not None
             if not (self._again and ended and not self._stopping):
                 return False

@@ -27,8 +27,7 @@ def advise(cause: Cause, tags: tuple[str, ...], seen: Signals) -> tuple[Advice, 
 
 def _times(share: float) -> str:
     """Return the gain of taking away a share of the time."""
-    factor = 1 / max(1e-3, 1 - share)
-    if factor >= AT.MAX_GAIN:
+    if (factor := 1 / max(1e-3, 1 - share)) >= AT.MAX_GAIN:
         return f"{AT.MAX_GAIN:.0f}× or more"
     return f"{factor:.2g}×" if factor >= 1.05 else "a few percent"
 
@@ -109,8 +108,7 @@ def _data(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         by_workers = _sped_up(waited, "waiting for data", most / max(1, workers), whole, min(more, waited))
         found.append(Advice(change, by_workers if waited else gain))
     found.append(Advice("prepare the data once, before training, and keep it on the GPU if it fits", gain))
-    copied = seen.share("copy")
-    if copied >= AT.ADVISED_SHARE:
+    if (copied := seen.share("copy")) >= AT.ADVISED_SHARE:
         found.append(Advice("pin_memory=True and .to(device, non_blocking=True)", _without(copied, "copying")))
     return found
 
@@ -144,17 +142,14 @@ def _launch(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
         if share >= AT.WAIT_SHARE:
             change = f"{site}: torch._foreach_ functions for all tensors at once, or torch.compile around it"
             found.insert(0, Advice(change, _without(share, "this line")))
-    calls = seen.first.calls_per_step
-    if calls >= AT.MANY_CALLS:
+    if (calls := seen.first.calls_per_step) >= AT.MANY_CALLS:
         change = f"one call of the model in place of {calls:.0f} a step: the whole batch, or a layer such as nn.LSTM"
         share = sum(map(seen.share, ("forward", "backward", "other"))) * (1 - 1 / calls)
         found.insert(0, Advice(change, _without(share, "what the others take")))
-    optimizer = seen.share("optimizer")
-    if optimizer >= AT.ADVISED_SHARE:
+    if (optimizer := seen.share("optimizer")) >= AT.ADVISED_SHARE:
         change = "fused=True for the optimizer: one kernel in place of one or more for each parameter"
         found.insert(0 if optimizer >= AT.WAIT_SHARE else 1, Advice(change, _without(optimizer, "the optimizer")))
-    synced = seen.lost_in_waits
-    if synced >= AT.ADVISED_SHARE:
+    if (synced := seen.lost_in_waits) >= AT.ADVISED_SHARE:
         found.append(Advice("no .item(), print or .cpu() in every step", _without(synced, "waiting for the GPU")))
     return found
 

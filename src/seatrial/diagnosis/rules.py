@@ -117,8 +117,7 @@ def _memory_bandwidth(seen: Signals) -> bool:
 
 
 def _compute(seen: Signals) -> bool:
-    activity = seen.gpu.get("sm_activity_pct")
-    if activity is None:
+    if (activity := seen.gpu.get("sm_activity_pct")) is None:
         return seen.gpu.get("utilization_pct", 0.0) >= AT.BUSY_UTILIZATION_PCT
     return activity >= AT.COMPUTE_BOUND_SM_PCT
 
@@ -184,8 +183,7 @@ def _at_least(region: str, least: float, *, starved: bool = False) -> Callable[[
 
 def _synchronises(seen: Signals) -> float:
     """Return the share lost to frequent or long waits for numbers of a GPU that rests; one that works is the limit."""
-    lost = seen.lost_in_waits
-    if lost < AT.SYNC_SHARE:
+    if (lost := seen.lost_in_waits) < AT.SYNC_SHARE:
         return 0.0
     often = seen.first.waits_per_step >= AT.SYNCS_PER_STEP
     return lost if often or seen.share("sync") >= AT.LONG_SYNC_SHARE else 0.0

@@ -97,8 +97,7 @@ def _batches(checks: Sequence[Check]) -> list[list[Check]]:
     batches: list[list[Check]] = []
     for check in checks:
         needed = (level for level, batch in enumerate(batches) if any(one.id in check.needs for one in batch))
-        depth = 1 + max(needed, default=-1)
-        if depth == len(batches):
+        if (depth := 1 + max(needed, default=-1)) == len(batches):
             batches.append([])
         batches[depth].append(check)
     return batches

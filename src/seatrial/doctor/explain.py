@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ from seatrial.errors import DiskError, UsageError, fallback, os_errors
 from seatrial.findings.catalogue import LAYERS, OF_A_BUILD, Known, by_id, entries, plain, without_consequences
 from seatrial.findings.finding import SEVERITIES, Finding
 from seatrial.findings.match import Matches, match_text, one_byte_letters
+from seatrial.system.command import json_object
 
 #: A longer line is read in pieces, so that memory stays bounded. Symptoms are below 150 characters.
 MAX_LINE_BYTES = 1 << 16
@@ -170,12 +170,8 @@ def _is_small(path: Path) -> bool:
 
 def _receipt(data: bytes) -> tuple[list[Finding], bool] | None:
     """Return the findings in a receipt, and True if it has the exit code 0; None for other data."""
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    listed = content.get("findings") if isinstance(content, dict) else None
-    if not isinstance(listed, list):
+    content = json_object(data)
+    if not isinstance(listed := content.get("findings"), list):
         return None
     found = []
     for row in listed:

@@ -141,8 +141,7 @@ def changes_for(results: Sequence[Result], machine: Machine) -> list[Change]:
 
 def _daemon_settings(machine: Machine, found: set[str]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield what to merge into daemon.json, and why."""
-    docker = machine.docker
-    if docker is None:
+    if (docker := machine.docker) is None:
         return
     installed = any(machine.exists(f"{folder}/nvidia-container-runtime") for folder in ("/usr/local/bin", "/usr/bin"))
     unknown = not docker.desktop and "nvidia" not in docker.runtimes
@@ -167,8 +166,7 @@ def _spec(machine: Machine, found: set[str]) -> Iterator[Change]:
     except GpuContractError:  # the driver is not complete: an earlier link is what is broken
         return
     path = machine.here(SPEC)
-    before = current(path)
-    if before != text:
+    if (before := current(path)) != text:
         yield Change(path, "a CDI spec of this machine's GPUs, for Podman and Docker 25 and later", before, text)
 
 

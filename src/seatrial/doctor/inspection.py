@@ -25,7 +25,7 @@ from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.in_container import SHM_BYTES_PER_GPU
 from seatrial.job.plan import ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
-from seatrial.system.command import Completed
+from seatrial.system.command import Completed, json_object
 
 if TYPE_CHECKING:
     from seatrial.doctor.machine import Machine
@@ -165,11 +165,7 @@ class Inspection:
         return self._json(self._inside(["-c", text, *arguments], None, timeout_s, gpus=True), name)
 
     def _json(self, ended: Completed, what: str) -> dict[str, Any]:
-        try:
-            answer = json.loads(ended.stdout.splitlines()[-1])
-        except (IndexError, ValueError):
-            answer = None
-        if isinstance(answer, dict):
+        if answer := json_object("".join(ended.stdout.splitlines()[-1:])):
             return answer
         if ended.exit_code < 0 or ended.exit_code in (132, 134, 135, 136, 139):
             raise LookError(f"{what} failed with exit code {ended.exit_code}: {ended.last_line()}", ended.stderr)

@@ -125,10 +125,8 @@ class Machine:
             lock = self._locks.setdefault(argv, threading.Lock())
         with lock:
             if argv not in self._answers:
-                try:
-                    self._answers[argv] = self._run(argv, timeout_s=timeout_s)
-                except EngineUnavailableError:
-                    self._answers[argv] = None
+                run = fallback(None, on=EngineUnavailableError)(self._run)
+                self._answers[argv] = run(argv, timeout_s=timeout_s)
             return self._answers[argv]
 
     def command(self, argv: Sequence[str], *, timeout_s: float, input: str | None = None) -> Completed:

@@ -143,8 +143,7 @@ def _engine_hosts(machine: Machine) -> list[str]:
 
 def print_layer(layer: Layer, results: Sequence[Result], console: Console, *, verbose: bool = False) -> None:
     """Print a layer's title, then its links; those that do not apply here only if ``verbose``."""
-    shown = [result for result in results if verbose or result.verdict.status != "skipped"]
-    if shown:
+    if shown := [result for result in results if verbose or result.verdict.status != "skipped"]:
         _print(console, Text(layer.title, style="bold"))
     blocked = [] if verbose else [result for result in shown if result.verdict.status == "blocked"]
     width = min(WIDTH, console.width)
@@ -269,8 +268,7 @@ def _markdown_lines(content: Mapping[str, Any]) -> Iterator[str]:
 
 def _engine(info: Any) -> str:
     if isinstance(info, Mapping):
-        version = info.get("ServerVersion") or (info.get("version") or {}).get("Version")
-        return str(version or "answers")
+        return str(info.get("ServerVersion") or (info.get("version") or {}).get("Version") or "answers")
     return str(info or "not installed").splitlines()[0]
 
 

@@ -51,8 +51,7 @@ class Lines:
         try:
             while most_bytes > 0:
                 data = os.pread(descriptor, MAX_LINE_BYTES, self.offset)
-                end = data.rfind(b"\n") + 1
-                if end:
+                if end := data.rfind(b"\n") + 1:
                     yield from self._split(data[: end - 1])
                 elif len(data) == MAX_LINE_BYTES and self._skips:  # a line without end
                     self.too_long += not self._skipping
@@ -123,9 +122,7 @@ def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     It is a step, whatever it claims, unless targets may report that type. Source, _seq and _chain are ours.
     (None, None) is not a report.
     """
-    if len(line) > MAX_REPORT_BYTES:
-        return None, None
-    if (event := parse(line)) is None:
+    if len(line) > MAX_REPORT_BYTES or (event := parse(line)) is None:
         return None, None
     claimed = event["type"] if event["type"] in EVIDENCE_TYPES else None
     if claimed is not None or event.get("source") in ("agent", "host"):
@@ -158,8 +155,7 @@ def _raise(error: OSError) -> None:
 def _parsed(lines: Lines, most_bytes: int = sys.maxsize) -> Tuple[List[Dict[str, Any]], int]:
     events, none = [], 0
     for line in lines.new(most_bytes):
-        event = parse(line)
-        if event is not None:
+        if (event := parse(line)) is not None:
             events.append(event)
         elif line.strip():
             none += 1

@@ -155,8 +155,7 @@ class EvidenceLog:
 
     def _catch_up(self) -> None:
         """Learn what others have appended meanwhile; what a writer that was killed left unfinished is cut off."""
-        size = os.fstat(self._fd).st_size
-        if size == self._size:
+        if (size := os.fstat(self._fd).st_size) == self._size:
             return
         span = 64 * 1024
         while True:

@@ -121,8 +121,7 @@ def with_own_words(
             return call.group(0)
         end = behind.index("--") if "--" in behind else len(behind)
         behind, advised = behind[:end], behind[end:]
-        kept = _without(target, _options(before + behind), omitted)
-        if kept is None:
+        if (kept := _without(target, _options(before + behind), omitted)) is None:
             return call.group(0)
         kept = _without_variables(kept, before + behind)
         own = [] if advised[1:] == ["--help"] else list(arguments)

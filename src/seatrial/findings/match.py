@@ -121,9 +121,8 @@ class Matches:
         if (self._writes or b"    " in raw) and self._is_failed_write(number, raw):
             return
         is_source, self._is_source = self._is_source and raw[:4] == b"    ", raw.startswith(b'  File "')
-        if is_source:  # a traceback's source line; the exception's own line follows
-            return
-        if _any_head(self._layers).search(_plain_bytes(raw)) is None:
+        # a traceback's source line is none: the exception's own line follows
+        if is_source or _any_head(self._layers).search(_plain_bytes(raw)) is None:
             return
         line = raw.decode("utf-8", "replace")
         if (match := first_in(line, self._layers)) is None:

@@ -120,8 +120,7 @@ def cuda_base(stack: Stack, flavour: Flavour, ubuntu: str, reason: str, *, nvcc:
     With ``devel`` the compiler stays in the builder stage and the final image is ``base``, unless the run itself
     needs ``nvcc``.
     """
-    image = _release(stack, ubuntu)
-    if image is None:
+    if (image := _release(stack, ubuntu)) is None:
         return None
     in_builder = flavour == "devel" and not nvcc
     tag = image.tag("base" if in_builder else flavour, ubuntu)

@@ -95,8 +95,7 @@ def pip_configuration(host: Host) -> dict[str, list[str]]:
 
 def _files(host: Host) -> Iterator[Path]:
     """Yield pip's configuration files, the strongest last."""
-    named = host.env.get("PIP_CONFIG_FILE")
-    if named == os.devnull:
+    if (named := host.env.get("PIP_CONFIG_FILE")) == os.devnull:
         return
     home = Path(host.env.get("HOME") or "/nonexistent")
     for folder in reversed((host.env.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")):
@@ -169,11 +168,8 @@ def ca_bundle(job: Job) -> Path:
     """Check that ``ca_bundle`` is a PEM file; return its real path. Inside the project no link may lead out of it."""
     path = job.project / (job.image.ca_bundle or "")
     inside = job.project if Path(os.path.normpath(path)).is_relative_to(job.project) else None
-    try:
-        data = read_bytes(path, inside=inside, limit_bytes=_MAX_BUNDLE_BYTES)
-    except ConfigError:  # a folder, a device, or nothing at all
-        data = b""
-    if b"-----BEGIN CERTIFICATE-----" not in data:
+    data = fallback(b"", on=ConfigError)(read_bytes)(path, inside=inside, limit_bytes=_MAX_BUNDLE_BYTES)
+    if b"-----BEGIN CERTIFICATE-----" not in data:  # or a folder, a device, nothing at all
         raise ConfigError(
             f"seatrial.toml: image.ca_bundle: {path} is not a PEM file of certificates",
             run=f"openssl x509 -in {path} -noout -subject",

@@ -94,8 +94,7 @@ def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
     """Yield a wish for each file here that the target or build reads, and each variable that an env file passes on."""
     for path in table.get("env_files", []):
         yield from _given(path, root, "gives the target the variables in")
-        names = _passed_on(path)
-        if names is None:
+        if (names := _passed_on(path)) is None:
             yield Ask(words=f"gives the target the variables in {plain(str(path))}, which cannot be read")
         yield from (Ask(words=f"gives the target your variable {plain(name)}") for name in names or ())
     image = table.get("image", {})
@@ -106,8 +105,7 @@ def _files(table: Mapping[str, Any], root: Path) -> Iterator[Ask]:
 
 
 def _networks(table: Mapping[str, Any]) -> Iterator[Ask]:
-    network = table.get("network")
-    if network == "host":
+    if (network := table.get("network")) == "host":
         yield Ask(words="uses this machine's network: every port listening here is reachable")
     elif network is not None and network not in _OWN_NETWORKS:
         yield Ask(words=f"joins the network {plain(network)}, and can reach everything on it")

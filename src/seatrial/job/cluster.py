@@ -317,8 +317,7 @@ class ClusterOptions(KeyTable):
 def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:
     """Move ``data = "pvc:mnist"`` to ``kubernetes.data``: it is a cluster's volume, not a folder of this machine."""
     typed = {key: table[key] for key in ("data", "models") if isinstance(table.get(key), str)}
-    moved = {key: value for key, value in typed.items() if _VOLUME.match(value)}
-    if not moved:
+    if not (moved := {key: value for key, value in typed.items() if _VOLUME.match(value)}):
         return dict(table)
     rest = {key: value for key, value in table.items() if key not in moved}
     return {**rest, "kubernetes": {**rest.get("kubernetes", {}), **moved}}

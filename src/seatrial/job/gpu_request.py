@@ -133,8 +133,7 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
 def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:
     devices = []
     for word in words:
-        device = _canonical_device(word)
-        if device is None:
+        if (device := _canonical_device(word)) is None:
             raise _unreadable(text, f"{word!r} does not name a GPU")
         if device in devices:
             raise GpuRequestError(
@@ -150,8 +149,7 @@ def _canonical_device(word: str) -> str | None:
         return str(int(word))
     if match := _SLICE.fullmatch(word):
         return f"{int(match[1])}:{int(match[2])}"
-    match = _UUID.fullmatch(word.lower())
-    if match is None:
+    if (match := _UUID.fullmatch(word.lower())) is None:
         return None
     return f"MIG-GPU-{match[3]}" if match[3] else f"{match[1].upper()}-{match[2]}"
 

@@ -118,8 +118,7 @@ def _on_no_gpu(request: GpuRequest) -> Selection:
 def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
     chosen: list[Gpu] = []
     for device in devices:
-        gpu = _find(device, gpus)
-        if gpu in chosen:
+        if (gpu := _find(device, gpus)) in chosen:
             raise GpuRequestError(f"{device} names GPU {_label(gpu)} a second time", run="nvidia-smi -L")
         chosen.append(gpu)
     return chosen
@@ -129,8 +128,7 @@ def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return the slices of this size; every GPU if none is requested. NVML ends a slice's name with its profile."""
     if profile is None:
         return list(gpus)
-    found = [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]
-    if not found:
+    if not (found := [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]):
         raise GpuContractError(
             f"MIG slice {profile} not found; available: {_listing(_selectable(gpus))}",
             run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into",
@@ -142,8 +140,7 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
     selectable = _selectable(gpus)
     if device.isdigit():
         found = [gpu for gpu in selectable if not gpu.mig and gpu.index == int(device)]
-        slices = [gpu for gpu in gpus if gpu.mig and gpu.index == int(device)]
-        if slices:
+        if slices := [gpu for gpu in gpus if gpu.mig and gpu.index == int(device)]:
             raise GpuRequestError(
                 f"GPU {device} is in MIG mode: name one of its slices, {_listing(slices)}",
                 run=f"seatrial run --gpus device={slices[0].mig} …",
@@ -200,8 +197,7 @@ def _auto(
     gpus: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float], evidence: str | None
 ) -> tuple[list[Gpu], str]:
     candidates = [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
-    free = _free(candidates, leased, load)
-    if not free:
+    if not (free := _free(candidates, leased, load)):
         raise _held("--gpus auto found no free GPU", candidates, leased)
     whole_idle = [gpu for gpu in free if not gpu.mig and load.get(gpu.uuid, 0.0) <= IDLE_LOAD]
     if evidence and len(whole_idle) > 1:

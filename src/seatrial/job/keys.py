@@ -209,8 +209,7 @@ def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[
 
 def _percent(value: Any) -> float:
     try:
-        number = _number(value)
-        if number > 100:
+        if (number := _number(value)) > 100:
             raise ValueError
     except ValueError:
         raise ValueError(

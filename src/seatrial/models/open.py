@@ -162,8 +162,7 @@ def _of_program(path: Path) -> Original:
         name: {at: _NAMES.get(at, f"size_{at}") for at, size in enumerate(value.shape) if not isinstance(size, int)}
         for name, value in program.inputs.items()
     }
-    examples = examples_of(path)
-    if examples is not None:
+    if (examples := examples_of(path)) is not None:
         inputs = dict(zip(program.inputs, examples.inputs.values(), strict=False))
     else:
         free = all(0 in each for each in varying.values())

@@ -132,8 +132,7 @@ def _container_labels(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _add(lines: list[str], name: str, kind: str, help: str, samples: Samples) -> None:
     """Add a family, unless nothing in it has a value."""
-    known = [(labels, value) for labels, value in samples if value is not None]
-    if not known:
+    if not (known := [(labels, value) for labels, value in samples if value is not None]):
         return
     lines.append(f"# HELP {name} {help}\n# TYPE {name} {kind}\n")
     for labels, value in known:

@@ -254,11 +254,7 @@ class ContainerNames:
     def _containerd(self) -> dict[str, Named]:
         """Read crictl of a Kubernetes node; its containers carry the pod's name as labels."""
         ended, found = command.check(["crictl", "ps", "-o", "json"], timeout_s=_TIMEOUT_S), dict[str, Named]()
-        try:
-            printed = json.loads(ended.stdout)
-        except ValueError:
-            return {}
-        for entry in printed.get("containers", []) if isinstance(printed, dict) else ():
+        for entry in command.json_object(ended.stdout).get("containers", []):
             labels = entry.get("labels") or {}
             parts = [labels.get(f"io.kubernetes.{key}") for key in ("pod.namespace", "pod.name", "container.name")]
             name = "/".join(part for part in parts if part) or (entry.get("metadata") or {}).get("name", "?")

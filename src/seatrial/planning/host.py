@@ -58,8 +58,7 @@ def read_host(host: Host) -> HostFacts:
 
 def git_commit(project: Path) -> str | None:
     """Return the project's commit, with ``-dirty`` when tracked files differ from it; None outside a repository."""
-    head = checkout.commit(project)
-    if head is None:
+    if (head := checkout.commit(project)) is None:
         return None
     return head[:12] + ("-dirty" if checkout.differs(project) else "")
 

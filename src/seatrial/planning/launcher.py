@@ -154,8 +154,7 @@ def expand(nodelist: str) -> list[str]:
     """Expand ``gpu[01-03,7],login``. Source: slurm.schedmd.com/hostlists.html (one pair of brackets a name)."""
     names: list[str] = []
     for word in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,]*)?", nodelist):
-        match = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", word)
-        if match is None:
+        if (match := re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", word)) is None:
             names.append(word)
             continue
         for part in match[2].split(","):

@@ -102,8 +102,7 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
         return image, Code("none", choice, {})
     path = job.project / job.target.value
     alone = job.target.kind == "script" and len(script.files) <= 1
-    way = job.kubernetes.code
-    if way == "auto":
+    if (way := job.kubernetes.code) == "auto":
         obstacles = {
             "more than one file": not alone,
             "a registry is named": job.kubernetes.registry is not None,
@@ -303,8 +302,7 @@ def _offered(nodes: tuple[Node, ...]) -> str:
 
 def _capacity_problem(count: int, name: str, facts: ClusterFacts) -> str | None:
     """Return a warning if a pod requests more GPUs than any node has: a pool may still add one."""
-    nodes = facts.nodes
-    if nodes is None:
+    if (nodes := facts.nodes) is None:
         return None
     best = max(nodes, key=lambda node: node.capacity, default=None)
     if best is None or best.capacity == 0:

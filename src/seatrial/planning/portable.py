@@ -271,8 +271,7 @@ def write_devcontainer(plan: Plan) -> list[str]:
 
 def _mount(plan: Plan, key: str) -> str | None:
     """Return the mount of a project's folder, or None. A folder outside of it is on this machine alone."""
-    below = _below(plan, key)
-    if below is None:
+    if (below := _below(plan, key)) is None:
         return None
     options = ",readonly" if getattr(plan.job, key).read_only else ""
     return f"source=${{localWorkspaceFolder}}/{below.as_posix()},target=/{key},type=bind{options}"

@@ -19,8 +19,7 @@ _TELLING_LENGTH = 8
 
 def check_secrets(job: Job, host: Host) -> None:
     """Check that each named secret is set on this host, and not where plan.json would show it. Raises UsageError."""
-    missing = [name for name in job.secrets if not host.secret(name)]
-    if missing:
+    if missing := [name for name in job.secrets if not host.secret(name)]:
         raise UsageError(
             f"The secret {missing[0]} is not set in this environment",
             run=f"read -rs {missing[0]} && export {missing[0]}",

@@ -66,8 +66,7 @@ class CudaDriver:
 
     def call(self, function: str, *arguments: Any) -> None:
         """Call by name. Raises CudaError unless it returns CUDA_SUCCESS."""
-        status = getattr(self._library, function)(*arguments)
-        if status == 0:
+        if (status := getattr(self._library, function)(*arguments)) == 0:
             return
         name = ctypes.c_char_p()
         self._library.cuGetErrorName(status, ctypes.byref(name))

@@ -57,8 +57,7 @@ REQUIRED_NODES = ("nvidiactl", "nvidia-uvm")
 
 def parse(data: bytes, machine: Optional[str] = None) -> Dict[str, str]:
     """Return library name → path of an ABI; the first wins, as in ld.so. Raises ValueError for another format."""
-    start = data.find(MAGIC)
-    if start < 0:
+    if (start := data.find(MAGIC)) < 0:
         raise ValueError("no glibc-ld.so.cache1.1 header")
     wanted = FLAG_ELF_LIBC6 | FLAG_ABI.get(machine or platform.machine(), 0)
     libraries: Dict[str, str] = {}
@@ -192,8 +191,7 @@ def _nodes(
         return ((dxg,) if dxg else ()), {}, ()
     control = []
     for name in CONTROL_NODES:
-        node = _node(host, "/dev/" + name)
-        if node:
+        if node := _node(host, "/dev/" + name):
             control.append(node)
         elif name in REQUIRED_NODES:
             missing.append("/dev/%s: sudo nvidia-modprobe -u -c 0 makes it" % name)
@@ -228,8 +226,7 @@ def _libraries(host: _Host, folders: List[str], version: Optional[str], missing:
     for capability, stems in LIBRARIES.items():
         for stem in stems:
             others: List[str] = []
-            library = next(_candidates(host, listings, stem, capability, version, others), None)
-            if library:
+            if library := next(_candidates(host, listings, stem, capability, version, others), None):
                 found.append(library)
             elif stem in REQUIRED_LIBRARIES:
                 wrong = "; only %s" % ", ".join(sorted(set(others))) if others else ""

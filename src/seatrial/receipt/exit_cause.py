@@ -122,8 +122,7 @@ def _evidence_lost(run: RunEvidence) -> str | None:
         return f"The pod ended with exit code {code}{request}, but its evidence is lost: the pod or its log was deleted"
     if run.evidence.exited is None or run.evidence.first(AgentStarted) is not None:
         return None
-    missing = run.evidence.missing_lines
-    if not missing:
+    if not (missing := run.evidence.missing_lines):
         return None
     return f"The target ended, but {count(missing, 'line')} of the evidence for it, its beginning too, never arrived"
 
@@ -179,8 +178,7 @@ def _silence(run: RunEvidence) -> str:
     if abs(ended - began - (stop.at_s - started.at_s)) > SILENT_S:  # the clock was set meanwhile
         return ""
     last = max((at for at in run.output.chunk_times if at < ended), default=began)
-    silent_s = ended - max(last, began)
-    if silent_s < max(SILENT_S, SILENT_SHARE * (ended - began)):
+    if (silent_s := ended - max(last, began)) < max(SILENT_S, SILENT_SHARE * (ended - began)):
         return ""
     printed = f"; it had printed nothing for the last {format_seconds(silent_s)}"
     inside = [each for each in run.evidence.samples if stop.at_s - silent_s <= each.at_s <= stop.at_s]

@@ -34,7 +34,7 @@ from seatrial.receipt.exit_cause import ended_unfinished, exit_cause, users_sign
 from seatrial.receipt.logs import Output, read_log_end, read_output
 from seatrial.receipt.model import HTML_NAME, JSON_NAME, MARKDOWN_NAME, SECTIONS, Receipt, without_names
 from seatrial.receipt.outcome import DOUBTFUL
-from seatrial.receipt.section import Criteria, FindingRecord
+from seatrial.receipt.section import FindingRecord, JudgedCriteria
 from seatrial.receipt.sections.criteria import GPU_CONTRACT
 from seatrial.receipt.sections.findings import files_outside, pasteable, without_expected
 from seatrial.receipt.sections.gpu_contract import not_used_finding
@@ -92,7 +92,7 @@ def judge(
     )
     run = replace(run, contradictions=tuple(contradictions(run)))
     run = replace(run, cause=exit_cause(run))
-    criteria = Criteria(criterion for section in SECTIONS for criterion in section.judge(run))
+    criteria = JudgedCriteria(criterion for section in SECTIONS for criterion in section.judge(run))
     findings = _findings(run)
     found = {key: value for section in SECTIONS for key, value in section.read(run).items()}
     cause = run.cause
@@ -121,7 +121,7 @@ def _findings(run: RunEvidence) -> list[Finding]:
     return [pasteable(finding, run.plan) for finding in consequences_last(one_of_each)]
 
 
-def _exit_code(run: RunEvidence, criteria: Criteria) -> int:
+def _exit_code(run: RunEvidence, criteria: JudgedCriteria) -> int:
     cause = run.cause
     if cause.id == "evidence-contradicted":
         return errors.EXIT_GPU_CONTRACT if run.gpus_required else errors.EXIT_ENGINE

@@ -272,8 +272,7 @@ def _last_traceback(lines: Sequence[str]) -> list[str]:
     for start, place in _tracebacks(plain):
         below = takewhile(lambda line: line.startswith((" ", "\t")) and line.strip(), plain[place + 1 :])
         whole = [*plain[start : place + 1], *below]
-        left_out = len(whole) - MAX_FRAMES
-        if left_out <= 0:
+        if (left_out := len(whole) - MAX_FRAMES) <= 0:
             return whole
         first = MAX_FRAMES // 3
         return [*whole[:first], f"  … {left_out} lines left out …", *whole[first + left_out :]]

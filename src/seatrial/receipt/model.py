@@ -23,7 +23,7 @@ from seatrial.job.model import Job
 from seatrial.job.units import format_seconds
 from seatrial.receipt.outcome import DOUBTFUL, ExitCause, LogEnd, Outcome, make_outcome
 from seatrial.receipt.reported import headline_metrics
-from seatrial.receipt.section import Block, Criteria, FindingRecord, Plot, Record, Row, Section
+from seatrial.receipt.section import Block, FindingRecord, JudgedCriteria, Plot, Record, Row, Section
 from seatrial.receipt.sections.criteria import CriteriaSection
 from seatrial.receipt.sections.curves import Curves
 from seatrial.receipt.sections.findings import FindingsSection, WhyItFailed
@@ -105,7 +105,7 @@ class Receipt(Record):
     exit_code: int
     ending: LogEnd | None = None
     warnings: tuple[str, ...] = ()
-    criteria: Criteria
+    criteria: JudgedCriteria
     findings: tuple[FindingRecord, ...] = ()
     diagnosis: DiagnosisRecord | None = None
     anatomy: tuple[StepAnatomy, ...] = ()

@@ -120,8 +120,7 @@ def make_outcome(receipt: Receipt) -> Outcome:
 
 def _id(receipt: Receipt) -> OutcomeId:
     """Return the first that holds. A server's normal end is that somebody stops it."""
-    cause = receipt.exit_cause.id
-    if cause in ("running", "pruned"):
+    if (cause := receipt.exit_cause.id) in ("running", "pruned"):
         return "running" if cause == "running" else "pruned"
     if cause == "stopped" and (receipt.exit_code != EXIT_DONE or receipt.serving is None):
         return "stopped"

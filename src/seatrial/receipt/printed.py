@@ -52,7 +52,7 @@ class Figure(NamedTuple):
 
 
 @dataclass
-class Series:
+class PrintedSeries:
     """All values of a name in a stream; ``line`` of the last, from 1; ``ended_as``: a last one that is nan or inf.
 
     Of many only some points are kept: first, last, lowest and highest are among them.
@@ -123,7 +123,7 @@ class Printed:
         self.patterns = {name: re.compile(pattern) for name, pattern in (patterns or {}).items()}
         self._columns: list[str] = []
         self._shapes: dict[str, list[tuple[int, str, str]]] = {}
-        self.series: dict[str, Series] = {}
+        self.series: dict[str, PrintedSeries] = {}
         self.progress = Position()
 
     def add(self, raw: bytes, line: int = 0, stream: str = "stdout") -> list[Figure]:
@@ -142,7 +142,7 @@ class Printed:
         for value in found:
             if value.name in self.series or len(self.series) < MAX_SERIES:
                 if (known := self.series.get(value.name)) is None or known.stream == "stderr" != stream:
-                    known = self.series[value.name] = Series(stream)
+                    known = self.series[value.name] = PrintedSeries(stream)
                 if known.stream == stream:
                     known.add(value, line)
         return found
@@ -154,8 +154,7 @@ class Printed:
         self._columns = _columns(text)
         text = _RE.top.sub(r"top\1", text)
         numbers = list(_RE.number.finditer(text))[:_MOST_NUMBERS]
-        shape = _RE.number.sub(_kind, text)
-        if shape not in self._shapes:
+        if (shape := _RE.number.sub(_kind, text)) not in self._shapes:
             self._shapes = self._shapes if len(self._shapes) < _MOST_SHAPES else {}
             self._shapes[shape] = list(_named(text, numbers))
         kept: dict[str, Figure | None] = {}
@@ -183,7 +182,7 @@ class Printed:
                 found.append(Figure(name.lower().replace(" ", "_"), float(value[1]), "%" if cell[-1] == "%" else ""))
         return found
 
-    def complement(self, steps: ReportedSteps, *, own: bool) -> dict[str, Series]:
+    def complement(self, steps: ReportedSteps, *, own: bool) -> dict[str, PrintedSeries]:
         """Return the numbers that are not reported; ``own``: those of ``[metrics]`` alone, as the script reports."""
         names = (self.patterns if own else self.series).keys() - steps.series.keys()
         return {name: each for name, each in self.series.items() if name in names and each.points}

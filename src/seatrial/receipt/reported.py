@@ -58,10 +58,8 @@ class ReportedSteps:
     @property
     def images_per_s(self) -> float | None:
         """Return images/s after the first line that counts them; of one line, the median of the script's own rates."""
-        if len(self.counted) > 1:
-            seconds = self.counted[-1][0] - self.counted[0][0]
-            if seconds > 0:
-                return sum(count for _, count in self.counted[1:]) / seconds
+        if len(self.counted) > 1 and (seconds := self.counted[-1][0] - self.counted[0][0]) > 0:
+            return sum(count for _, count in self.counted[1:]) / seconds
         reported = self.series.get("train_images_per_s") or self.series.get("images_per_s")
         return median(y for _, y in reported) if reported else None
 

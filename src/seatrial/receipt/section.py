@@ -65,7 +65,7 @@ class Criterion(Record):
         return f"{word}: {self.expected}" if self.expected else ""
 
 
-class Criteria(tuple[Criterion, ...]):
+class JudgedCriteria(tuple[Criterion, ...]):
     """All criteria of a receipt in order, also by ID (``gpu-busy`` or ``gpu_busy``) or by a metric's name."""
 
     @overload

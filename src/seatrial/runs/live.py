@@ -82,8 +82,7 @@ def look(run: Run, gpu_name: str = "", metrics: Mapping[str, str] | None = None)
 
 def progress_words(run: Run, printed: Printed, pass_pct: float | None) -> str:
     """Return the position in the whole training, and the time left unless the script prints it; "" if unknown."""
-    share = printed.progress.share(None if pass_pct is None else pass_pct / 100)
-    if share is None:
+    if (share := printed.progress.share(None if pass_pct is None else pass_pct / 100)) is None:
         return ""
     began, printed_at = run.started_at(), max((path.stat().st_mtime for path in run.folder.glob("std*.log")), default=0)
     if began is None or printed.progress.prints_left or not 0 < share < 1:

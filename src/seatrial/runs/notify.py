@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.job.tables import Notify, program_of
 from seatrial.receipt.model import JSON_NAME, Receipt
 from seatrial.runs.run import Run, run_name
@@ -110,10 +110,7 @@ def _note(folder: Path, line: str) -> None:
         file.write(f"{plain}\n")
 
 
+@fallback([], on=(OSError, SeatrialError))
 def notes(folder: Path) -> list[str]:
     """Return the lines of NOTES; [] if there was nobody to notify, or not yet."""
-    try:
-        text = Folder(folder).load(NOTES)
-    except (OSError, SeatrialError):
-        return []
-    return text.decode(errors="replace").splitlines()[:_MOST_NOTES]
+    return Folder(folder).load(NOTES).decode(errors="replace").splitlines()[:_MOST_NOTES]

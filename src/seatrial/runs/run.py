@@ -269,8 +269,7 @@ def write_seal(run: Run, summary: bytes) -> None:
 def seal_of(run: Run) -> tuple[Entries, str] | None:
     """Return (sealed files, the seal's digest); None for an older run. Raises UntrustedPathError: it was changed."""
     entries = run.records.get(SEAL, _entries, max_bytes=_MOST_SEAL_BYTES)
-    data = run.records.load(SEAL, max_bytes=_MOST_SEAL_BYTES)
-    if data != _encoded(entries):
+    if (data := run.records.load(SEAL, max_bytes=_MOST_SEAL_BYTES)) != _encoded(entries):
         raise UntrustedPathError(f"{run.folder / SEAL} was changed after it was written")
     return entries, hashlib.sha256(data).hexdigest()
 

@@ -37,7 +37,7 @@ class Pruned:
     which: tuple[str, ...]
 
 
-class Verification(NamedTuple):
+class Integrity(NamedTuple):
     """The result of ``verify``: whether all is as it was written, and sentences about it."""
 
     intact: bool
@@ -139,7 +139,7 @@ def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
     return backend_of(handle, host), handle
 
 
-def verify(run: Run) -> Verification:
+def verify(run: Run) -> Integrity:
     """Follow the chain to the receipt's seal; compare files with seal.json. Raises UsageError without evidence."""
     try:
         return _verify(run, run.summary())
@@ -147,7 +147,7 @@ def verify(run: Run) -> Verification:
         return _broken(error.message)
 
 
-def _verify(run: Run, summary: Summary | None) -> Verification:
+def _verify(run: Run, summary: Summary | None) -> Integrity:
     from seatrial.receipt.model import JSON_NAME, MOST_BYTES, load  # not loaded before a run has started
 
     receipt = run.folder / JSON_NAME
@@ -167,16 +167,14 @@ def _verify(run: Run, summary: Summary | None) -> Verification:
     if chain.broken_at is not None:
         return _broken(f"line {chain.broken_at} of {run.events_path} was changed after it was written")
     if summary is None:
-        return Verification(
-            True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",)
-        )
+        return Integrity(True, (f"intact so far: {chain.lines} lines, digest {chain.digest}; the run has not ended",))
     if seal is None or seal.digest != chain.digest:
         closed = f"{seal.lines} lines, digest {seal.digest}" if seal else "nothing"
         return _broken(f"the receipt covers {closed}, but there are {chain.lines} lines, digest {chain.digest}")
     return _verify_files(run, summary, chain)
 
 
-def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verification:
+def _verify_files(run: Run, summary: Summary, chain: Chain) -> Integrity:
     """Compare every file of the record with the seal."""
     intact = f"intact: {chain.lines} lines, digest {chain.digest}"
     sealed = seal_of(run)
@@ -184,14 +182,14 @@ def _verify_files(run: Run, summary: Summary, chain: Chain) -> Verification:
         return _broken(f"{run.folder / SEAL} is missing")
     if sealed is None:
         names = ", ".join(not_covered(run, {"events.jsonl": (0, chain), "receipt.json": (0, chain)}))
-        return Verification(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
+        return Integrity(True, (intact, f"not covered, as an earlier version kept no digest: {names}"))
     entries, digest = sealed
     if found := seal_changes(run, entries):
         return _broken(*found)
     later = not_covered(run, entries)
     sentences = [f"{intact}; {len(entries)} files, seal {digest}"]
     sentences += [f"not covered, as written later or above 512 MiB: {', '.join(later)}"] if later else []
-    return Verification(True, tuple(sentences))
+    return Integrity(True, tuple(sentences))
 
 
 @fallback(None, on=(FileNotFoundError, UntrustedPathError))
@@ -200,8 +198,8 @@ def _digest(run: Run, name: str, most_bytes: int) -> str | None:
     return run.records.measure(name, max_bytes=most_bytes)[1]
 
 
-def _broken(*sentences: str) -> Verification:
-    return Verification(False, tuple(f"broken: {sentence}" for sentence in sentences))
+def _broken(*sentences: str) -> Integrity:
+    return Integrity(False, tuple(f"broken: {sentence}" for sentence in sentences))
 
 
 def free_images(project: Path | None, host: Host, *, dry_run: bool) -> dict[str, Freed]:

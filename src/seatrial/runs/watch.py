@@ -114,8 +114,7 @@ def follow(
 
 def of_rank(run: Run, rank: int, write: Write) -> Write:
     """Return ``write`` for the lines of one rank alone. Raises UsageError: no node has this rank."""
-    nodes = run.plan().agent.nodes
-    if nodes == 1:
+    if (nodes := run.plan().agent.nodes) == 1:
         raise UsageError(f"{run.id} ran on one node: its lines have no rank", run=f"seatrial runs logs {run.id}")
     if not 0 <= rank < nodes:
         raise UsageError(f"{run.id} has no rank {rank}: 0 to {nodes - 1}", run=f"seatrial runs logs {run.id} --rank 0")

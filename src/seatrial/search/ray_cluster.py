@@ -315,8 +315,7 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], h
             note=lambda line: study.send("note", line=line),
         )
         threading.Thread(target=_listen, args=(commands, search), daemon=True).start()
-        run = start_trial(search, trial)
-        if run is None:
+        if (run := start_trial(search, trial)) is None:
             study.send_problem(search.problem) if search.problem is not None else study.send("again")
             return
         gpus = run.plan().gpus

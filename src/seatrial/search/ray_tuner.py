@@ -109,11 +109,9 @@ class RunTrial(tune.Trainable):  # type: ignore[misc]  # ray has no types here
                 self._send({"origin": reason[0], "why": reason[1]})
 
     def _read(self, lines: Any, ended: threading.Event) -> None:
-        kind = None
         for text in lines:
             self._messages.put(message := json.loads(text))
-            kind = message["kind"]
-            if kind in _LAST:
+            if message["kind"] in _LAST:
                 break
         else:
             self._messages.put({"kind": "problem", "message": "The process that follows the run was killed"})

@@ -255,7 +255,6 @@ def _belongs(pid: int, run: Run) -> bool:
     return run.id.encode() in text or (handle is not None and len(handle.id) == 64 and handle.id.encode() in text)
 
 
+@fallback([], on=NvmlError)
 def _on_gpu(uuid: str) -> list[ComputeProcess]:
-    with suppress(NvmlError):
-        return compute_processes(uuid)
-    return []
+    return compute_processes(uuid)

@@ -111,8 +111,7 @@ class Study:
         for key, works in attributes.items():
             if key.startswith("searcher:") and works and not _has_gone(key.removeprefix("searcher:")):
                 return "running"
-        ended = attributes.get("ended")
-        if ended == "complete":
+        if (ended := attributes.get("ended")) == "complete":
             return "done"
         return "stopped" if ended is None and attributes.get("problem") is None else "failed"
 
@@ -342,8 +341,7 @@ class _JournalLock:
 
 def _cut_torn_line(file: IO[bytes]) -> None:
     """Cut off a line that a killed process did not finish: the next one would be appended to it."""
-    end = file.seek(0, os.SEEK_END)
-    if end == 0:
+    if (end := file.seek(0, os.SEEK_END)) == 0:
         return
     file.seek(end - 1)
     if file.read(1) != b"\n":

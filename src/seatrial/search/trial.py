@@ -212,8 +212,7 @@ def _initials(name: str) -> str:
 
 def _switch(flag: str, behind: str) -> str:
     """Return the suffix of the way in for an option without a value, from the source after its name."""
-    match = _SWITCH.search(behind[: _end_of_call(behind)])
-    if match is None:
+    if (match := _SWITCH.search(behind[: _end_of_call(behind)])) is None:
         return ""
     return f"?--no-{flag[2:]}" if match[1] else "?"
 

@@ -110,8 +110,7 @@ class ModelLoop:
         """Compute until every front is gone. Raises DeviceLostError after it has sent that to every front."""
         tick_s = time.monotonic()
         while self._links:
-            now_s = time.monotonic()
-            if now_s >= tick_s:
+            if (now_s := time.monotonic()) >= tick_s:
                 self._tick()
                 tick_s = now_s + 1.0
             patience_s = self._batcher.patience_left_s(now_s, self._counters.waiting())

@@ -33,8 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="a text or an image file; default: lines of stdin")
     parser.add_argument("--models", type=Path, default=options.default_folder("models"), metavar="DIR")
     arguments = parser.parse_intermixed_args(argv)
-    inputs = [line for line in arguments.inputs or options.input_lines() if line.strip()]
-    if not inputs:
+    if not (inputs := [line for line in arguments.inputs or options.input_lines() if line.strip()]):
         raise InputError("no input", fix=f"seatrial run predict -- {arguments.model} INPUT…")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = open_model(arguments.model, device, folder=arguments.models, max_batch=min(BATCH, len(inputs)))

@@ -94,8 +94,7 @@ def _checked_driver(value: str) -> str:
 def _gpu(name: str) -> TargetGpu:
     if match := _CC.fullmatch(name.lower()):
         return TargetGpu(name, f"{match[1]}.{match[2]}")
-    model = _model_of(name)
-    if model is None:
+    if (model := _model_of(name)) is None:
         known = {_key(each.gpu): each.gpu for each in gpu_models()}
         similar = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
         raise UsageError(

@@ -47,6 +47,14 @@ class Completed(NamedTuple):
         return f"exit code {self.exit_code} and no message"
 
 
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """Return the object that a program or a file has in JSON; {} for any other text."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), dict):
+            return found
+    return {}
+
+
 def run(
     argv: Sequence[str],
     *,

@@ -173,13 +173,12 @@ class Host:
         return self._usual_state()
 
     def _usual_state(self) -> list[Path]:
-        found = self._folders("XDG_STATE_HOME", self.env.get("HOME", ""), ".local/state")
-        return [*found, Path(f"/var/tmp/seatrial-{os.getuid()}")]
+        home = self.env.get("HOME", "")
+        return [*self._folders("XDG_STATE_HOME", home, ".local/state"), Path(f"/var/tmp/seatrial-{os.getuid()}")]
 
     def _cache_candidates(self) -> list[Path]:
         home = self.env.get("HOME") or (self.account.pw_dir if self.account else "")
-        found = self._folders("XDG_CACHE_HOME", home, ".cache")
-        return [*found, Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
+        return [*self._folders("XDG_CACHE_HOME", home, ".cache"), Path(f"/var/tmp/seatrial-cache-{os.getuid()}")]
 
     def _runtime_candidates(self) -> list[Path]:
         return [folder / f"seatrial-{os.getuid()}" for folder in self.temporary_folders]

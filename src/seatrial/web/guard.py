@@ -66,8 +66,7 @@ class Guard:
         if self._token is None:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        token = next((value for key, value in query if key == "token"), None)
-        if token is None:
+        if (token := next((value for key, value in query if key == "token"), None)) is None:
             return None
         if not self._matches(token):
             return _plain(Wrong.TOKEN)

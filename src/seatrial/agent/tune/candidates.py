@@ -182,8 +182,7 @@ def _fed(
 
 
 def _workers(found: TrialAnatomy, kept: Dict[str, Any], tried: Sequence[Dict[str, Any]], cpus: int) -> Way:
-    now = found.workers
-    if now is None:
+    if (now := found.workers) is None:
         return Way("workers", [], "no DataLoader gives the batches")
     most = max(1, min(_MOST_WORKERS, cpus))
     refused = {each.get("workers") for each in tried if "workers" in each}

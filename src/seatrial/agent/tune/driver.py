@@ -184,8 +184,7 @@ class TuneDriver:
         return made
 
     def _report_baseline(self) -> None:
-        rates = statistics.rates(self.standing.warm(self.standing.baselines))
-        if rates is None:
+        if (rates := statistics.rates(self.standing.warm(self.standing.baselines))) is None:
             return
         self.record.baseline = TuneRow.of(self.standing.baselines[-1], "baseline", {}, rates)
         if len(self.standing.band.curves) > 1:

@@ -76,8 +76,7 @@ def fit(
         why = first.why or ("it runs out of memory as it is" if first.out_of_memory else "its memory was not reported")
         return Fit(points, refusal="the batch cannot be fitted: %s" % why)
     while more() and len(points) < _MOST_TRIALS:
-        size = _next(points, capacity_bytes)
-        if size is None:
+        if (size := _next(points, capacity_bytes)) is None:
             break
         line = _line(points)
         points.append(Point(size, int(line[0] + line[1] * size) if line else None, run(size)))

@@ -38,8 +38,7 @@ class Rates(NamedTuple):
 def rates(trials: Sequence[TuneTrial]) -> Optional[Rates]:
     """Return the rate of trials; a single one has the spread of its parts."""
     known = [trial for trial in trials if trial.steps_per_s]
-    values = [trial.steps_per_s or 0.0 for trial in known]
-    if not values:
+    if not (values := [trial.steps_per_s or 0.0 for trial in known]):
         return None
     middle = median(values)
     parts = _parts(known[0])  # of one trial: the relative standard error of its mean step time
@@ -175,8 +174,7 @@ class TuneState:
         batches = [(each.examples_per_s or 0.0) / (each.steps_per_s or 1.0) for each in both]
         if all(batches) and abs(batches[0] / batches[1] - 1) > _SAME_BATCH:
             return "its steps are of %.4g examples, and the script's of %.4g" % (batches[1], batches[0])
-        off = self.band.off(made)
-        if off is None:
+        if (off := self.band.off(made)) is None:
             neutral = all(each in NEUTRAL for each in name.split(BESIDE))
             return None if neutral else "no losses were recorded, so equal training cannot be shown"
         margin = BAND * self.band.width

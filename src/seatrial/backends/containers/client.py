@@ -27,7 +27,7 @@ from seatrial.errors import (
 from seatrial.findings.catalogue import AT_PULL, AT_START, entries, mid_sentence
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
-from seatrial.system.command import Completed
+from seatrial.system.command import Completed, json_object
 from seatrial.system.host import Host
 from seatrial.system.project_files import own_table
 
@@ -207,17 +207,13 @@ def read_info(
 
     Without a daemon Docker's client prints its own half; older ones exit with 0 then (docker/cli#2300).
     """
-    try:
-        info = json.loads(ended.stdout)
-    except ValueError:
-        info = None
-    found = info if isinstance(info, dict) else {}
+    found = json_object(ended.stdout)
     if ended.exit_code == 0 and found.get(key):
         return found
     text = ended.stderr or "\n".join(found.get("ServerErrors") or [])
     if "buildahVersion" in str(found.get("host")):
         text = _IS_PODMAN
-    raise unavailable_error(engine, text or ("" if isinstance(info, dict) else ended.stdout), host, at)
+    raise unavailable_error(engine, text or ("" if found or ended.stdout.strip() == "{}" else ended.stdout), host, at)
 
 
 def container_state(inspected: dict[str, Any]) -> State:

@@ -67,8 +67,7 @@ class ContainerEngine(ABC):
         return type(self)(self.call, engine)
 
     def facts(self) -> EngineFacts:
-        program = shutil.which(self.call[0])
-        if program is None:
+        if (program := shutil.which(self.call[0])) is None:
             reason = f"{self.call[0]} is not installed"
             return EngineFacts(self.name, available=False, reason=reason, fix=self.dialect.install)
         try:

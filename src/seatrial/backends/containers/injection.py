@@ -141,8 +141,7 @@ def _cdi_names(facts: EngineFacts, gpus: Sequence[Gpu], driver: DriverFiles) -> 
     for gpu in gpus:
         candidates = [gpu.cdi_name, gpu.uuid, gpu.mig if gpu.mig else str(gpu.index)]
         qualified = [name if "=" in name else f"{CDI_KIND}={name}" for name in candidates if name]
-        name = next((name for name in qualified if name in known), None)
-        if name is None:
+        if (name := next((name for name in qualified if name in known), None)) is None:
             return None
         names.append(name)
     return tuple(names)
@@ -245,8 +244,7 @@ def _first_fix(absent: Sequence[str]) -> str:
 
 def _groups(facts: EngineFacts, nodes: Sequence[DeviceNode]) -> tuple[str, ...]:
     """Return the groups without which an ordinary user inside could not open the nodes."""
-    gids = dict.fromkeys(str(node.gid) for node in nodes if not node.world)
-    if not gids:
+    if not (gids := dict.fromkeys(str(node.gid) for node in nodes if not node.world)):
         return ()
     if facts.rootless:  # the group has no number in the user namespace; crun can keep it all the same
         return (facts.group_keyword,) if facts.group_keyword else ()

@@ -94,8 +94,7 @@ def collecting(
     thread.start()
     try:
         yield
-        over = is_over()
-        if over:
+        if over := is_over():
             collector.wait(DRAIN_S)
         collector.stop()
         thread.join()

@@ -17,7 +17,7 @@ from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, 
 from seatrial.backends.kubernetes.pending import is_of_run, reported_exit_code, waiting_for
 from seatrial.backends.kubernetes.pod import Manifest, secret
 from seatrial.backends.kubernetes.survey import newest, state_of, workload_state
-from seatrial.errors import EngineError, SeatrialError
+from seatrial.errors import EngineError, SeatrialError, fallback
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.in_container import RUN_LABEL
 from seatrial.job.plan import MAX_BYTES, EngineAddress, Plan
@@ -71,8 +71,7 @@ class Kubernetes:
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
         plan = _cluster_plan(_read_plan(run_dir))
         cluster = self._cluster(plan.context, plan.namespace)
-        workloads = self._workloads(cluster, plan)
-        if not workloads:
+        if not (workloads := self._workloads(cluster, plan)):
             _confirm(cluster, self._at)
             return None
         return self._handle(plan, workloads[0], run_id, run_dir, self._at)
@@ -119,12 +118,10 @@ class Kubernetes:
             return state
         return state._replace(waiting=waiting_for(pods, plan.nodes, workloads, self._workload_events(cluster, plan)))
 
+    @fallback([], on=SeatrialError)
     def _workload_events(self, cluster: Cluster, plan: ClusterPlan) -> list[dict[str, Any]]:
         """Return the events of what makes the run's pods, the oldest first; [] if they may not be read."""
-        try:
-            items = cluster.get(f"/api/v1/namespaces/{plan.namespace}/events")["items"]
-        except SeatrialError:
-            return []
+        items = cluster.get(f"/api/v1/namespaces/{plan.namespace}/events")["items"]
         mine = [item for item in items if is_of_run(item.get("involvedObject") or {}, plan.name)]
         return sorted(mine, key=lambda item: str(item.get("lastTimestamp") or item.get("eventTime") or ""))
 

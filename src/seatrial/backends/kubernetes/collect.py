@@ -169,8 +169,7 @@ class Collector:
 
     async def finish(self) -> None:
         """Wait for the logs that are being followed, a moment each, then drain."""
-        pending = [task for task in self._logs.values() if not task.done()]
-        if pending:
+        if pending := [task for task in self._logs.values() if not task.done()]:
             await asyncio.wait(pending, timeout=DRAIN_S)
         for task in pending:
             task.cancel()

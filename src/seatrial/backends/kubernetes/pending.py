@@ -114,8 +114,7 @@ def _gpus(message: str, around: Surroundings) -> Facts:
     wanted, resource = around.wanted_gpus, around.gpu_resource
     if around.nodes is None:
         return Facts(f"{wanted} {resource} requested; no permission to list nodes")
-    with_gpus = [node for node in around.nodes if node.capacity or node.allocatable]
-    if not with_gpus:
+    if not (with_gpus := [node for node in around.nodes if node.capacity or node.allocatable]):
         others = ", ".join(sorted({name for node in around.nodes for name in node.offers}))
         cause = f"The nodes offer {others} instead" if others else None
         return Facts(resource, id="k8s-no-gpu-resource", cause=cause)

@@ -171,15 +171,13 @@ def config_maps(cluster: ClusterPlan, binaries: Mapping[str, bytes], plan: str) 
 
 def claim_template(cluster: ClusterPlan) -> list[Manifest]:
     """Return the template (resource.k8s.io/v1) of which the cluster makes a claim for each pod; [] without a claim."""
-    claim = cluster.claim
-    if claim is None:
+    if (claim := cluster.claim) is None:
         return []
     wanted: Manifest = {"deviceClassName": claim.device_class, "allocationMode": "ExactCount", "count": cluster.gpus}
     if claim.profile is not None:
         expression = f"device.attributes['{_DRA_DRIVER}'].profile == '{claim.profile}'"
         wanted["selectors"] = [{"cel": {"expression": expression}}]
-    request = {"name": _CLAIM, "exactly": wanted}
-    spec = {"spec": {"devices": {"requests": [request]}}}
+    spec = {"spec": {"devices": {"requests": [{"name": _CLAIM, "exactly": wanted}]}}}
     return [described(cluster, "ResourceClaimTemplate", object_name(cluster, "gpus"), "resource.k8s.io/v1", spec=spec)]
 
 
@@ -218,8 +216,7 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
         ]
     named: dict[tuple[str, str], str] = {}
     for mount in (*cluster.mounts, *([cluster.run_mount] if cluster.run_mount else [])):
-        source = (mount.volume.kind, mount.volume.value)
-        if source not in named:
+        if (source := (mount.volume.kind, mount.volume.value)) not in named:
             named[source] = f"volume-{len(named)}"
             volumes.append({"name": named[source], **_source(mount.volume)})
         mounts.append(_mount(named[source], mount))

@@ -11,7 +11,7 @@ from seatrial.backends.base import State
 from seatrial.backends.kubernetes.client import ApiError, Cluster
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER, PYTORCH_CONTAINER, TRAINER_CONTAINER
 from seatrial.backends.kubernetes.pod import DEFAULT_CONTAINER
-from seatrial.errors import SeatrialError
+from seatrial.errors import SeatrialError, fallback
 from seatrial.job.plan import EngineAddress
 
 #: First version with stable Indexed Jobs. Source: kubernetes.io/blog, release notes of 1.24.
@@ -133,12 +133,10 @@ def read_node(item: dict[str, Any], gpu_resource: str) -> Node:
     )
 
 
+@fallback({}, on=SeatrialError)
 def _read(cluster: Cluster, path: str) -> Object:
     """Return what discovery and classes are, which everybody may read; {} where the cluster does not serve it."""
-    try:
-        return cluster.get(path)
-    except SeatrialError:
-        return {}
+    return cluster.get(path)
 
 
 def _number(text: str) -> int:

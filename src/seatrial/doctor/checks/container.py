@@ -198,8 +198,7 @@ def _carries_driver(machine: Machine) -> Verdict:
 def _compat(machine: Machine) -> Verdict:
     if nothing := without_python(machine):
         return nothing
-    paths = machine.inspection.still["libraries"]["compat"]
-    if not paths:
+    if not (paths := machine.inspection.still["libraries"]["compat"]):
         return ok("it contains no CUDA compatibility libraries")
     versions = [match.group(1) for path in paths if (match := re.search(r"\.so\.(\d{3,}\.\d+(\.\d+)?)$", path))]
     driver = machine.inventory.driver_version or machine.driver.version or ""
@@ -285,8 +284,7 @@ def _spelled(machine: Machine, kind: str) -> list[dict[str, Any]]:
 def _gpus(machine: Machine) -> Verdict:
     """Compare the GPUs that CUDA shows with the expected ones, by UUID."""
     live, visible = machine.inspection.live, _spelled(machine, "visible")
-    expected = [gpu.model_dump() for gpu in machine.inspection.gpus]
-    if not expected:
+    if not (expected := [gpu.model_dump() for gpu in machine.inspection.gpus]):
         return unknown("NVML lists no GPU on the host, so the GPUs expected in the container are unknown")
     wanted = {gpu["uuid"] for gpu in expected}
     if wanted - {gpu["uuid"] for gpu in visible}:

@@ -124,8 +124,7 @@ def _runtime_programs(machine: Machine) -> Verdict:
     info = machine.docker_info
     if not isinstance(info, dict):
         return skipped("Docker does not respond")
-    program = str(((info.get("Runtimes") or {}).get("nvidia") or {}).get("path") or "")
-    if not program:
+    if not (program := str(((info.get("Runtimes") or {}).get("nvidia") or {}).get("path") or "")):
         return ok("no nvidia runtime is registered")
     folders = [""] if program.startswith("/") else [f"{folder}/" for folder in SYSTEM_PATH.split(":")]
     if any(machine.exists(f"{folder}{program}") for folder in folders):

@@ -52,8 +52,7 @@ def _xids(machine: Machine) -> list[str]:
 
 @HARDWARE.check("bound", "No other driver holds a GPU", "nouveau-bound gpu-bound-elsewhere")
 def _bound(machine: Machine) -> Verdict:
-    gpus = machine.gpus_on_bus
-    if not gpus:
+    if not (gpus := machine.gpus_on_bus):
         return skipped("no GPU is visible on the PCI bus here")
     evidence = [f"{PCI_FOLDER}/{gpu.address}/driver: {gpu.driver or 'none'}" for gpu in gpus]
     if any(gpu.driver == "nouveau" for gpu in gpus):
@@ -138,8 +137,7 @@ def _loaded(machine: Machine) -> Verdict:
 @DRIVER.check("update", "The module on disk matches the loaded one", "driver-update-pending")
 def _one_version(machine: Machine) -> Verdict:
     """Compare the loaded module with the one on disk, which a package upgrade changes first."""
-    loaded = machine.driver.version
-    if loaded is None:
+    if (loaded := machine.driver.version) is None:
         return skipped("no NVIDIA kernel module is visible here")
     on_disk = machine.ask("modinfo", "-F", "version", "nvidia")
     version = on_disk.stdout.strip() if on_disk is not None and on_disk.exit_code == 0 else ""
@@ -154,8 +152,7 @@ def _started(machine: Machine) -> Verdict:
     inventory, gpus = machine.inventory, machine.gpus_on_bus
     if inventory.error is not None or not gpus:
         return skipped("NVML or the PCI bus cannot be queried")
-    counted = len({gpu.index for gpu in inventory.gpus}) + len(inventory.faults)
-    if counted >= len(gpus):
+    if (counted := len({gpu.index for gpu in inventory.gpus}) + len(inventory.faults)) >= len(gpus):
         return ok(f"the driver initialised {counted} of {len(gpus)} GPUs")
     version = machine.read("/proc/driver/nvidia/version") or ""
     is_open = "Open Kernel Module" in version

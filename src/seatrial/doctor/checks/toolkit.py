@@ -6,7 +6,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
@@ -14,7 +13,9 @@ from seatrial.backends.containers.cdi import CDI_KIND, DEFAULT_SPEC_DIRS, CdiDev
 from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, worst
 from seatrial.doctor.checks.engine import daemon_json_path, toolkit_steps
 from seatrial.doctor.machine import Machine
+from seatrial.errors import fallback
 from seatrial.findings.finding import GENERATE_CDI
+from seatrial.system.command import json_object
 
 TOOLKIT = Layer("toolkit", "Container toolkit")
 
@@ -50,15 +51,6 @@ def _daemon_json(machine: Machine) -> Verdict:
     if not isinstance(settings, dict):
         return found("daemon-json-invalid", [f"{path}: not a JSON object"], fix=f"sudoedit {path}")
     return ok(f"{path} is valid JSON")
-
-
-def _settings(machine: Machine, path: str) -> dict[str, Any]:
-    """Return a daemon.json's settings; {} if there are none."""
-    try:
-        settings = json.loads(machine.read(path) or "{}")
-    except ValueError:
-        return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 @TOOLKIT.check(
@@ -97,7 +89,7 @@ def _runtime(machine: Machine) -> Verdict:
     docker, path = machine.docker, daemon_json_path(machine)
     if docker is None:
         return _NO_DOCKER
-    settings = _settings(machine, path)
+    settings = json_object(machine.read(path) or "")
     named = isinstance(settings.get("runtimes"), dict) and "nvidia" in settings["runtimes"]
     if (named or settings.get("default-runtime") == "nvidia") and "nvidia" not in docker.runtimes:
         return found(
@@ -112,16 +104,14 @@ def _runtime(machine: Machine) -> Verdict:
     return ok("the daemon has every runtime named in daemon.json")
 
 
+@fallback([], on=OSError)
 def _installed_after_start(machine: Machine) -> list[str]:
     """Compare the hook's time of change with dockerd's PID file: dockerd looks for the hook when it starts."""
     docker = machine.docker
     if machine.hook is None or docker is None or "nvidia" in docker.runtimes:
         return []
-    try:
-        changed = machine.here(machine.hook).stat().st_ctime
-        started = machine.here("/var/run/docker.pid").stat().st_mtime
-    except OSError:
-        return []
+    changed = machine.here(machine.hook).stat().st_ctime
+    started = machine.here("/var/run/docker.pid").stat().st_mtime
     return [f"{machine.hook} is {changed - started:.0f} s newer than the daemon"] if changed > started else []
 
 
@@ -131,12 +121,12 @@ def _features(machine: Machine) -> Verdict:
     if machine.docker is None:
         return _NO_DOCKER
     path = daemon_json_path(machine)
-    features = _settings(machine, path).get("features")
+    features = json_object(machine.read(path) or "").get("features")
     folder, _, name = path.rpartition("/")
     for backup in machine.names(folder):
         if not backup.startswith(name + ".") or "seatrial" in backup:
             continue
-        before = _settings(machine, f"{folder}/{backup}").get("features") or {}
+        before = json_object(machine.read(f"{folder}/{backup}") or "").get("features") or {}
         lost = sorted(set(before) - set(features or {}))
         if lost and features == {"cdi": True}:
             return found("ctk-erases-features", [f"{folder}/{backup} has {', '.join(lost)}", f"{path} has only cdi"])

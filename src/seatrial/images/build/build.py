@@ -73,8 +73,7 @@ def build(
     if image.dockerfile is None:
         raise ValueError(f"{image.tag} is an existing image; there is nothing to build")
     started = time.monotonic()
-    present = store.image(image.tag)
-    if present is None:
+    if (present := store.image(image.tag)) is None:
         store.check_builder()
         check_space(image, store)
         with _context(image, pip_conf) as (context, secrets):

@@ -92,8 +92,7 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
     step = next((doing for line in reversed(lines) if (doing := step_in_words(_text(line)))), None)
     lines = failing_step(lines)
     where = f"Building {image.tag} failed" + (f" while {step}" if step else "")
-    cause = first_cause(lines)
-    if cause is None:
+    if (cause := first_cause(lines)) is None:
         run = "seatrial plan …   # what is installed, and why" if step else f"seatrial doctor --on {engine}"
         return ImageError(f"{where}: {last_meaningful(lines)}", run=run)
     match, message_line = cause
@@ -127,8 +126,7 @@ def guess_among(warnings: Sequence[str], package: str) -> str | None:
 
 def failing_step(lines: Sequence[str]) -> list[str]:
     """Return the lines of the step that failed, without BuildKit's numbers; all lines if none is marked."""
-    numbers = [found[1] for line in lines if (found := _STEP_ERROR.match(line))]
-    if numbers:
+    if numbers := [found[1] for line in lines if (found := _STEP_ERROR.match(line))]:
         own = [line for line in lines if (found := _NUMBER.match(line)) is None or found[1] == numbers[-1]]
         return [text for line in own if (text := readable(line))]
     texts = [text for line in lines if (text := readable(line))]

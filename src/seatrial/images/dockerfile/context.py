@@ -160,8 +160,7 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
     ``skipped``: folders of data or models. Raises UsageError: the project is too large to be code.
     """
     files = _files(project, {folder.resolve() for folder in skipped})
-    size = sum(path.stat().st_size for path in files.values())
-    if size > MAX_CODE_BYTES:
+    if (size := sum(path.stat().st_size for path in files.values())) > MAX_CODE_BYTES:
         largest = max(files, key=lambda name: files[name].stat().st_size)
         raise UsageError(
             f"The project is {format_bytes(size)}, too large for code: its largest file is {largest}",

@@ -71,8 +71,7 @@ def commands_of(each: Instruction) -> list[Command]:
     """Return the commands of a RUN, CMD or ENTRYPOINT; a here-document counts only if a shell reads it."""
     _, rest = options_and_rest(each.raw)
     line = each.line + each.raw[: len(each.raw) - len(rest)].count(JOINT)
-    words = words_of_list(rest.replace(JOINT, "").strip())
-    if words is not None:
+    if (words := words_of_list(rest.replace(JOINT, "").strip())) is not None:
         found = list(_unwrapped(Command(tuple(words), line, each.stage), 0))
     else:
         found = list(_split(rest, line, each.stage, 0))

@@ -82,8 +82,7 @@ def read_instructions(text: str) -> Iterator[Instruction]:
 def _escape(lines: list[str]) -> str:
     """Return the escape character: a backslash, or the one that a directive at the top names."""
     for line in lines:
-        directive = _DIRECTIVE.match(line.strip())
-        if not directive:
+        if not (directive := _DIRECTIVE.match(line.strip())):
             break
         if directive["name"].lower() == "escape" and directive["value"].strip() in ("`", "\\"):
             return directive["value"].strip()

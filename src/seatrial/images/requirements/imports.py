@@ -100,8 +100,7 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
 def known_package(listed: str) -> str | None:
     """Return the index's package for conda's name; None if it is unknown or not a Python package."""
     names = _names()
-    name = canonicalize_name(listed)
-    if name in names.conda:
+    if (name := canonicalize_name(listed)) in names.conda:
         return names.conda[name]
     return name if name in names.packages else None
 

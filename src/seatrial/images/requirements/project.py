@@ -127,8 +127,7 @@ def project_needs(
         if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
             imports = (*imports, script.framework)
             packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
-        sentences = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
-        needs = _of_imports(project, packages, shown, sentences.values())
+        needs, sentences = _of_imports(project, packages, shown, script)
     else:
         needs = _imported_alone(needs, packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
@@ -136,20 +135,16 @@ def project_needs(
     missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
     sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     needs = _on_requested_python(project, needs)
-    warnings = (
-        *(*needs.warnings, *elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)),
-        *(*taken_from_folders(script, taken, project), *lacking.values()),
-        *(*missing, *([the_project_itself(script, itself)] if itself else [])),
-    )
+    further = [*elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)]
+    further += [*taken_from_folders(script, taken, project), *lacking.values(), *missing]
+    further += [the_project_itself(script, itself)] if itself else []
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
-        needs,
-        requirements=needs.requirements.plus(*added),
-        reason="; ".join((needs.reason, *why)),
+        needs.changed(needs.requirements.plus(*added), why="; ".join(why)),
         imports=imports,
         unused=_unused(script),
         feeds=not any(map(_COMPUTES.match, script.modules.keys() - {"tensorflow_addons"})),
-        warnings=(*warnings, *notes),
+        warnings=(*needs.warnings, *further, *notes),
         absent=missing,
         guessed=dict(guesses(packages, script, project, sentences)),
         project=project,
@@ -213,16 +208,16 @@ def _unused(script: ScriptFacts) -> dict[str, str]:
     return dict.fromkeys(others, "the target does not compute with it")
 
 
-def _of_imports(project: Path, packages: ImportedPackages, shown: tuple[str, ...], warnings: Iterable[str]) -> Needs:
-    """Return the needs of a project without a list that is read."""
+def _of_imports(
+    project: Path, packages: ImportedPackages, shown: tuple[str, ...], script: ScriptFacts
+) -> tuple[Needs, dict[str, str]]:
+    """Return the needs of a project without a list that is read, and the warning of each guess."""
+    guessed = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
     unread = next((name for name in UNREAD if is_there(project / name)), None)
     reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
-    return Needs(
-        Requirements(lines=packages.lines),
-        "the imports",
-        "; ".join((reason, *shown)),
-        warnings=(*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *warnings),
-    )
+    warnings = (*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *guessed.values())
+    needs = Needs(Requirements(lines=packages.lines), "the imports", "; ".join((reason, *shown)), warnings=warnings)
+    return needs, guessed
 
 
 def _inline(file: Path, project: Path) -> Needs | None:
@@ -267,8 +262,7 @@ def _with_inferred(
     anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed
     anywhere = {each: package for each, package in anywhere.items() if canonicalize_name(each) in conda}
     for module, package in {**anywhere, **packages.guessed}.items():
-        own = [each for each in conda if provides(each, module, package)]
-        if own:
+        if own := [each for each in conda if provides(each, module, package)]:
             inferred[module] = conda[max(own, key=lambda each: each == canonicalize_name(module))]
     every = {**packages.known, **packages.elsewhere, **packages.guessed}.items()
     inside = regex(_OF_WHEELS if packages.known.keys() & FRAMEWORKS else "$^")
@@ -365,8 +359,7 @@ def _nearest_list(
             return inner
         unlisted = (package for module, package in packages.known.items() if not is_listed(found, module, package))
         names = {*map(canonicalize_name, unlisted)}
-        more = tuple(line for line in theirs.lines if canonical_name(line) in names)
-        if not more:
+        if not (more := tuple(line for line in theirs.lines if canonical_name(line) in names)):
             return inner
         options, itself = (*found.options, *theirs.options), (*found.itself, *theirs.itself)
         found = replace(found.plus(*more, constraints=theirs.constraints), options=options, itself=itself)
@@ -388,8 +381,8 @@ def _from_files(
         if environment and name in LISTS and "@ file:///" in read_text(file, inside=project):
             continue  # another machine's, frozen
         locked = name in LISTS and any(is_there(folder / lock) for lock in LOCKS[:2])
-        beside = fallback(None, on=ConfigError)(read_pyproject)(folder / "pyproject.toml") if locked else None
-        if beside and {*map(canonical_name, beside.lines)} - {*map(canonical_name, read_list(file, project).lines)}:
+        declared = fallback(None, on=ConfigError)(read_pyproject)(folder / "pyproject.toml") if locked else None
+        if declared and {*map(canonical_name, declared.lines)} - {*map(canonical_name, read_list(file, project).lines)}:
             continue  # behind the one that uv or poetry has locked
         notes, found, page = "", None, None
         if name.endswith((".txt", ".yml", ".yaml")):
@@ -485,17 +478,11 @@ def _admits(specifier: SpecifierSet) -> bool:
 
 def _wishes(project: Path, source: str) -> Iterator[tuple[str, SpecifierSet]]:
     if is_there(file := project / VERSION_FILE):
-        try:
-            words = read_text(file, inside=project, limit_bytes=_MAX_BYTES).split()
-        except ConfigError:  # a folder, a binary: nobody's version
-            words = []
-        if match := next(filter(None, map(_VERSION.match, words[:_MOST_WORDS])), None):
+        text = fallback("", on=ConfigError)(read_text)(file, inside=project, limit_bytes=_MAX_BYTES)  # "": a folder
+        if match := next(filter(None, map(_VERSION.match, text.split()[:_MOST_WORDS])), None):
             yield VERSION_FILE, SpecifierSet(f"=={match[1]}.*")
     for name in ENVIRONMENT_FILES:
         if name != source and is_there(file := project / name):
-            try:
-                python = read_list(file, project).python
-            except ConfigError:  # it is not what packages are taken from: whether it is right matters to conda alone
-                continue
-            if len(python):
-                yield name, python
+            listed = fallback(Requirements(), on=ConfigError)(read_list)(file, project)  # conda alone needs it right
+            if len(listed.python):
+                yield name, listed.python

@@ -31,8 +31,7 @@ def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
     called, given = dotted(node.func), keywords(node)
-    last = called.rpartition(".")[2]
-    if last in _GENERATORS:
+    if (last := called.rpartition(".")[2]) in _GENERATORS:
         yield f"Model.{last}", last
     if last in _OPTIMIZERS and "legacy" not in called and not {"params", None} & set(given):
         if "lr" in given and not node.args:  # torch's optimizers take the parameters first

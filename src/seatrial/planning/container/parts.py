@@ -131,8 +131,7 @@ def way_in(job: Job, site: Site) -> injection.InjectionPlan:
     capabilities = job.gpus.capabilities
     if site.another is not None:
         return injection.on_another_machine(site.engine, site.another.flag, site.another.devices, capabilities)
-    gpus = selected(site)
-    if not gpus:
+    if not (gpus := selected(site)):
         return injection.without_gpus()
     return injection.choose(site.engine, gpus, site.host.driver, capabilities=capabilities)
 
@@ -158,8 +157,7 @@ def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choic
     """Return a ready image with the facts that its store has of it, if it is here."""
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
-    facts = store.image(tag)
-    if facts is None:
+    if (facts := store.image(tag)) is None:
         what, value = IMAGE_UNKNOWN
         unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
         image, choice = ready_image(tag, python="python3")

@@ -211,8 +211,7 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     ``criteria.model`` for the usual suffixes. A job that names neither a model nor a models folder, and leaves nothing,
     is not judged: not every script saves a model.
     """
-    started = run.files_since
-    if started is None:
+    if (started := run.files_since) is None:
         return Judgement("not judged", "the target was not started")
     plan, patterns = run.plan, run.plan.job.criteria.model
     if not plan.on_this_host:

@@ -56,8 +56,7 @@ class Curves(Section):
 
     def blocks(self, receipt: Receipt) -> list[Block]:
         stacked = stacked_plot(receipt)
-        plots = [plot for plot in receipt.plots if plot is not stacked]
-        if not plots:
+        if not (plots := [plot for plot in receipt.plots if plot is not stacked]):
             return []
         values = {place: found for place, plot in enumerate(plots) if (found := values_in_window(receipt, plot))}
         note = window_note(receipt) if any(plot.x == "seconds" for plot in plots) else ""

@@ -80,8 +80,7 @@ class WhyItFailed(Section):
     embedded = False
 
     def blocks(self, receipt: Receipt) -> list[Block]:
-        end = receipt.ending
-        if end is None:
+        if (end := receipt.ending) is None:
             return []
         stdout = Log("Last lines of stdout", end.stdout)
         if not end.traceback:

@@ -126,12 +126,10 @@ def _trained_on_gpu(run: RunEvidence) -> Judgement:
     """
     if not run.plan.job.criteria.trained_on_gpu:
         return Judgement("not judged", "disabled in [criteria]")
-    ranks = [rank for rank in run.evidence.anatomy if text(rank.facts.get("device"))]
-    if not ranks:
+    if not (ranks := [rank for rank in run.evidence.anatomy if text(rank.facts.get("device"))]):
         return Judgement("not judged", "no steps were measured inside the script")
     steps = sum(rank.steps for rank in ranks)
-    on_cpu = [rank for rank in ranks if rank.facts["device"] == "cpu"]
-    if not on_cpu:
+    if not (on_cpu := [rank for rank in ranks if rank.facts["device"] == "cpu"]):
         return Judgement("pass", f"the parameters of {count(steps, 'step')} were on the GPU")
     held, peak = (whole(on_cpu[0].facts.get("parameters")) or 0), on_cpu[0].peak_bytes or 0
     if peak > max(_SMALL_BYTES, 2 * held):  # 16 bits a parameter, where the model computes
@@ -151,8 +149,7 @@ def _tried(run: RunEvidence, gpu: Gpu) -> bool:
 
 def _kept_busy(run: RunEvidence) -> Judgement:
     """Require the threshold of every GPU: a mean over GPUs would hide the idle one."""
-    threshold = run.plan.job.criteria.mean_utilization_pct
-    if threshold is None:
+    if (threshold := run.plan.job.criteria.mean_utilization_pct) is None:
         return Judgement("not judged", "disabled in [criteria]")
     if run.evidence.target_started is None:
         return Judgement("not judged", "the target was not started")

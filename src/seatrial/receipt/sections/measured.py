@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from seatrial.common.signals import FACTS, MEMORY
 from seatrial.events import AgentFinished, AgentStarted
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.printed import Printed, Series
+from seatrial.receipt.printed import Printed, PrintedSeries
 from seatrial.receipt.section import Block, Record, Row, Rows, Section
 from seatrial.receipt.values import count, energy, figure, gpu_names, items, mapping, number, percent, text
 
@@ -340,7 +340,7 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
     return Metric(name=name, first=values[0], last=values[-1], best=best, reports=len(values))
 
 
-def _printed(name: str, series: Series) -> Metric:
+def _printed(name: str, series: PrintedSeries) -> Metric:
     source = f"printed: line {series.line}" if series.line else "printed"
     return _metric(name, series.points).changed(
         reports=series.count,

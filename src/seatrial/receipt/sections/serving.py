@@ -129,8 +129,7 @@ class ServingSection(Section):
         return {"serving": ServingRecord.model_validate({**keys, **known, "joules_per_1000": each_j})}
 
     def blocks(self, receipt: Receipt) -> list[Block]:
-        serving = receipt.serving
-        if serving is None:
+        if (serving := receipt.serving) is None:
             return []
         named = (("p50", serving.p50_ms), ("p95", serving.p95_ms), ("p99", serving.p99_ms))
         rows = [

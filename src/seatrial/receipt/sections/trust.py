@@ -142,9 +142,8 @@ def _exit_codes(run: RunEvidence) -> list[str]:
     if state is None or run.plan.container is None or finished is None:
         return []
     reported = whole(finished.keys.get("exit_code"))
-    if state.status != "exited" or state.exit_code is None or reported is None or state.oom_killed:
-        return []
-    if state.exit_code in (reported, *_KILLED):
+    agrees = state.exit_code in (None, reported, *_KILLED)
+    if state.status != "exited" or reported is None or state.oom_killed or agrees:
         return []
     return [f"the agent reported exit code {reported}; {run.plan.backend} saw {state.exit_code}"]
 

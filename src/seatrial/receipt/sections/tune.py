@@ -186,8 +186,7 @@ class Tune(Section):
         return {"tune": tune, "changes": _read_changes(lines, run.plan.agent.changes or {})}
 
     def blocks(self, receipt: Receipt) -> list[Block]:
-        tune = receipt.tune
-        if tune is None:
+        if (tune := receipt.tune) is None:
             return []
         explained = any(each.fix for each in receipt.shown_findings)
         rows = [("result", "" if tune.refusal else _result(tune)), (FIX, "" if explained else tune.refusal_fix or "")]
@@ -291,8 +290,7 @@ def _files(files: TuneFiles) -> str:
 
 def _read_tune(lines: Iterable[Mapping[str, Any]], plan: Plan) -> TuneRecord | None:
     """Read the last line of the driver's, which repeats those before it; it is the target's word."""
-    reported = [value for line in lines if isinstance(value := line.get(TUNE), dict)]
-    if not reported:
+    if not (reported := [value for line in lines if isinstance(value := line.get(TUNE), dict)]):
         return None
     last = reported[-1]
     refusal = mapping(last.get("refusal"))

@@ -91,8 +91,7 @@ class App:
         body = await bodies.read(scope, receive, self._options.max_body_bytes)
         if isinstance(body, Refusal):
             return body
-        reader = self._link.reader
-        if reader is None:
+        if (reader := self._link.reader) is None:
             return self._link.unready()
         try:
             media_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")

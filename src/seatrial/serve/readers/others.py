@@ -49,8 +49,7 @@ def _named(body: Any, noun: str) -> tuple[Any, bool]:
     if isinstance(body, list):
         return body, True
     names = {"input": False, noun: False, "inputs": True, f"{noun}s": True}
-    given = [name for name in names if isinstance(body, dict) and name in body]
-    if not given:
+    if not (given := [name for name in names if isinstance(body, dict) and name in body]):
         raise BadInputError(f'The body has to be an object with "input" (one {noun}) or "inputs" (a list of them).')
     if len(given) > 1:
         raise BadInputError(f'The body has "{given[0]}" and "{given[1]}": send one of them.')
@@ -153,8 +152,7 @@ def _array(spec: TensorSpec, given: Any) -> np.ndarray:
     if not spec.fits(numbers.shape) or not numbers.size:
         have = "×".join(map(str, numbers.shape)) or "one number"
         raise BadInputError(f"The input {spec.name} is {have}; the model takes {want}.")
-    array = checked_array(numbers, np.dtype(DATATYPES[spec.datatype]))
-    if array is None:
+    if (array := checked_array(numbers, np.dtype(DATATYPES[spec.datatype]))) is None:
         raise BadInputError(f"The input {spec.name} has a number that is not of {spec.datatype}.")
     return array
 
