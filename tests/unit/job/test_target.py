@@ -133,6 +133,20 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
     assert cause in str(refusal.value.cause)
 
 
+def test_a_task_of_invoke_has_the_values_of_its_names_and_a_taskfile_the_typed_words(tmp_path: Path) -> None:
+    run = 'ctx.run(f"python src/{NAME}/train.py --lr {lr} --seed {seed}", pty=True)'
+    (tmp_path / "tasks.py").write_text(f'NAME = "net"\n@task\ndef fit_all(ctx, seed, lr=0.1):\n    {run}\n')
+    typed = ["invoke", "fit-all", "--seed=7"]
+    assert in_our_words(typed, tmp_path) == ["src/net/train.py", "--", "--lr", "0.1", "--seed", "7"]
+    with pytest.raises(TargetError, match="needs values of seed"):
+        in_our_words(typed[:2], tmp_path)
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["inv", "test"], tmp_path)
+    assert refusal.value.cause == "the tasks of tasks.py are fit_all"
+    (tmp_path / "Taskfile.yml").write_text("tasks: {fit: {cmds: ['python train.py {{.CLI_ARGS}}'], desc: x}}\n")
+    assert in_our_words(["task", "fit", "--", "--lr", "3"], tmp_path) == ["train.py", "--", "--lr", "3"]
+
+
 def test_a_task_has_its_folder_its_variables_and_what_it_depends_on(tmp_path: Path) -> None:
     text = '[tasks]\na = "export B=2"\nt = {cmd = "python t.py $A", env = {A = "1"}, depends-on = ["a"]}\n'
     (tmp_path / "pixi.toml").write_text(f'{text}u = {{cmd = "python t.py", cwd = "sub", depends-on = "none"}}')
