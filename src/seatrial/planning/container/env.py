@@ -38,6 +38,16 @@ _USUAL = re.compile(
     r"TORCHELASTIC|UV|VIRTUAL|XDG)_?.*|(GROUP_)?RANK|CI|COLUMNS|DISPLAY|EDITOR|HOME|HOST(NAME)?|LANG|LINES|LOGNAME|"
     r"OLDPWD|PATH|PWD|SHELL|TE?MP|TERM|TMPDIR|USER(NAME)?|WORLD_SIZE"
 )
+#: Library → variables that change what it does, but for paths and logins. Sources: docs.wandb.ai, keras.io,
+#: docs.jax.dev, docs.pytorch.org, docs.nvidia.com/deeplearning/nccl, huggingface.co/docs.
+_OF_LIBRARIES = {
+    "wandb": r"WANDB_(MODE|DISABLED|PROJECT|ENTITY|NAME|TAGS)",
+    "keras": "KERAS_BACKEND",
+    "tensorflow": r"TF_(USE_LEGACY_KERAS|\w*DETERMINISTIC\w*|XLA_FLAGS)|XLA_FLAGS|KERAS_BACKEND",
+    "jax": r"JAX_(?!.*(DIR|CACHE))\w+|XLA_(FLAGS|PYTHON_CLIENT_\w+)",
+    "torch": r"NCCL_(?!VERSION)\w+|PYTORCH_(CUDA_)?ALLOC_CONF|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE\w+|OMP_NUM_THREADS",
+    "transformers": "(HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE",
+}
 _MOST_NAMED = 3
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
@@ -111,9 +121,11 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
     visible = host.env.get("CUDA_VISIBLE_DEVICES", "")
     if "," in visible and job.gpus.kind == "auto" and job.backend != "k8s" and "CUDA_VISIBLE_DEVICES" not in known:
         yield f"CUDA_VISIBLE_DEVICES={visible} of this shell chooses no GPUs of the run: --gpus device={visible}"
-    names = [each for each in script.read_variables if each in host.env and each not in known]
-    if names := [each for each in names if not _USUAL.fullmatch(each)]:
-        shown = ", ".join(f"{each} ({script.read_variables[each]})" for each in names[:_MOST_NAMED])
+    read = {each: where for each, where in script.read_variables.items() if not _USUAL.fullmatch(each)}
+    for library in _OF_LIBRARIES.keys() & script.where.keys():
+        read |= {each: library for each in host.env if re.fullmatch(_OF_LIBRARIES[library], each) and each not in read}
+    if names := [each for each in read if each in host.env and each not in known]:
+        shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
         flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)
         yield f"the target reads {shown}, set on this machine but not in the run; to pass: {flags}"
 
