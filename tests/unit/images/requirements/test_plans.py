@@ -91,6 +91,28 @@ def test_code_and_versions(
 
 
 @pytest.mark.parametrize(
+    ("source", "brought"),
+    [
+        ("import albumentations.pytorch", "torchvision"),
+        ("from torchvision import datasets\nd = datasets.SVHN('data')", "scipy"),
+        ("from torchmetrics.image.fid import FrechetInceptionDistance", "torch-fidelity"),
+        ("import stable_baselines3 as sb3\nmodel = sb3.PPO('MlpPolicy', e, tensorboard_log='a')", "tensorboard"),
+        ("from stable_baselines3 import PPO\nmodel = PPO()\nmodel.learn(1, progress_bar=True)", "rich tqdm"),
+        ("import tensorflow as tf\ng = tf.keras.preprocessing.image.ImageDataGenerator()", "pillow scipy"),
+        ("from torchvision import datasets\nd = datasets.CIFAR10('data')", ""),
+    ],
+)
+def test_a_package_behind_a_used_name_is_installed_though_nothing_requires_it(
+    tmp_path: Path, source: str, brought: str
+) -> None:
+    written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
+    assert {*"pillow rich scipy tensorboard torch-fidelity tqdm".split()} & {*written} == {*brought.split()} - {
+        "torchvision"
+    }
+    assert "torchvision" in written or brought != "torchvision"
+
+
+@pytest.mark.parametrize(
     ("source", "listed", "held"),
     [
         ("from transformers.optimization import AdamW", "", "transformers<4.47"),
