@@ -299,6 +299,18 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
     )
 
 
+def spacy_models(script: ScriptFacts, found: Requirements, release: str) -> Iterator[str]:
+    """Yield warnings of models that spaCy loads as packages: only its repository has them, by its minor ``release``."""
+    release = ".".join([*release.split(".")[:2], "0"])
+    for name, place in script.modules.items():
+        _, loads, model = name.partition("spacy.load.")
+        if loads and model.count("_") > 1 and not is_listed(found, model, model):
+            page = f"https://github.com/explosion/spacy-models/releases/download/{model}-{release}"
+            line = f"{model} @ {page}/{model}-{release}-py3-none-any.whl"
+            what = f"{place.partition(' ')[0]} loads {model}, a package that is not installed and that no index has"
+            yield f'{what}; add it in seatrial.toml: [image] requirements = ["{line}"]'
+
+
 def is_listed(found: Requirements, name: str, package: str) -> bool:
     """Return True if a line may provide the module ``name``; ``package``: what the table has for it, or a guess."""
     names = ((line, canonical_name(line)) for line in found.lines)

@@ -47,7 +47,7 @@ _LOSS = regex(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$
 #: of evaluate and datasets load those that the first argument names.
 _LOADING = regex(
     r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger|"
-    r"matplotlib\.(?:use|pyplot\.switch_backend)"
+    r"matplotlib\.(?:use|pyplot\.switch_backend)|spacy\.load"
 )
 
 _STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
@@ -71,7 +71,7 @@ SCHEDULERS = "torch.optim.lr_scheduler.…"
 COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
 
 #: Kinds of nodes that can be a sign of something; most are not.
-TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
+TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Assign, ast.Subscript, ast.Import, ast.ImportFrom)
 
 
 def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -85,6 +85,10 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "compiler", text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
+    elif isinstance(node, ast.Assign):
+        sets = isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).endswith("environ")
+        if sets and isinstance(node.value, ast.Constant) and not isinstance(node.value.value, str):
+            yield "lacks", f"{ast.unparse(node)} sets a variable to what is no text"
     elif isinstance(node, ast.Subscript):
         if (name := literal(node.slice)) in _RANK_VARIABLES and last_name(node.value) == "environ":
             # Reading it needs someone to set it, unless the script does.
@@ -107,7 +111,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
-        yield from ((f"{NAMED}{each}", f"{called}({each.rpartition('.')[2]}=)") for each in names_of if lost(each))
+        known = (each for each in names_of if each in _ONCE or lost(each))
+        yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
         if engine := literal(keywords(node).get("engine")):

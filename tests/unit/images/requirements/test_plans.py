@@ -12,8 +12,11 @@ from packaging.markers import default_environment
 from image_plans import planned
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.findings.match import match_text
+from seatrial.images.requirements.imports import spacy_models
+from seatrial.images.requirements.pip_format import Requirements
+from seatrial.job.model import Target
 from seatrial.job.plan import ImagePlan
-from seatrial.job.script import ScriptFacts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.stack.machine import parse_target
 from tables import cases, constant
 
@@ -90,6 +93,14 @@ def test_code_and_versions(
     assert caught.value.message.startswith(printed) and run in (None, caught.value.run) and caught.value.run
 
 
+def test_a_model_that_spacy_loads_is_named_with_the_wheel_of_spacys_release(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text('import spacy\nnlp = spacy.load("en_core_web_sm")\nspacy.load("model")\n')
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    [warning] = spacy_models(script, Requirements(("spacy",)), "3.7.4")
+    assert warning.startswith("train.py:2 loads en_core_web_sm") and "/en_core_web_sm-3.7.0-py3-none-any.whl" in warning
+    assert not [*spacy_models(script, Requirements(("spacy", "en-core-web-sm==3.7.1")), "3.7.4")]
+
+
 @pytest.mark.parametrize(
     ("source", "brought"),
     [
@@ -106,9 +117,9 @@ def test_a_package_behind_a_used_name_is_installed_though_nothing_requires_it(
     tmp_path: Path, source: str, brought: str
 ) -> None:
     written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
-    assert {*"pillow rich scipy tensorboard torch-fidelity tqdm".split()} & {*written} == {*brought.split()} - {
-        "torchvision"
-    }
+    assert {*["pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"]} & {*written} == {
+        *brought.split()
+    } - {"torchvision"}
     assert "torchvision" in written or brought != "torchvision"
 
 
