@@ -218,11 +218,12 @@ def test_a_job_knows_the_counts_that_it_requests(tmp_path: Path, lines: str, wor
     assert in_our_words(["bash", "j.sh"], tmp_path) == words.split()
 
 
-def test_a_job_of_several_nodes_is_refused(tmp_path: Path) -> None:
+def test_a_job_of_several_nodes_asks_for_them(tmp_path: Path) -> None:
     (tmp_path / "j.sh").write_text("#SBATCH --nodes=2\ntorchrun --nnodes=$SLURM_NNODES train.py\n")
-    with pytest.raises(TargetError) as refusal:
-        in_our_words(["sbatch", "j.sh"], tmp_path)
-    assert "--nnodes 2: each machine has its own seatrial" in str(refusal.value.cause)
+    assert in_our_words(["sbatch", "j.sh"], tmp_path) == ["--nodes", "2", "--launcher", "torchrun", "train.py"]
+    typed = "accelerate launch --num_machines 2 --machine_rank 0 --num_processes 8 train.py"
+    words = ["--nodes", "2", "--gpus", "4", "--launcher", "torchrun", "train.py"]
+    assert in_our_words(typed.split(), tmp_path) == words
 
 
 def test_a_loop_that_only_waits_hides_no_command(tmp_path: Path) -> None:
