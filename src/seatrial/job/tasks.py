@@ -138,16 +138,10 @@ def _invoked(words: Sequence[str], file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _filled(node: ast.expr, values: dict[str, str]) -> str:
-    """Return a text with the names in it replaced; of other names and expressions a shell's variable."""
-    match node:
-        case ast.JoinedStr(values=parts):
-            return "".join(_filled(each, values) for each in parts)
-        case ast.FormattedValue(value=inner):
-            return _filled(inner, values)
-        case ast.Constant(value=value):
-            return str(value)
-    name = ast.unparse(node)
-    return values.get(name, "$" + re.sub(r"\W", "_", name))
+    """Return a text with the names in it replaced, others by a shell's variable."""
+    quoted = re.fullmatch(r"(?s)f?(['\"]+)(.*)\1", text := ast.unparse(node))
+    text = quoted[2] if quoted else text if isinstance(node, ast.Constant) else f"{{{text}}}"
+    return re.sub(r"\{(\w+)[^{}]*\}", lambda name: values.get(name[1], f"${name[1]}"), text)
 
 
 def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:

@@ -18,6 +18,7 @@ from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.reading.signs import GATED, REPORT_TO
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
+from seatrial.stack.facts import table
 from seatrial.system.host import Host, login, logins
 from seatrial.system.names import SECRET
 
@@ -38,16 +39,8 @@ _USUAL = re.compile(
     r"TORCHELASTIC|UV|VIRTUAL|XDG)_?.*|(GROUP_)?RANK|CI|COLUMNS|DISPLAY|EDITOR|HOME|HOST(NAME)?|LANG|LINES|LOGNAME|"
     r"OLDPWD|PATH|PWD|SHELL|TE?MP|TERM|TMPDIR|USER(NAME)?|WORLD_SIZE"
 )
-#: Library → variables that change what it does, but for paths and logins. Sources: docs.wandb.ai, keras.io,
-#: docs.jax.dev, docs.pytorch.org, docs.nvidia.com/deeplearning/nccl, huggingface.co/docs.
-_OF_LIBRARIES = {
-    "wandb": r"WANDB_(MODE|DISABLED|PROJECT|ENTITY|NAME|TAGS)",
-    "keras": "KERAS_BACKEND",
-    "tensorflow": r"TF_(USE_LEGACY_KERAS|\w*DETERMINISTIC\w*|XLA_FLAGS)|XLA_FLAGS|KERAS_BACKEND",
-    "jax": r"JAX_(?!.*(DIR|CACHE))\w+|XLA_(FLAGS|PYTHON_CLIENT_\w+)",
-    "torch": r"NCCL_(?!VERSION)\w+|PYTORCH_(CUDA_)?ALLOC_CONF|CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE\w+|OMP_NUM_THREADS",
-    "transformers": "(HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE",
-}
+#: Library → variables that change what it does, but for paths and logins.
+_OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
