@@ -45,10 +45,7 @@ _LOSS = regex(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$
 
 #: Functions that load packages without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org; metrics
 #: of evaluate and datasets load those that the first argument names.
-_LOADING = regex(
-    r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger|"
-    r"matplotlib\.(?:use|pyplot\.switch_backend)|spacy\.load"
-)
+_LOADING = regex(TABLES["patterns"]["loading"])
 
 _STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
@@ -196,10 +193,7 @@ def host_path(node: ast.AST) -> str | None:
 
 
 #: Data folders of machines and of notebook hosts; drives of Windows.
-_OF_MACHINES = regex(
-    r"/(?:content|data\d*|datasets?|dev/shm|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|"
-    r"root(?!/\.)|scratch|share|ssd\w*|storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
-)
+_OF_MACHINES = regex(TABLES["patterns"]["of-machines"])
 
 
 #: With a tracker behind it, the name of a setting by which transformers' trainer reports.
@@ -209,10 +203,7 @@ PLACEHOLDER = regex(r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|
 
 
 #: Names on the Hugging Face Hub whose files need a login, by their owners and families.
-GATED = regex(
-    r"(meta-llama|pyannote|mozilla-foundation/common_voice|bigcode/star|google/(code|data|med|pali|recurrent|t5)?gemma|"
-    r"black-forest-labs/FLUX\.1-dev|stabilityai/stable-diffusion-3|CohereForAI|facebook/(sam3|dinov3))[\w./-]*"
-)
+GATED = regex(TABLES["patterns"]["gated"])
 
 
 #: The beginning of an absolute path of Windows, which Linux takes for a relative one.
@@ -229,10 +220,7 @@ _READS = regex(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i
 _FOR_PATHS = regex(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
 #: Paths that are nothing else; calls that show, change or check them alone.
 _PATHS_ALONE = regex(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
-_USES_NOTHING = regex(
-    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|startswith|endswith|r?split|sub|match|search|"
-    r"exists|is_?file|is_?dir|append|insert|setdefault|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
-)
+_USES_NOTHING = regex(TABLES["patterns"]["uses-nothing"])
 
 
 def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str | None]]:

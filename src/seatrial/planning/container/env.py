@@ -34,11 +34,7 @@ _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_tra
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
 #: Variables of sessions, of launchers and of the machine's own GPUs and Pythons.
-_USUAL = re.compile(
-    r"(AWS|CONDA|CUDA|DBUS|GITHUB|JUPYTER|KUBERNETES|LC|LD|LOCAL|MASTER|NCCL|NVIDIA|OMPI?|PIP|PYTHON|SEATRIAL|SLURM|SSH|"
-    r"TORCHELASTIC|UV|VIRTUAL|XDG)_?.*|(GROUP_)?RANK|CI|COLUMNS|DISPLAY|EDITOR|HOME|HOST(NAME)?|LANG|LINES|LOGNAME|"
-    r"OLDPWD|PATH|PWD|SHELL|TE?MP|TERM|TMPDIR|USER(NAME)?|WORLD_SIZE"
-)
+_USUAL = re.compile(table("import_names")["usual_variables"])
 #: Library → variables that change what it does, but for paths and logins.
 _OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
