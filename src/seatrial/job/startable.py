@@ -316,7 +316,7 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
     is_accelerate = program.startswith("accelerate")
     roles, variables, *_ = _launchers()
     del rest[: 2 if program == "accelerate" else 1]
-    count, options = "", list[str]()
+    count, nodes, options = "", 1, list[str]()
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
         typed, sign, value = rest.pop(0).partition("=")
         name = typed.lstrip("-").replace("-", "_")
@@ -333,11 +333,14 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
         elif name in variables:
             options += ["--env", f"{variables[name]}={value}"]
         elif role == "machines" and value not in ("1", "1:1"):
-            raise UnreadCommand(f"{typed} {value}: each machine has its own seatrial; see --nodes")
+            if not value.isdecimal():
+                raise UnreadCommand(f"{typed} {value}: each machine has its own seatrial; see --nodes")
+            nodes, options = int(value), [*options, "--nodes", value]
         elif role is None:
             raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks with torchrun")
     if count and not count.isdecimal():
         raise UnreadCommand(f"{count!r} is not a number of processes")
+    count = str(int(count) // (nodes or 1)) if count and is_accelerate else count  # it counts those of all machines
     gpus = _devices(visible, count) if visible not in ("", "-1") else count
     options += ["--gpus", gpus] if gpus else []
     return options + (["--launcher", "torchrun"] if count > "1" or "," in gpus or not is_accelerate else [])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from seatrial.errors import ConfigError
 from seatrial.job.reading.modules import is_file
 from seatrial.job.startable import UnreadCommand, beginning, whole, without_runner
-from seatrial.system.project_files import as_list, as_table, parse_toml
+from seatrial.system.project_files import as_list, as_table, parse_toml, parse_yaml
 
 _MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 _VARIABLE = re.compile(r"([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)")
@@ -27,7 +28,8 @@ _DIRECTIVE = re.compile(
 )
 _MOST_TEXT, _MOST_OF_TABLES, _LONGEST, _MOST_GOALS = 100_000, 1_000_000, 2_000, 200
 #: Keys of a task that are read, or that change nothing of what it starts.
-_KEYS = ("cmd", "shell", "chain", "help", "description", "inputs", "outputs", "cwd", "env", "depends-on", "depends_on")
+_COMMANDS, _NEEDS = ("cmd", "cmds", "shell", "chain"), ("depends-on", "depends_on", "deps")
+_KEYS = (*_COMMANDS, *_NEEDS, "help", "desc", "description", "inputs", "outputs", "cwd", "env")
 _MOST_TASKS = 20
 #: Source: pixi.sh/latest/reference/environment_variables.
 _PROJECT_ROOT = re.compile(r"\$\{?PIXI_PROJECT_ROOT\}?")
@@ -47,7 +49,9 @@ def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
             raise UnreadCommand(f"{shlex.join(words)}: only goals and variables of make are read, not {option}")
         file = makefile(here)
         return _make_commands(words, file) if file else []
-    name, *arguments = without_runner(words) or words
+    if words[0] in ("invoke", "inv") and is_file(here / "tasks.py"):
+        return [*_invoked(words[1:], here / "tasks.py")]
+    name, *arguments = words[1:] if words[0] == "task" and words[1:] else without_runner(words) or words
     task = None if is_file(here / name) else _task_script(name, arguments, here)
     return [(task, "")] if task else []
 
@@ -116,12 +120,36 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
     return text
 
 
+def _invoked(words: Sequence[str], file: Path) -> Iterator[tuple[str, str]]:
+    """Yield what a task of Invoke's runs, ``ctx.run(f"python src/{NAME}/train.py")``, with the values of names."""
+    with suppress(SyntaxError):
+        body = ast.parse(whole(file, _MOST_TEXT)).body
+        functions = {each.name: each for each in body if isinstance(each, ast.FunctionDef) and each.decorator_list}
+        if (task := functions.get(words[0].replace("-", "_") if words else "")) is None:
+            raise UnreadCommand(f"the tasks of {file.name} are {', '.join(functions)}")
+        pairs: list[tuple[ast.AST, ast.expr]] = [(x.targets[0], x.value) for x in body if isinstance(x, ast.Assign)]
+        pairs += zip(reversed(task.args.args), reversed(task.args.defaults), strict=False)
+        values = {getattr(key, "id", getattr(key, "arg", "")): _filled(value, {}) for key, value in pairs}
+        typed = re.findall(r"--([\w-]+)[= ]([^\s-]\S*)", shlex.join(words[1:]))
+        values |= {name.replace("-", "_"): value for name, value in typed}
+        for node in ast.walk(task):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "run" and node.args:
+                yield _filled(node.args[0], values), f"{file.name}:{node.lineno}"
+
+
+def _filled(node: ast.expr, values: dict[str, str]) -> str:
+    """Return a text with the names in it replaced, others by a shell's variable."""
+    quoted = re.fullmatch(r"(?s)f?(['\"]+)(.*)\1", text := ast.unparse(node))
+    text = quoted[2] if quoted else text if isinstance(node, ast.Constant) else f"{{{text}}}"
+    return re.sub(r"\{(\w+)[^{}]*\}", lambda name: values.get(name[1], f"${name[1]}"), text)
+
+
 def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
     """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
     typed = shlex.join(arguments[arguments[:1] == ["--"] :])
     for table in _tables(here):
         for task in _tasks(table, name.rpartition(":")[2]):
-            text = "\n".join(_commands(task, table, name))
+            text = "\n".join(_commands(task, table, name)).replace("{{.CLI_ARGS}}", "{args}")
             filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
             if text and "{{" not in text:  # a template
                 return filled if filled != text else f"{text} {typed}"
@@ -130,10 +158,11 @@ def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
 
 def _tables(here: Path) -> Iterator[Any]:
     """Yield the tables of the files that may have tasks."""
-    for file in ("pixi.toml", "pyproject.toml", "package.json"):
+    for file in ("pixi.toml", "pyproject.toml", "package.json", "Taskfile.yml", "Taskfile.yaml"):
         text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
         with suppress(ValueError, ConfigError, RecursionError):
-            yield json.loads(text or "{}") if file.endswith("json") else parse_toml(text, here / file)
+            parse: Callable[[str, Any], Any] = parse_yaml if file[0] == "T" else parse_toml
+            yield json.loads(text or "{}") if file.endswith("json") else parse(text, here / file)
 
 
 def activated(here: Path) -> list[str]:
@@ -160,7 +189,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
     if isinstance(task, dict):
         if unread := [key for key in task if key not in _KEYS]:
             raise UnreadCommand(f"the task {name} has the key {unread[0]}, which seatrial does not read")
-        for each in as_list(task.get("depends-on", task.get("depends_on", []))):
+        for each in as_list(next((task[key] for key in _NEEDS if key in task), [])):
             other = str(each.get("task") if isinstance(each, dict) else each)
             if other in done:
                 continue
@@ -170,7 +199,7 @@ def _commands(task: Any, table: Any, name: str, done: set[str] | None = None) ->
             yield from _commands(needed, table, other, done)
         first += [f'export {key}="{value}"' for key, value in as_table(task, "env").items()]
         first += [f"cd {shlex.quote(str(task['cwd']))}"] if "cwd" in task else []
-        task = next((task[key] for key in ("cmd", "shell", "chain") if key in task), [])
+        task = next((task[key] for key in _COMMANDS if key in task), [])
     found = [task] if isinstance(task, str) else [each for each in task if isinstance(each, str)] if task else []
     own = "\n".join(each for each in found if not re.fullmatch(r"[\w.]+:[\w.]+", each))
     text = "\n".join([*first, own]) if own else ""

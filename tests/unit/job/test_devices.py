@@ -187,11 +187,14 @@ def test_an_experiment_of_another_machine_is_named_where_the_code_uses_it(
     assert [each.partition("/meta.yaml ")[0] for each in mlflow_paths(job, ["train.py"])] == names
 
 
-def test_a_call_without_its_required_argument_is_warned_of(tmp_path: Path) -> None:
+def test_a_call_without_its_required_argument_and_a_number_in_the_environment_are_warned_of(tmp_path: Path) -> None:
     source = "with torch.amp.autocast():\n    pass\n"
     [found] = script_facts(target_of(tmp_path, source), tmp_path).misfits
     assert found == "train.py:4 calls torch.amp.autocast() without device_type: a run that reaches this line fails"
     assert not script_facts(target_of(tmp_path, source.replace("()", "('cuda')")), tmp_path).misfits
+    source = "import os\nos.environ['A'] = os.environ['B'] = '1'\nos.environ['CUDA_LAUNCH_BLOCKING'] = 1\n"
+    [found] = script_facts(target_of(tmp_path, source), tmp_path).misfits
+    assert "os.environ['CUDA_LAUNCH_BLOCKING'] = 1 gives a variable a value that is not text: a run that" in found
 
 
 @cases("source", "words", "args")

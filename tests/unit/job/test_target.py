@@ -133,6 +133,20 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
     assert cause in str(refusal.value.cause)
 
 
+def test_a_task_of_invoke_has_the_values_of_its_names_and_a_taskfile_the_typed_words(tmp_path: Path) -> None:
+    run = 'ctx.run(f"python src/{NAME}/train.py --lr {lr} --seed {seed}", pty=True)'
+    (tmp_path / "tasks.py").write_text(f'NAME = "net"\n@task\ndef fit_all(ctx, seed, lr=0.1):\n    {run}\n')
+    typed = ["invoke", "fit-all", "--seed=7"]
+    assert in_our_words(typed, tmp_path) == ["src/net/train.py", "--", "--lr", "0.1", "--seed", "7"]
+    with pytest.raises(TargetError, match="needs values of seed"):
+        in_our_words(typed[:2], tmp_path)
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["inv", "test"], tmp_path)
+    assert refusal.value.cause == "the tasks of tasks.py are fit_all"
+    (tmp_path / "Taskfile.yml").write_text("tasks: {fit: {cmds: ['python train.py {{.CLI_ARGS}}'], desc: x}}\n")
+    assert in_our_words(["task", "fit", "--", "--lr", "3"], tmp_path) == ["train.py", "--", "--lr", "3"]
+
+
 def test_a_task_has_its_folder_its_variables_and_what_it_depends_on(tmp_path: Path) -> None:
     text = '[tasks]\na = "export B=2"\nt = {cmd = "python t.py $A", env = {A = "1"}, depends-on = ["a"]}\n'
     (tmp_path / "pixi.toml").write_text(f'{text}u = {{cmd = "python t.py", cwd = "sub", depends-on = "none"}}')
@@ -213,11 +227,12 @@ def test_a_jobs_number_is_an_argument_that_is_left_to_the_reader(tmp_path: Path)
     assert refusal.value.run == "seatrial run train.py -- --run VALUE"
 
 
-def test_a_job_of_several_nodes_is_refused(tmp_path: Path) -> None:
+def test_a_job_of_several_nodes_asks_for_them(tmp_path: Path) -> None:
     (tmp_path / "j.sh").write_text("#SBATCH --nodes=2\ntorchrun --nnodes=$SLURM_NNODES train.py\n")
-    with pytest.raises(TargetError) as refusal:
-        in_our_words(["sbatch", "j.sh"], tmp_path)
-    assert "--nnodes 2: each machine has its own seatrial" in str(refusal.value.cause)
+    assert in_our_words(["sbatch", "j.sh"], tmp_path) == ["--nodes", "2", "--launcher", "torchrun", "train.py"]
+    typed = "accelerate launch --num_machines 2 --machine_rank 0 --num_processes 8 train.py"
+    words = ["--nodes", "2", "--gpus", "4", "--launcher", "torchrun", "train.py"]
+    assert in_our_words(typed.split(), tmp_path) == words
 
 
 def test_a_loop_that_only_waits_hides_no_command(tmp_path: Path) -> None:

@@ -35,6 +35,22 @@ def test_read_or_relative_path_is_no_write(tmp_path: Path, source: str) -> None:
     assert writes(tmp_path, source) == []
 
 
+def test_a_write_of_a_class_that_nothing_makes_is_none_unless_it_is_registered(tmp_path: Path) -> None:
+    body = "    def parse(self):\n        os.makedirs('/{0}/here')\n"
+    kinds = "".join(
+        f"{head}:\n{body.format(name)}"
+        for name, head in (
+            ("made", "class Made"),
+            ("kept", "class Kept"),
+            ("listed", "@REGISTRY.add\nclass Listed"),
+            ("idle", "class Idle"),
+        )
+    )
+    (tmp_path / "parts.py").write_text(f"import os\n{kinds}KINDS = [Kept]\n")
+    found = writes(tmp_path, "from parts import KINDS, Made\nMade().parse()\nKINDS[0]().parse()\n")
+    assert sorted(path for path, _ in found) == ["/kept/here", "/listed/here", "/made/here"]
+
+
 @cases("args", "expected")
 def test_typed_option_wins_over_default(
     tmp_path: Path, args: tuple[str, ...], expected: tuple[tuple[str, bool], ...]

@@ -261,6 +261,14 @@ def test_a_variable_of_this_machine_that_the_script_reads_is_named_unless_it_is_
     assert not [*without_variables(job(tmp_path, "MY_API_KEY"), script, {"STEPS": "1"}, host)]
 
 
+def test_a_variable_of_this_machine_that_an_imported_library_reads_is_named_with_the_library(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch, wandb\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    host = Host(dict.fromkeys(("WANDB_TAGS", "NCCL_DEBUG", "NCCL_VERSION", "KERAS_BACKEND", "WANDB_DIR"), "1"))
+    [warning] = without_variables(job(tmp_path), script, {"NCCL_DEBUG": "1"}, host)
+    assert warning.startswith("the target reads WANDB_TAGS (wandb), set on this machine") and warning.endswith("TAGS")
+
+
 def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_some(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)

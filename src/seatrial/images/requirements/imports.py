@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, product
+from itertools import accumulate, chain, product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,15 +130,9 @@ def of_modules(lines: Iterable[str]) -> dict[str, tuple[str, str]]:
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
     """Return packages that modules need and no import names, such as tensorboard for ``torch.utils.tensorboard``."""
     implied = _names().implied
-    found = (implied[each] for module in modules for each in _around(module) if each in implied)
+    around = (accumulate(module.split("."), "{}.{}".format) for module in modules)
+    found = (implied[each] for each in chain.from_iterable(around) if each in implied)
     return tuple(sorted({package for each in found for package in each.split()}))
-
-
-def _around(module: str) -> Iterator[str]:
-    """Yield the module, and the packages that it is in: ``a.b.c``, ``a.b``, ``a``."""
-    while module:
-        yield module
-        module = module.rpartition(".")[0]
 
 
 def provides(listed: str, name: str, package: str) -> bool:
@@ -296,6 +290,16 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
         for warning in needs.warnings
         if (module := needs.absent.get(warning)) is None or not any(provides(each, *module) for each in installed)
     )
+
+
+def spacy_models(script: ScriptFacts, found: Requirements, release: str) -> Iterator[str]:
+    """Yield warnings of packages that spaCy loads: only its models' repository has them, by spaCy's minor release."""
+    models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
+    for name in (each for each in models if each.count("_") > 1 and not is_listed(found, each, each)):
+        file = f"{name}-{'.'.join(release.split('.')[:2])}.0"
+        page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}-py3-none-any.whl"
+        remedy = f'add it in seatrial.toml: [image] requirements = ["{name} @ {page}"]'
+        yield f"{models[name].partition(' ')[0]} loads {name}, a package that no list and no index has; {remedy}"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -14,7 +14,7 @@ from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.flow import statements
 from seatrial.job.reading.modules import STANDARD_MODULES
 from seatrial.job.reading.parsed_modules import Module, Unit
-from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal
+from seatrial.job.reading.signs import SETS, TABLES, dotted, keywords, last_name, literal
 from seatrial.job.reading.values import Evaluation, is_flag
 
 _MOST_SINKS, _LONGEST = 300, 60
@@ -23,23 +23,12 @@ _REWRITES = re.compile(rb"\bsetattr\(|\.__dict__|\bvars\(\w+\)(\.update|\[)|\bex
 #: Modules without these words choose no device.
 _TELLING = re.compile(rb"cuda|gpu|device|accelerator|use_cpu|\.to\(|jax|Trainer\(|instantiate\(|LightningCLI", re.I)
 
-#: Arguments of well-known trainers that choose the device → how they do. Sources: lightning.ai,
-#: huggingface.co/docs/transformers and /docs/accelerate, docs.ultralytics.com.
-_OF_TRAINERS = {
-    "accelerator": "trainer",
-    "device": "device=",
-    "device_map": "device=",
-    **dict.fromkeys(("use_cpu", "no_cuda", "cpu"), "off"),
-}
+#: Arguments of well-known trainers that choose the device → how they do.
+_OF_TRAINERS: dict[str, str] = TABLES["trainers"]
 #: Variables that choose the GPUs which a framework finds.
 _VISIBLE, _PLATFORMS = "CUDA_VISIBLE_DEVICES", {"JAX_PLATFORMS", "JAX_PLATFORM_NAME", "ACCELERATE_USE_CPU"}
-#: Package of boosted trees → (its classes and functions, the argument without which they compute on the CPU). Sources:
-#: xgboost.readthedocs.io, "GPU support"; lightgbm.readthedocs.io, "device_type"; catboost.ai, "task_type".
-_BOOSTERS = {
-    "xgboost": ("XGB|train$|cv$", 'device="cuda"'),
-    "lightgbm": ("LGBM|train$|cv$", 'device="gpu"'),
-    "catboost": ("CatBoost", 'task_type="GPU"'),
-}
+#: Package of boosted trees → its classes and functions, the argument without which they compute on the CPU.
+_BOOSTERS: dict[str, list[str]] = TABLES["boosters"]
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Options that turn a GPU on, or name it by its number.
 _OF_A_GPU = re.compile("(use_)?(gpu|cuda)s?").fullmatch
@@ -58,11 +47,7 @@ _TAKES_GPUS = re.compile(r"\w*(Trainer|DataParallel|LLM|Fabric)|train|fit|from_p
 _OF_GPUS = {"auto", "cuda", "ddp", "dp", "gpu"}
 _CHOOSE = {"device", "device_type", "task_type", "tree_method", "gpu_id"}
 #: Libraries that use a GPU by themselves → a line that prints the devices they found.
-_ASK = {
-    "jax": "import jax; print(jax.devices())",
-    "tensorflow": 'import tensorflow as tf; print(tf.config.list_physical_devices("GPU"))',
-    "keras": "import keras; print(keras.distribution.list_devices())",
-}
+_ASK: dict[str, str] = TABLES["finds"]
 
 
 class Reason(NamedTuple):
@@ -263,7 +248,7 @@ class Devices(Evaluation):
                 if isinstance(node, ast.Call) and module is not None and (name := dotted(node.func)):
                     first, dot, rest = name.partition(".")
                     package, _, last = (module.names.get(first, first) + dot + rest).rpartition(".")
-                    classes, argument = _BOOSTERS.get(package, ("$", ""))
+                    classes, argument = _BOOSTERS.get(package, ["$", ""])
                     if re.match(classes, last):
                         words = f"{module.shown}:{node.lineno} calls {name}(…) without {argument}"
                         certain = None not in keywords(node) and last != "train"

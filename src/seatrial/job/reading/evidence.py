@@ -22,6 +22,7 @@ from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
 from seatrial.job.reading.signs import (
+    TABLES,
     TELLING,
     assigned_variables,
     dotted,
@@ -48,10 +49,7 @@ NOTED = (
 #: An expression, constants, and whether it must be one of them, or none.
 _Members: TypeAlias = tuple[ast.expr, tuple[str, ...], bool]
 #: What asks whether a package is installed, is_apex_available(), find_spec("wandb"), HAS_XLA, or for another machine.
-_ASKS = regex(
-    r"(?i)(?:.*\.)?(?:(?!is_available$)\w*_(?:available|installed|imported)|find_spec|find_loader|_*(?:has|have)_\w+)$"
-    r"|(?:os\.)?(?:environ|getenv)\b|os\.name$|(?:sys\.)?(?:version_info|platform|modules)\b"
-)
+_ASKS = regex(TABLES["patterns"]["asks"])
 #: A model's name as the key of a table: ``Aya-23-8B-Chat``.
 _MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}

@@ -71,9 +71,7 @@ _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
 MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
 #: Calls that may create any path, and programs that one of them starts.
-_MAKES_ANY = regex(
-    r"(?!hf_hub_|snapshot_)\w*(download|urlretrieve|gdown|wget|retrieve)\w*|extractall|unpack_archive|get_file|(os\.(?:system|popen|exec\w+|spawn\w+)|subprocess\.\w+|check_call|check_output|Popen|system)"
-)
+_MAKES_ANY = regex(TABLES["patterns"]["makes-any"])
 _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
 #: Downloads into a cache of their own, or of no file; targets whose files may then be anywhere; paths that are not
 #: known to lie in the project.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -412,7 +413,13 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
+        spoken = self.used | self.seen
         for unit, node, runs, _ in self._noted:
+            owner = unit[1].rpartition(".")[0].rpartition(".")[2]
+            code = module.source if (module := self._module_at(unit[0])) else b""
+            registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)
+            if owner and owner not in spoken and not registered and unit not in always:
+                continue  # nothing makes an object of the class
             for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)
                 if found is None or not (is_outside(found.text) or WINDOWS.match(found.text)):

@@ -45,10 +45,7 @@ _LOSS = regex(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$
 
 #: Functions that load packages without an import. Sources: "Install" of docs.xarray.dev and pandas.pydata.org; metrics
 #: of evaluate and datasets load those that the first argument names.
-_LOADING = regex(
-    r"xarray\.open_\w*dataset|pandas\.(?:read_\w+|HDFStore|Excel\w+)|evaluate\.load|datasets\.load_metric|[\w.]*Logger|"
-    r"matplotlib\.(?:use|pyplot\.switch_backend)"
-)
+_LOADING = regex(TABLES["patterns"]["loading"])
 
 _STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
@@ -71,7 +68,7 @@ SCHEDULERS = "torch.optim.lr_scheduler.…"
 COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
 
 #: Kinds of nodes that can be a sign of something; most are not.
-TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Import, ast.ImportFrom)
+TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Assign, ast.Subscript, ast.Import, ast.ImportFrom)
 
 
 def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -85,6 +82,10 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "compiler", text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
+    elif isinstance(node, ast.Assign):
+        sets = isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).endswith("environ")
+        if sets and isinstance(node.value, ast.Constant) and not isinstance(node.value.value, str):
+            yield "lacks", f"{ast.unparse(node)} gives a variable a value that is not text"
     elif isinstance(node, ast.Subscript):
         if (name := literal(node.slice)) in _RANK_VARIABLES and last_name(node.value) == "environ":
             # Reading it needs someone to set it, unless the script does.
@@ -107,7 +108,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
-        yield from ((f"{NAMED}{each}", f"{called}({each.rpartition('.')[2]}=)") for each in names_of if lost(each))
+        known = (each for each in names_of if each in _ONCE or lost(each))
+        yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
         if engine := literal(keywords(node).get("engine")):
@@ -191,10 +193,7 @@ def host_path(node: ast.AST) -> str | None:
 
 
 #: Data folders of machines and of notebook hosts; drives of Windows.
-_OF_MACHINES = regex(
-    r"/(?:content|data\d*|datasets?|dev/shm|disk\w*|gpfs|hdd\w*|home|kaggle|lustre|media|mnt|nfs\w*|raid|"
-    r"root(?!/\.)|scratch|share|ssd\w*|storage|Users|vol\w*|work)/(?!.*(?:-packages|/bin)(?:/|$))[\w.-]+(?:/.*)?|[C-Z]:[\\/]+[A-Za-z]{2}.*"
-)
+_OF_MACHINES = regex(TABLES["patterns"]["of-machines"])
 
 
 #: With a tracker behind it, the name of a setting by which transformers' trainer reports.
@@ -204,10 +203,7 @@ PLACEHOLDER = regex(r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|
 
 
 #: Names on the Hugging Face Hub whose files need a login, by their owners and families.
-GATED = regex(
-    r"(meta-llama|pyannote|mozilla-foundation/common_voice|bigcode/star|google/(code|data|med|pali|recurrent|t5)?gemma|"
-    r"black-forest-labs/FLUX\.1-dev|stabilityai/stable-diffusion-3|CohereForAI|facebook/(sam3|dinov3))[\w./-]*"
-)
+GATED = regex(TABLES["patterns"]["gated"])
 
 
 #: The beginning of an absolute path of Windows, which Linux takes for a relative one.
@@ -224,10 +220,7 @@ _READS = regex(r"open|read_\w+|load\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i
 _FOR_PATHS = regex(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
 #: Paths that are nothing else; calls that show, change or check them alone.
 _PATHS_ALONE = regex(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")
-_USES_NOTHING = regex(
-    r"print|log|info|debug|warn(ing)?|error|exception|write|\w*Error|replace|\w*strip|startswith|endswith|r?split|sub|match|search|"
-    r"exists|is_?file|is_?dir|append|insert|setdefault|mount|run|system|Popen|(check_)?call|get|mkdir|makedirs"
-)
+_USES_NOTHING = regex(TABLES["patterns"]["uses-nothing"])
 
 
 def used_paths(node: ast.AST, typed: Collection[str]) -> Iterator[tuple[str, str | None]]:

@@ -18,6 +18,7 @@ from seatrial.job.plan import Choice, ImagePlan, Mount
 from seatrial.job.reading.signs import GATED, REPORT_TO
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.site import ServiceSite
+from seatrial.stack.facts import table
 from seatrial.system.host import Host, login, logins
 from seatrial.system.names import SECRET
 
@@ -33,11 +34,9 @@ _OF_THE_HUB = {"datasets", "diffusers", "huggingface_hub", "peft", "sentence_tra
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 _CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
 #: Variables of sessions, of launchers and of the machine's own GPUs and Pythons.
-_USUAL = re.compile(
-    r"(AWS|CONDA|CUDA|DBUS|GITHUB|JUPYTER|KUBERNETES|LC|LD|LOCAL|MASTER|NCCL|NVIDIA|OMPI?|PIP|PYTHON|SEATRIAL|SLURM|SSH|"
-    r"TORCHELASTIC|UV|VIRTUAL|XDG)_?.*|(GROUP_)?RANK|CI|COLUMNS|DISPLAY|EDITOR|HOME|HOST(NAME)?|LANG|LINES|LOGNAME|"
-    r"OLDPWD|PATH|PWD|SHELL|TE?MP|TERM|TMPDIR|USER(NAME)?|WORLD_SIZE"
-)
+_USUAL = re.compile(table("import_names")["usual_variables"])
+#: Library → variables that change what it does, but for paths and logins.
+_OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
@@ -111,9 +110,11 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
     visible = host.env.get("CUDA_VISIBLE_DEVICES", "")
     if "," in visible and job.gpus.kind == "auto" and job.backend != "k8s" and "CUDA_VISIBLE_DEVICES" not in known:
         yield f"CUDA_VISIBLE_DEVICES={visible} of this shell chooses no GPUs of the run: --gpus device={visible}"
-    names = [each for each in script.read_variables if each in host.env and each not in known]
-    if names := [each for each in names if not _USUAL.fullmatch(each)]:
-        shown = ", ".join(f"{each} ({script.read_variables[each]})" for each in names[:_MOST_NAMED])
+    read = {each: where for each, where in script.read_variables.items() if not _USUAL.fullmatch(each)}
+    for library in _OF_LIBRARIES.keys() & script.where.keys():
+        read |= {each: library for each in host.env if re.fullmatch(_OF_LIBRARIES[library], each) and each not in read}
+    if names := [each for each in read if each in host.env and each not in known]:
+        shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
         flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)
         yield f"the target reads {shown}, set on this machine but not in the run; to pass: {flags}"
 

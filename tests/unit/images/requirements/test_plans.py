@@ -12,8 +12,11 @@ from packaging.markers import default_environment
 from image_plans import planned
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.findings.match import match_text
+from seatrial.images.requirements.imports import spacy_models
+from seatrial.images.requirements.pip_format import Requirements
+from seatrial.job.model import Target
 from seatrial.job.plan import ImagePlan
-from seatrial.job.script import ScriptFacts
+from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.stack.machine import parse_target
 from tables import cases, constant
 
@@ -88,6 +91,35 @@ def test_code_and_versions(
     with pytest.raises(ConfigError) as caught:
         plan(tmp_path, source, requirements)
     assert caught.value.message.startswith(printed) and run in (None, caught.value.run) and caught.value.run
+
+
+def test_a_model_that_spacy_loads_is_named_with_the_wheel_of_spacys_release(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text('import spacy\nnlp = spacy.load("en_core_web_sm")\nspacy.load("model")\n')
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    [warning] = spacy_models(script, Requirements(("spacy",)), "3.7.4")
+    assert warning.startswith("train.py:2 loads en_core_web_sm") and "/en_core_web_sm-3.7.0-py3-none-any.whl" in warning
+    assert not [*spacy_models(script, Requirements(("spacy", "en-core-web-sm==3.7.1")), "3.7.4")]
+
+
+@pytest.mark.parametrize(
+    ("source", "brought"),
+    [
+        ("import albumentations.pytorch", "torchvision"),
+        ("from torchvision import datasets\nd = datasets.SVHN('data')", "scipy"),
+        ("from torchmetrics.image.fid import FrechetInceptionDistance", "torch-fidelity"),
+        ("import stable_baselines3 as sb3\nmodel = sb3.PPO('MlpPolicy', e, tensorboard_log='a')", "tensorboard"),
+        ("from stable_baselines3 import PPO\nmodel = PPO()\nmodel.learn(1, progress_bar=True)", "rich tqdm"),
+        ("import tensorflow as tf\ng = tf.keras.preprocessing.image.ImageDataGenerator()", "pillow scipy"),
+        ("from torchvision import datasets\nd = datasets.CIFAR10('data')", ""),
+    ],
+)
+def test_a_package_behind_a_used_name_is_installed_though_nothing_requires_it(
+    tmp_path: Path, source: str, brought: str
+) -> None:
+    written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
+    known = {"pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
+    assert known & {*written} == known & {*brought.split()}
+    assert "torchvision" in written or brought != "torchvision"
 
 
 @pytest.mark.parametrize(
