@@ -26,8 +26,15 @@ WHOLE_RECEIPT = cli.option("--verbose", "-v", is_flag=True, help="Print the whol
 
 
 def group_of(store: RunStore, reference: str) -> RunGroup | None:
-    """Return the group of that name; None if it is a run. A run of the same name is found by its ID."""
-    return None if reference == "last" else GroupStore(store).look_up(reference)
+    """Return the group of that name, for ``last`` one that runs and was started last; None if it is a run.
+
+    A run of the same name is found by its ID.
+    """
+    group = GroupStore(store).look_up(reference)
+    if reference != "last" or group is None:
+        return group
+    others = {run.id for run in store.newest(1)} - {member.run for member in group.members}
+    return group if group.state == "running" and max(others, default="") < group.id else None
 
 
 @cli.command("exec", examples=("seatrial runs exec last -- nvidia-smi",), context_settings=cli.TAKES_OPTIONS)
@@ -122,7 +129,7 @@ def remove(references: tuple[str, ...], force: bool, project: Path | None) -> in
     from seatrial.runs.status import line_of
 
     store = store_of(project)
-    for run in [find_run(store, reference) for reference in references]:
+    for run in {(run := find_run(store, reference)).id: run for reference in references}.values():
         line = line_of(run, cli.this_host())
         run_actions.remove(store, run, cli.this_host(), force=force)
         print(f"{run.id} deleted: {line.target}")

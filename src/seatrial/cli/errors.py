@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import shlex
+import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
@@ -88,6 +89,8 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
     if type(error).__name__ == _NOT_TEXT:
         cause, run = "a path, or a variable such as http_proxy", "LC_ALL=C env | grep -a '[^ -~]'; pwd"
         return "The plan would contain text that is not UTF-8", cause, run
+    if isinstance(error, UnicodeError) and sys.getfilesystemencoding() != "utf-8":
+        return "This locale is not UTF-8", None, f"PYTHONUTF8=1 seatrial {shlex.join(argv)}"
     if not isinstance(error, OSError):
         return None
     if isinstance(error, FileNotFoundError) and fallback(None, on=FileNotFoundError)(Path.cwd)() is None:
@@ -154,13 +157,8 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         if command is None:
             return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))
         return command if error.first in (None, "cd .") else f"{error.first} && {command}"
-    if isinstance(error, UsageError) and error.instead:
-        typed, names = error.instead
-        bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
-        places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
-        if len(places) == 1 and {"rm", "stop", "exec"}.isdisjoint(argv[:2]):  # which change or delete a run
-            kept = argv[places[0]].removesuffix(bare[places[0]])
-            return _with_words(argv, places[0], [kept + bare[places[0]].replace(typed, names[0], 1)])
+    if isinstance(error, UsageError) and error.instead and (command := _with_value(*error.instead, argv)):
+        return command
     return _of_a_model(advice, error.message, argv) if advice and argv[:1] in (["export"], ["serve"]) else advice
 
 
@@ -213,7 +211,17 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
     return _with_words(argv, places[0], words)
 
 
-def _with_words(argv: list[str], place: int, words: Sequence[str]) -> str:
+def _with_value(typed: str, names: Sequence[str], argv: Sequence[str]) -> str | None:
+    """Return the user's own command with the first name in place of a value; None if that is not certain."""
+    bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
+    places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
+    if not names or len(places) != 1 or {"rm", "stop", "exec"} & {*argv[:2]}:  # which change or delete a run
+        return None
+    kept = argv[places[0]].removesuffix(bare[places[0]])
+    return _with_words(argv, places[0], [kept + bare[places[0]].replace(typed, names[0], 1)])
+
+
+def _with_words(argv: Sequence[str], place: int, words: Sequence[str]) -> str:
     """Return the user's own command with others in place of one word."""
     return shlex.join(["seatrial", *argv[:place], *words, *argv[place + 1 :]])
 
@@ -275,6 +283,9 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
         message = f"{error.option_name} {'takes no' if 'does not take a value' in message else 'needs a'} value"
     elif isinstance(error, click.BadParameter) and error.param is not None:
         message = f"{_name(error.param)}: {error.message.removesuffix('.')}"
+        typed, *listed = re.findall("'([^']*)'", error.message) or [""]
+        near = _with_value(typed, difflib.get_close_matches(typed, listed, n=1), argv)
+        return message, None, near or f"{place} --help"
     return message, None, f"{place} --help"
 
 

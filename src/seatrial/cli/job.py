@@ -30,6 +30,8 @@ from seatrial.system.text import as_typed, one_line
 if TYPE_CHECKING:
     from seatrial.cli.screen import Screen
 
+_UNITS = ("s", "m", "min", "h", "d", "g", "kb", "mb", "gb", "gib")
+
 
 def read_allowed_job(
     words: Collection[str],
@@ -64,7 +66,7 @@ def read_job(
     project = check_folder(named or (store_of(None).project if of_runs else project_root(Path())))
     theirs = target_arguments() if arguments is None else arguments
     if len(words) > 1:
-        raise _too_many(list(words), theirs, named or Path(), flags.get("module"))
+        raise _too_many(list(words), theirs, named or Path(), flags)
     if (file := flags.pop("file", None)) is not None:
         return _own_job(file, project, flags, [*words, *theirs, *([f"--resume {resume}"] if resume else [])])
     if words:
@@ -84,8 +86,13 @@ def read_job(
     return _again(earlier.plan().job, flags, update)
 
 
-def _too_many(words: list[str], arguments: list[str], project: Path, module: str | None) -> TargetError:
+def _too_many(words: list[str], arguments: list[str], project: Path, flags: Mapping[str, Any]) -> TargetError:
     """Make the error for words that a shell has split, or that are the target's."""
+    module, unit = flags.get("module"), next((each for each in words if each.lower() in _UNITS), None)
+    for key in (key for key, value in flags.items() if unit and str(value).isdecimal()):
+        joined = f"--{key.replace('_', '-')} {flags[key]}{unit}"
+        run = f"seatrial run {joined} {shlex.join(each for each in words if each != unit)}"
+        return TargetError(f"A unit has no space before it: {joined}", run=run)
     for end in range(len(words), 1, -1):
         if module is None and is_file(project / (name := " ".join(words[:end]))):
             rest = [*words[end:], *arguments]
@@ -125,7 +132,7 @@ def _again(earlier: Job, flags: dict[str, Any], update: dict[str, Any]) -> Job:
     same: dict[str, Any] = {"module" if target.kind == "module" else "target": target.value}
     if target.kind == "image":
         same = {"image": {"ready": earlier.image.ready}}
-    same["args"] = list(target.args)
+    same |= {"args": list(target.args), "on": earlier.backend}
     given = {key: value for key, value in flags.items() if value not in (None, [])}
     plain, wanted = _load(earlier.project, same), _load(earlier.project, {**same, **given})
     changed = {key: value for key in Job.model_fields if (value := getattr(wanted, key)) != getattr(plain, key)}

@@ -52,6 +52,8 @@ def plan(
         from seatrial.planning import launcher, secrets
         from seatrial.runs import launch
 
+    if as_json and form:
+        raise UsageError("--json and --as exclude each other", run="seatrial plan --help   # one of the two")
     host = cli.this_host()
     job = launcher.join(read_job(words, flags), None, host)
     secrets.check_secrets(job, host)
@@ -161,8 +163,9 @@ def init(
         return EXIT_DONE
     from seatrial.cli.screen import Screen
     from seatrial.planning.new_project import FILE, project_file, write_project_file
+    from seatrial.system.project_files import real_project
 
-    folder = (project or Path.cwd()).resolve()
+    folder = real_project(project or Path.cwd())
     if script is not None and not devcontainer and not script.endswith(".py") and not (folder / script).is_file():
         return _new_project(folder / script if project else Path(script), Screen())
     if devcontainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -87,7 +88,10 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
         from seatrial.cli.screen import Screen
         from seatrial.runs import launch
 
-    host, screen = cli.this_host(), Screen()
+    host, screen, typed = cli.this_host(), Screen(), shlex.join(cli.target_arguments())
+    if typed:
+        run = f"echo {shlex.quote(typed)} | seatrial shell {shlex.join(words) or 'train.py'}"
+        raise UsageError(f"seatrial shell takes no command: {typed}", run=run)
     job = read_allowed_job(words, flags, screen)
     prepared = launch.prepare(job, host, building=screen.building, interactive=True)
     screen.announce(prepared.plan)

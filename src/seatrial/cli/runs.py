@@ -239,7 +239,9 @@ def compare(references: tuple[str, ...], as_json: bool, html: Path | None, proje
     found_runs = [find_run(store, reference) for reference in references]
     if len({run.id for run in found_runs}) < 2:
         same = f"; {' and '.join(references)} are {found_runs[0].id}" if references[1:] else ""
-        raise UsageError(f"A comparison needs two runs or more{same}", run="seatrial runs ls")
+        two = " ".join(run.id for run in reversed(store.newest(2)))
+        instead = f"seatrial runs compare {two}" if " " in two else "seatrial runs ls"
+        raise UsageError(f"A comparison needs two runs or more{same}", run=instead)
     for run in found_runs:
         finalise(run, cli.this_host())
     found = comparison.compare(*(receipts.of(run) for run in found_runs))

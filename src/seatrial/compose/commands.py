@@ -157,9 +157,6 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
 
 def _no_file(request: UpRequest) -> UsageError:
     """Return the error of a project without a Compose file. Raises ConfigError for what its seatrial.toml has."""
-    if not request.project.is_dir():
-        there = next(parent for parent in request.project.parents if parent.is_dir())
-        return UsageError(f"Project folder not found: {request.project}", run=f"ls {as_typed(there)}")
     if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
         return UsageError(
             f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file",

@@ -251,10 +251,11 @@ def find_run(store: RunStore, reference: str) -> Run:
             raise
         group, member = without
         why = f": {member.why}" if member.why else ""
-        ends = f"   # seatrial runs stop {group.id} ends all of it"
+        logs = f"docker compose -p {group.details.get('project')} logs {reference}"
+        ends = f"{logs}   # seatrial runs stop {group.id} ends all of it"
         raise RunNotFoundError(
             f'"{reference}" of group {group.id} has no run; it is {member.state}{why}',
-            run=f"seatrial runs show {group.id}{ends * (member.state == 'running')}",
+            run=ends if member.state == "running" else f"seatrial runs show {group.id}",
         ) from None
 
 

@@ -28,6 +28,7 @@ COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-co
 #: Override files, read on top of one of those; the first that exists counts.
 OVERRIDES = tuple(f"{stem}.override.{ending}" for stem in ("compose", "docker-compose") for ending in ("yml", "yaml"))
 
+_REQUIRED = re.compile(r"required variable (\w+) is missing a value")
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 #: The place in a Compose error: a path of keys, a service, or a line.
 _KEYS = re.compile(r"\b((?:services|volumes|networks|secrets|configs)(?:\.[\w-]+|\[[\w-]+\])+)")
@@ -288,16 +289,16 @@ def refusal(ended: command.Completed, files: Sequence[Path], lines: SourceLines)
     text = "; ".join(printed) or ended.last_line()
     for path in files:
         text = text.replace(f"validating {path}: ", "").replace(str(path), from_here(path))
-    where = from_here(files[0])
+    where = None
     if keys := _KEYS.search(text):
-        where = str(lines.place(*(part for part in re.split(r"[.\[\]]+", keys[1]) if part)))
+        where = lines.place(*(part for part in re.split(r"[.\[\]]+", keys[1]) if part))
     elif service := _SERVICE.search(text):
-        where = str(lines.place("services", service[1]))
+        where = lines.place("services", service[1])
     elif line := _LINE.search(text):
-        where = str(Place(files[0], int(line[1])))
-    blank = dict.fromkeys(_BLANK.findall(ended.stderr))
+        where = Place(files[0], int(line[1]))
+    blank, required = dict.fromkeys(_BLANK.findall(ended.stderr)), _REQUIRED.findall(text)
     return UsageError(
-        f"{where}: Compose: {text}",
+        f"{where or from_here(files[0])}: Compose: {text}",
         cause=f"not set, and so empty: {', '.join(blank)}" if blank else None,
-        run=f"docker compose {' '.join(f'-f {as_typed(path)}' for path in files)} config",
+        run=f"export {required[0]}=…" if required else (where or Place(files[0], 1)).show,
     )

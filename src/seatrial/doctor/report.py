@@ -188,15 +188,9 @@ def print_finding(finding: Finding, console: Console, sources: Sequence[str] = (
     mark, style = {"error": _MARKS["broken"], "warning": _MARKS["warning"], "info": _NOTE}[finding.severity]
     _print(console, Text(f"{mark} {finding.message}", style=style))
     _print_finding_lines(finding, console, shown=finding.message, indent="    ")
-    if sources:
-        _print(console, Text(f"    from  {', '.join(map(_source, sources))}", style="dim"))
-
-
-def _source(source: str) -> str:
-    """Return ``docs/images.md`` as ``seatrial's documentation (images)``: a wheel does not carry the file."""
-    if not source.startswith("docs/"):
-        return source
-    return f"seatrial's documentation ({source.removeprefix('docs/').removesuffix('.md')})"
+    if sources:  # a wheel does not carry the file docs/images.md
+        named = (re.sub(r"^docs/(.*)\.md$", r"seatrial's documentation (\1)", each) for each in sources)
+        _print(console, Text(f"    from  {', '.join(named)}", style="dim"))
 
 
 def _print_finding_lines(finding: Finding, console: Console, *, shown: str, indent: str) -> None:

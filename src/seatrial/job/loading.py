@@ -87,11 +87,12 @@ def load_job(
     """
     project = real_project(project)
     cwd = Path(os.path.realpath(cwd or Path.cwd()))
-    if not project.is_dir():
-        raise ConfigError(f"Project folder not found: {from_here(project)}", run=f"ls {as_typed(project.parent)}")
     from_file = {key: value for key, value in read_file(project).items() if key not in ("sweep", *leave_out)}
     from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
     config = _merge(from_file, from_flags)
+    if "kubernetes" in from_flags and config.get("backend") != "k8s":
+        typed = ", ".join(_FLAGS.get(f"kubernetes.{key}", key) for key in from_flags["kubernetes"])
+        raise UsageError(f"{typed}: for runs on Kubernetes alone", run="seatrial run … --on k8s")
     _check_paths(config, project)
     target, start = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     if start != project and "workdir" not in config:
@@ -192,7 +193,7 @@ def _usable(detail: ErrorDetails) -> tuple[str, list[str]] | None:
     """Return a refused value and one like it that the key takes: of its list, or a name of permitted characters."""
     typed = detail["input"] if isinstance(detail["input"], str) else ""
     listed = re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
-    near = difflib.get_close_matches(typed, listed, n=1)
+    near = difflib.get_close_matches(typed, listed, n=1) or re.findall(r"at least (\d+),", detail["msg"])
     if detail["loc"] == ("name",):
         near = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
     return (typed, near) if any(near) else None

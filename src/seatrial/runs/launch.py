@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -78,7 +79,9 @@ def plan_only(job: Job, host: Host, *, builds: bool = False) -> Plan:
         selection = select_gpus(ground.job, ground.script, ground.host, held)
     plan = _plan(ground, run, selection, host, another=another, offline=True, launches=builds)
     _refuse_cut_down_image(plan)
-    return plan
+    place = next(each for each in run.place.parents if each.is_dir())
+    closed = f"{place} cannot be written, and a run keeps its receipt there; cp -r copies the project"
+    return plan if builds or os.access(place, os.W_OK) else plan.changed(warnings=(*plan.warnings, closed))
 
 
 def run_site(

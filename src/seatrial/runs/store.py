@@ -20,7 +20,7 @@ from seatrial.runs.run import LINKED, PLACE_FOLDER, Run, run_name
 from seatrial.system import nofollow
 from seatrial.system.files import status_of
 from seatrial.system.host import Host
-from seatrial.system.project_files import is_project, project_root
+from seatrial.system.project_files import is_project, project_root, require_folder
 from seatrial.system.records import Folder, Process
 from seatrial.system.text import as_typed, from_here, nearest
 
@@ -315,9 +315,8 @@ def store_of(project: Path | None, host: Host | None = None) -> RunStore:
         return nearest_store(Path(), host)
     store = RunStore(project.absolute(), host)
     store.adopt()
-    if not project.is_dir() and not store.root.is_dir():
-        there = next(parent for parent in project.absolute().parents if parent.is_dir())
-        raise UsageError(f"Project folder not found: {project}", run=f"ls {as_typed(there)}")
+    if not store.root.is_dir():
+        require_folder(project)
     return store
 
 

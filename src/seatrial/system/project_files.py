@@ -22,7 +22,7 @@ from typing import Any
 from seatrial.errors import ConfigError, UntrustedPathError, UsageError, fallback
 from seatrial.system.files import status_of
 from seatrial.system.nofollow import open_source, write_inside
-from seatrial.system.text import as_typed, regex
+from seatrial.system.text import as_typed, from_here, regex
 
 #: Far above usual files, and read in milliseconds.
 MAX_BYTES = 2_000_000
@@ -43,11 +43,20 @@ class _NotReadError(Exception):
     """A file is not read; the text follows the file's name in a sentence."""
 
 
+def require_folder(project: Path) -> None:
+    """Check that a project's folder is there. Raises UsageError."""
+    if not project.is_dir():
+        there = next(parent for parent in project.absolute().parents if parent.is_dir())
+        raise UsageError(f"Project folder not found: {from_here(project)}", run=f"ls {as_typed(there)}")
+
+
 def real_project(project: Path) -> Path:
     """Resolve the links in a project's path, once: what a link in its place leads to later is another project.
 
-    Raises UsageError: it leads out of a project around it through a link, which a script there may have made.
+    Raises UsageError: it is not there, or leads out of a project around it through a link, which a script there may
+    have made.
     """
+    require_folder(project)
     real = Path(os.path.realpath(project))
     for above in Path(os.path.abspath(project)).parents:  # noqa: PTH100  # resolve() would follow that link
         if (above / ".seatrial").is_dir() and not real.is_relative_to(os.path.realpath(above)):

@@ -15,6 +15,7 @@ import pytest
 
 from seatrial.cli import _main
 from seatrial.cli.completion import complete
+from seatrial.cli.control import group_of
 from seatrial.cli.options import Root
 from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import Group, GroupStore, Member, State, ended, find_run
@@ -49,6 +50,15 @@ def test_a_group_is_found_by_id_part_last_and_the_newest_of_a_name(
         store.find("weekly")
     with pytest.raises(RunNotFoundError, match="matches 3 groups"):
         store.find(first.id[:4])
+
+
+def test_last_is_a_group_that_runs_until_it_ends_or_another_run_starts(store: GroupStore) -> None:
+    group = store.create((Member("web", "service", state="running"),))
+    assert group_of(store.runs, "last") == group
+    store.runs.create("20990101-000000-bcdf", None)
+    assert group_of(store.runs, "last") is None
+    store.change(group, "web", state="stopped")
+    assert group_of(store.runs, "last") is None and group_of(store.runs, group.id) is not None
 
 
 def test_a_name_is_free_once_its_group_has_ended_or_its_command_line_was_killed(store: GroupStore) -> None:

@@ -26,6 +26,15 @@ def test_refusal_is_composes_own_words_behind_file_and_line(read, name: str) -> 
     assert caught.value.run and "\n" not in caught.value.message
 
 
+def test_a_required_variable_that_is_not_set_is_to_be_exported_and_another_mistake_is_shown(read) -> None:
+    with pytest.raises(UsageError) as caught:
+        read("services:\n  a:\n    image: x\n    command: echo ${DATA:?the folder}\n")
+    assert caught.value.run == "export DATA=…"
+    with pytest.raises(UsageError) as caught:
+        read("services:\n  a:\n    image: x\n    depends_on: [b]\n")
+    assert caught.value.run and caught.value.run.startswith("sed -n 2p ")
+
+
 def test_a_service_that_is_not_there_gets_the_nearest(read) -> None:
     text = "services:\n  train: {image: x}\n  serve: {image: x}\n"
     with pytest.raises(UsageError) as caught:

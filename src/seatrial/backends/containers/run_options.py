@@ -115,7 +115,7 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
             raise UsageError(
                 f"{path}:{number}: expected NAME=value, got {name!r}",
                 cause="Docker's format: no export, and no space around the equals sign",
-                run=f"sed -n {number}p {as_typed(path)}",
+                run=f"sed {'-i s/^export.//' if name.startswith('export ') else f'-n {number}p'} {as_typed(path)}",
             )
         if equals:
             variables[name] = value

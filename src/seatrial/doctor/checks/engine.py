@@ -8,10 +8,11 @@ from pathlib import PurePath
 from typing import Any
 
 from seatrial.backends.containers.docker_and_podman import SYSTEM_PATH
-from seatrial.doctor.check import Layer, Verdict, found, ok, skipped, unknown
+from seatrial.doctor.check import Layer, Verdict, found, of_finding, ok, skipped, unknown
 from seatrial.doctor.machine import Machine
 from seatrial.errors import EngineError, EngineUnavailableError
 from seatrial.findings.finding import GENERATE_CDI
+from seatrial.findings.match import first_in
 
 ENGINE = Layer("engine", "Container engine")
 #: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
@@ -60,6 +61,16 @@ def _parts(machine: Machine) -> Verdict:
     if absent := [name for name, version in parts.items() if version == "N/A"]:
         return found("engine-part-missing", [f"docker info: {PARTS[name]} is N/A" for name in absent])
     return ok(", ".join(f"{name} {version[:20]}".rstrip() for name, version in parts.items()))
+
+
+@ENGINE.check("buildx", "Docker's client can use its folder", "docker-folder-foreign", needs="engine.docker")
+def _buildx(machine: Machine) -> Verdict:
+    listed = machine.ask(*machine.host.client_call("docker"), "buildx", "ls") if machine.asks_for("docker") else None
+    if listed is None:
+        return skipped("Docker does not respond")
+    if (match := first_in(listed.stderr, ("start",))) and match.known.id == "docker-folder-foreign":
+        return of_finding(match.known.finding([listed.last_line()], values=match.values))
+    return ok("Docker's client can use its folder")
 
 
 @ENGINE.check("podman", "Podman responds", "engine-down engine-missing engine-permission rootless-no-subids")

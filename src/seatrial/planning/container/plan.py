@@ -120,7 +120,7 @@ def plan_container(
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
-    return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host)))
+    return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
 
 
 def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
@@ -234,10 +234,13 @@ def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
     return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
-def _warnings(job: Job, host: Host) -> tuple[str, ...]:
+def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
     warnings = []
     if job.publish and job.network == "host":
         warnings.append("--publish has no effect with --network host: the container's ports are the host's")
+    elif chosen := [each for each in job.publish if ":" not in each]:
+        name = f"{site.engine.name} port seatrial-{site.run_id}"
+        warnings.append(f"--publish {', '.join(chosen)}: the engine chooses this machine's port; shown by: {name}")
     warnings += shm_warnings(job)
     local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":

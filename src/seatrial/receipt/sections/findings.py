@@ -148,7 +148,10 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
     from seatrial.job.reading.modules import folder_of
 
     named = next((match for line in finding.evidence if (match := _MODULE.search(line))), None)
-    folder = folder_of(named[1].partition(".")[0], run.plan.job.project) if named else None
+    root = named[1].partition(".")[0] if named else ""
+    if named and any(f" imports {root}: not in the project" in each for each in run.plan.warnings):
+        return by_id("project-module-absent").finding(finding.evidence, values={"module": named[1]})
+    folder = folder_of(root, run.plan.job.project) if named else None
     if named is None or folder is None:
         return finding
     seen = run.project if str(folder) == "." else f"{run.project}/{folder}"
