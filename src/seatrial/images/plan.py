@@ -281,10 +281,8 @@ def _with_system_packages(
             ("; ".join([*(f"{name} needs {', '.join(few)}" for name, few in needed.items()), *starts, fix]),),
         )
     of_wheels = [f"{', '.join(needed)}: the wheels do not bring them"] if needed else []
-    reason = "; ".join([*of_wheels, *starts])
-    choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
-    image = job.image.changed(system_packages=(*job.image.system_packages, *packages))
-    return job.changed(image=image), (choice,), ()
+    choice = Choice(what="system packages", value=", ".join(packages), reason="; ".join([*of_wheels, *starts]))
+    return job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))), (choice,), ()
 
 
 def _to_build(

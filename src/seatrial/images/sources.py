@@ -191,8 +191,7 @@ def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str
     sources = [*shown, *([files] if files else [])]
     named = [ca_bundle(job)] if job.image.ca_bundle else []
     bundle = [read_bytes(path, inside=None, limit_bytes=_MAX_BUNDLE_BYTES).hex() for path in named]
-    cell = [os.path.realpath(job.project)] if shown != urls else []
-    return _digest(sources), _digest([*sources, *bundle, *cell])
+    return _digest(sources), _digest([*sources, *bundle, *([os.path.realpath(job.project)] if shown != urls else [])])
 
 
 def digest_of_wheels(wheels: Iterable[Path]) -> str | None:

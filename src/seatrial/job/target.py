@@ -393,8 +393,7 @@ def _started_by_main(folder: str, project: Path) -> TargetError:
     """Return the error for a folder, with what to start instead: its __main__.py, or the package that it is."""
     main = (Path(folder) / "__main__.py").as_posix()
     module = module_name(main, project).removesuffix("__main__").rstrip(".")
-    is_module = is_package(project / folder) and _MODULE.fullmatch(module)
-    instead = ["-m", module] if is_module else [main]
+    instead = ["-m", module] if is_package(project / folder) and _MODULE.fullmatch(module) else [main]
     return TargetError(
         f"the target {folder} is a folder, not a script; Python starts {main} in it",
         run=f"seatrial run {shlex.join(instead)}",

@@ -239,8 +239,7 @@ def cuda_of_driver(driver: str) -> str | None:
 
 def forward_branches(cuda: str) -> tuple[int, ...]:
     """Return the driver branches on which NVIDIA's cuda-compat package of this CUDA major is supported."""
-    rows = table("cuda")["forward"]
-    return next((tuple(row["branches"]) for row in rows if row["major"] == Version(cuda).major), ())
+    return next((tuple(row["branches"]) for row in table("cuda")["forward"] if row["major"] == Version(cuda).major), ())
 
 
 def driver_branch(driver: str) -> int:

@@ -93,8 +93,7 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
             first = has.index(True) if True in has else len(has)
             newer, older = [newer, *places][first], [*places, older][first]
             places = sorted({newer + max(1, (older - newer) * part // _AT_ONCE) for part in range(1, _AT_ONCE)})
-    below = ".".join(map(str, found[newer][0].release[:2]))
-    return (str(found[older][0]), below) if older < len(found) else ("", "")
+    return (str(found[older][0]), ".".join(map(str, found[newer][0].release[:2]))) if older < len(found) else ("", "")
 
 
 def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version, str]]:

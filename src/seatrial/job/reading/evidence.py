@@ -226,8 +226,7 @@ class NodeReader:
                 elif certain and sign == "needs-ranks" and seen.tests:
                     self.joins.append(((module.path, unit), seen.tests, evidence))
         if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
-            written = "." * node.level + (node.module or "")
-            self.relative = self.relative or (where, written, self.tops[module.path])
+            self.relative = self.relative or (where, ("." * node.level + (node.module or "")), self.tops[module.path])
 
     def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
         """Note ranks that are needed, and imports that may run, behind conditions. Args: own: see ImportRoots."""

@@ -188,8 +188,7 @@ def _next_to_its_script(job: Job, path: str, where: str) -> Path:
 
 def _may_succeed(job: Job, write: Write) -> bool:
     """Return whether a write lies in a folder that images have, or, from the script's own folder, in the project."""
-    neighbour = _next_to_its_script(job, write.path, write.where)
-    if write.path.startswith("../") and neighbour.is_relative_to(job.project):
+    if write.path.startswith("../") and _next_to_its_script(job, write.path, write.where).is_relative_to(job.project):
         return True
     path = _in_container(job, write.path)
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*IN_IMAGES, "/root", "/home"))
