@@ -85,8 +85,7 @@ def pip_configuration(host: Host) -> dict[str, list[str]]:
         with suppress(OSError, ValueError, configparser.Error):
             parser.read_string(file.read_text(encoding="utf-8"))
             for section in filter(parser.has_section, _SECTIONS):
-                own = {key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)}
-                merged.update(own)
+                merged |= {key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)}
     for key in _KEYS:
         if value := host.env.get(f"PIP_{key.upper().replace('-', '_')}"):
             merged[key] = value.split()

@@ -90,9 +90,8 @@ class HostPath:
 
 def host_paths(job: Job) -> tuple[HostPath, ...]:
     """Return the paths that lie outside of the project, or are its own by an absolute name."""
-    found: list[HostPath] = []
-    for name, value in typed_words(job.target.args):
-        found += _of_argument(value, name or value, job)
+    words = typed_words(job.target.args)
+    found = [path for name, value in words for path in _of_argument(value, name or value, job)]
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 

@@ -200,9 +200,8 @@ def _one_command(
     found = [  # only scripts that exist before it runs
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
     ]
-    found = (
-        found if len(found) <= _MOST_LISTED else sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
-    )
+    if len(found) > _MOST_LISTED:
+        found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
     runs = [f"seatrial run {' '.join(each)}" for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]

@@ -337,10 +337,8 @@ def _side(node: ast.expr, values: _Values, names: Mapping[str, str], deep: int =
         case ast.Name(id=known):
             found = values.get(known, ())
             return inner(found[0]) if len(found) == 1 and found[0] is not None else None
-        case ast.Subscript(
-            value=ast.Call(func=ast.Attribute(value=text, attr="split"), args=[ast.Constant(value="+")])
-        ):
-            return inner(text)
+        case ast.Subscript(value=ast.Call(func=ast.Attribute(value=own, attr="split"), args=[ast.Constant(value="+")])):
+            return inner(own)
         case ast.Subscript(value=text, slice=ast.Constant(value=0) | ast.Slice(lower=None, step=None)):
             whole = inner(text)
             return whole._replace(form="first") if whole and whole.form != "text" else None
