@@ -125,8 +125,10 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
 def _folder_choice(job: Job) -> tuple[Choice, ...]:
     if job.workdir is None or job.workdir.startswith("/"):
         return ()
-    if not (path := job.project / job.workdir).is_dir() and not (job.image.ready or job.mounts or job.backend == "k8s"):
-        raise UsageError(f"--workdir {job.workdir}: folder {path} not found", run=f"ls {as_typed(job.project)}")
+    if not (there := job.project / job.workdir).is_dir() and not (
+        job.image.ready or job.mounts or job.backend == "k8s"
+    ):
+        raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
     reason = f"in the project, {job.project}, all of which the run gets; -C . takes the current folder alone"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 

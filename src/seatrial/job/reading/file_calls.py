@@ -230,7 +230,8 @@ def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
 
 def names_in(paths: Iterable[ast.expr]) -> set[str]:
     """Return the names of variables, attributes and keys in paths, except for ``os.path``."""
-    return {member(each) or last_name(each) for path in paths for each in ast.walk(path)} - {"path"}
+    parts = (each for path in paths for each in ast.walk(path))
+    return {member(each) or last_name(each) for each in parts} - {"path"}
 
 
 def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
