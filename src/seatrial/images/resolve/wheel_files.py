@@ -125,7 +125,9 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
 
 
-def with_names(resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock) -> tuple[Needs, list[str]]:
+def with_names(
+    resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock
+) -> tuple[Needs, tuple[str, ...]]:
     """Return the needs with packages below the release that lost an imported name, and warnings if they stay as locked.
 
     Raises ConfigError: the project demands a release without the name.
@@ -164,7 +166,7 @@ def with_names(resolver: UvResolver, request: ResolveRequest, needs: Needs, lock
     if old and admitted and at.get("numpy", Version("1")).major > 1:  # others bring it
         why = f"numpy<2, as {old[0]} {at[old[0]]} fails with NumPy 2"
         needs = needs.changed(needs.requirements.plus(constraints=("numpy<2",)), why=why)
-    return needs, notes
+    return needs, tuple(notes)
 
 
 def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:
