@@ -55,12 +55,7 @@ _ON_THE_CPU = "seatrial run … --gpus none   # on the CPU"
 
 
 def without_use(
-    job: Job,
-    script: ScriptFacts,
-    needs: Needs,
-    resolved: Resolved,
-    checked: Checked,
-    machine: TargetMachine | None,
+    job: Job, script: ScriptFacts, needs: Needs, resolved: Resolved, checked: Checked, machine: TargetMachine | None
 ) -> tuple[str, ...]:
     """Warn that no package computes on the machine's GPUs.
 

@@ -145,8 +145,7 @@ def toolkit_base(stack: Stack, reason: str, *, nvcc: bool) -> Base | None:
     debian = "bookworm" if Version(found.cuda) >= Version("12.1") else "bullseye"
     image, toolkit = f"python:{stack.python}-slim-{debian}", found.tag("devel")
     choice = Choice(what="base image", value=image, reason=f"{reason}; nvcc comes from {toolkit}")
-    packages = ("build-essential",) if nvcc else ()
-    return Base(image, None, packages, choice, toolkit=toolkit)
+    return Base(image, None, ("build-essential",) if nvcc else (), choice, toolkit=toolkit)
 
 
 def _release(stack: Stack, ubuntu: str) -> CudaImage | None:

@@ -100,7 +100,8 @@ def plan_image(
     idle = () if cpu_only else without_use(job, script, needs, resolved, checked, machine)
     lines = resolved.requirements.lines
     slimming = slimming_for(job, resolved.stack, machine, compiles=compiles, multi_gpu=multi_gpu, requirements=lines)
-    own = WHEEL_NAME if job.target.kind == "recipe" or script.uses_seatrial else None
+    ours = "seatrial" in (each.partition(".")[0] for each in script.modules)
+    own = WHEEL_NAME if job.target.kind == "recipe" or ours else None
     with_system, system_choices, system_warnings = _with_system_packages(job, script, resolved, checked)
     layers = split(resolved.requirements, checked.locked, checked.builds, resolved.pages.values())
     extensions, left_out = to_compile(needs, with_gpus=machine is not None)
@@ -148,7 +149,7 @@ def _of_list_or_imports(
 ) -> Chosen:
     """Choose the packages of the list or, of a frozen one that cannot be installed as a whole, what is imported."""
     needs = prepared(imported=False)
-    if found := _of_its_day(choose, needs, day, resolver):
+    if found := _of_day(choose, needs, day, resolver):
         return found
     fewer = prepared(imported=True) if needs.requirements.frozen else needs
     if fewer.left_out:
@@ -165,14 +166,12 @@ def _of_list_or_imports(
         needs = fewer.changed(fewer.requirements, warning=note)
         if resolver is not None:
             resolver.began = None
-        if found := _of_its_day(choose, needs, day, resolver):
+        if found := _of_day(choose, needs, day, resolver):
             return found
     return chosen_or_fixed(choose, needs, resolver)
 
 
-def _of_its_day(
-    choose: Callable[[Needs], Chosen], needs: Needs, day: str, resolver: UvResolver | None
-) -> Chosen | None:
+def _of_day(choose: Callable[[Needs], Chosen], needs: Needs, day: str, resolver: UvResolver | None) -> Chosen | None:
     """Choose packages of the day of the code; None without a day, or where it has no solution."""
     if not day or resolver is None:
         return None
@@ -283,10 +282,8 @@ def _with_system_packages(
             ("; ".join([*(f"{name} needs {', '.join(few)}" for name, few in needed.items()), *starts, fix]),),
         )
     of_wheels = [f"{', '.join(needed)}: the wheels do not bring them"] if needed else []
-    reason = "; ".join([*of_wheels, *starts])
-    choice = Choice(what="system packages", value=", ".join(packages), reason=reason)
-    image = job.image.changed(system_packages=(*job.image.system_packages, *packages))
-    return job.changed(image=image), (choice,), ()
+    choice = Choice(what="system packages", value=", ".join(packages), reason="; ".join([*of_wheels, *starts]))
+    return job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))), (choice,), ()
 
 
 def _to_build(

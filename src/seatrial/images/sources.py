@@ -85,8 +85,7 @@ def pip_configuration(host: Host) -> dict[str, list[str]]:
         with suppress(OSError, ValueError, configparser.Error):
             parser.read_string(file.read_text(encoding="utf-8"))
             for section in filter(parser.has_section, _SECTIONS):
-                own = {key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)}
-                merged.update(own)
+                merged |= {key: parser.get(section, key).split() for key in _KEYS if parser.has_option(section, key)}
     for key in _KEYS:
         if value := host.env.get(f"PIP_{key.upper().replace('-', '_')}"):
             merged[key] = value.split()
@@ -187,8 +186,7 @@ def digest_of_sources(job: Job, wheels: Iterable[Path]) -> tuple[str | None, str
     sources = [*shown, *([files] if files else [])]
     named = [ca_bundle(job)] if job.image.ca_bundle else []
     bundle = [read_bytes(path, inside=None, limit_bytes=_MAX_BUNDLE_BYTES).hex() for path in named]
-    cell = [os.path.realpath(job.project)] if shown != urls else []
-    return _digest(sources), _digest([*sources, *bundle, *cell])
+    return _digest(sources), _digest([*sources, *bundle, *([os.path.realpath(job.project)] if shown != urls else [])])
 
 
 def digest_of_wheels(wheels: Iterable[Path]) -> str | None:

@@ -199,8 +199,7 @@ def parse_toleration(text: Any) -> Toleration:
 def registry_host(reference: str) -> str | None:
     """Return an image reference's registry host; None: Docker Hub (github.com/distribution/reference, normalize.go)."""
     host, slash, _ = reference.partition("/")
-    named = "." in host or ":" in host or host == "localhost"
-    return host if slash and named else None
+    return host if slash and ("." in host or ":" in host or host == "localhost") else None
 
 
 def parse_registry(text: Any) -> str:

@@ -90,9 +90,8 @@ class HostPath:
 
 def host_paths(job: Job) -> tuple[HostPath, ...]:
     """Return the paths that lie outside of the project, or are its own by an absolute name."""
-    found: list[HostPath] = []
-    for name, value in typed_words(job.target.args):
-        found += _of_argument(value, name or value, job)
+    words = typed_words(job.target.args)
+    found = [path for name, value in words for path in _of_argument(value, name or value, job)]
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
@@ -240,8 +239,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
         return f"this machine does not have, but the project has {there}: {edit}"
     if not path.is_relative_to(job.project):
         parents = [posixpath.dirname(each.path) if Path(each.path).suffix else each.path for each in reads]
-        alike = len({each.startswith("/") for each in parents}) == 1
-        folder = posixpath.commonpath(parents) if alike else parents[0]
+        folder = posixpath.commonpath(parents) if len({each.startswith("/") for each in parents}) == 1 else parents[0]
         target = posixpath.normpath(posixpath.join(job.folder_inside, folder))
         option = "--data DIR" if target == CONTAINER_DATA else f"--mount {shlex.quote(f'DIR:{target}')}"
         option += f", or give {read.option}" if read.option else ""
@@ -317,8 +315,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
     yield from _of_yolo(text, file, shown, job)
     for number, line in enumerate(text.splitlines(), 1):
         for match in _IN_TEXT.finditer(line.partition(" #")[0]):
-            written = _is_written(line[: match.start()])
-            path = _path(match[0], f"{shown}:{number}", job, written=written, typed=False)
+            path = _path(match[0], f"{shown}:{number}", job, written=_is_written(line[: match.start()]), typed=False)
             deep = len(re.findall(r"[\\/]+", match[0])) > 1
             if path is not None and deep and (path.is_there or of_a_machine(path.text)):
                 yield replace(path, key=key[1] if (key := _KEY.match(line)) else "")
@@ -353,8 +350,7 @@ def _path(text: str, where: str, job: Job, *, written: bool, typed: bool = True)
     if source.is_relative_to(job.project) and text.startswith("../"):  # the container has it at this place
         return None
     seen = posixpath.join(CONTAINER_HOME, text[2:].lstrip("/")) if text.startswith("~/") else text
-    inside = posixpath.normpath(posixpath.join(job.folder_inside, seen))
-    return HostPath(source, inside, where, text, written, typed)
+    return HostPath(source, posixpath.normpath(posixpath.join(job.folder_inside, seen)), where, text, written, typed)
 
 
 def _is_written(name: str) -> bool:

@@ -69,8 +69,7 @@ def volume_kinds(template: Mapping[str, Any]) -> dict[str, str | None]:
 
 def env_of(container: Mapping[str, Any]) -> dict[str, str]:
     """Return the container's variables that have a value."""
-    env = container.get("env") or []
-    return {one["name"]: str(one.get("value", "")) for one in env if "valueFrom" not in one}
+    return {one["name"]: str(one.get("value", "")) for one in (container.get("env") or []) if "valueFrom" not in one}
 
 
 def blocked_mount(own: OwnWorkload) -> str | None:
@@ -145,8 +144,7 @@ def _read(manifest: dict[str, Any], file: str, project: Path) -> tuple[OwnWorklo
         "kubernetes": {"gpu_resource": resource, **{key: meta[key] for key in ("namespace",) if key in meta}},
     }
     meta["name"]  # a name that the server makes up would not be found again
-    own = OwnWorkload(file=file, manifest=manifest, argv=argv, script=found[0] if len(found) == 1 else "")
-    return own, flags
+    return OwnWorkload(file=file, manifest=manifest, argv=argv, script=found[0] if len(found) == 1 else ""), flags
 
 
 def _gpus(container: Mapping[str, Any]) -> tuple[str, int]:

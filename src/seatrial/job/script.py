@@ -104,11 +104,6 @@ class ScriptFacts(Readings):
         return any(self.framework in (name, BUILT_ON.get(name)) for name in self.imports)
 
     @property
-    def uses_seatrial(self) -> bool:
-        """Return whether it imports our training library."""
-        return any(module.partition(".")[0] == "seatrial" for module in self.modules)
-
-    @property
     def ray_evidence(self) -> str | None:
         """Return where it imports Ray, or None."""
         where = self.where.get(RAY)
@@ -249,16 +244,14 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, start: 
     if not place or any(b"__package__" in read_bytes(each, inside=project) for each in files):
         return
     short = written if len(written) <= _LONGEST_NAME else written[: _LONGEST_NAME - 1] + "…"
-    message = f"{place} imports from {short}, which only a module of a package can"
+    text = f"{place} imports from {short}, which only a module of a package can"
     module = module_name(str(start.relative_to(project)), project)
     above = len(written) - len(written.lstrip("."))
     if imported or above > module.count(".") or not module.replace(".", "").isidentifier():
         name, cause = short.lstrip(".…"), f"{imported} as a module of no package" if imported else None
-        raise TargetError(
-            message, cause=cause, run=f"in {place} write: {f'from {name} import' if name else 'import'} …"
-        )
+        raise TargetError(text, cause=cause, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
     raise TargetError(
-        message,
+        text,
         cause=by_id("relative-import").cause,
         run=f"seatrial run -m {module}",
         instead=(str(start), ["-m", module]) if target.kind == "script" else (str(start.with_suffix("")), [module]),

@@ -183,8 +183,7 @@ def batch_request(text: str) -> list[str]:
     options = list[str]()
     if gpus := _BATCH_GPUS.search(text):
         tasks = re.search(r"(?:--ntasks(?:-per-node)?[= ]|(?<!\S)-n *)(\d+)", text) if "-task" in gpus[0] else None
-        count = int(gpus[1] or 1) * int(tasks[1] if tasks else 1)
-        options = ["--gpus", str(count or "none")]
+        options = ["--gpus", str((int(gpus[1] or 1) * int(tasks[1] if tasks else 1)) or "none")]
     if time := _BATCH_TIME.search(text):
         alone = "dsmh" if "wall" in time[0] and not time[3] else "dmsh"  # PBS counts seconds, Slurm minutes
         units = "dhms" if time[1] or time[4] else alone
@@ -240,8 +239,7 @@ def without_runner(words: Sequence[str]) -> list[str]:
         if option.startswith(("--with", "--directory", "--project", "--cwd", "-C")):
             raise UnreadCommand(f"{option} of {words[0]} run has no counterpart: see [image] requirements, and -C")
         rest = rest[1:] if option in valued else rest
-    is_script = rest[:1] in (["-m"], ["--module"]) or (rest and rest[0].endswith(".py"))
-    return ["python", *rest] if is_script else rest
+    return ["python", *rest] if rest[:1] in (["-m"], ["--module"]) or (rest and rest[0].endswith(".py")) else rest
 
 
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:

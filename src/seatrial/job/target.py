@@ -200,9 +200,8 @@ def _one_command(
     found = [  # only scripts that exist before it runs
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
     ]
-    found = (
-        found if len(found) <= _MOST_LISTED else sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
-    )
+    if len(found) > _MOST_LISTED:
+        found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
     runs = [f"seatrial run {' '.join(each)}" for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
@@ -393,8 +392,7 @@ def _started_by_main(folder: str, project: Path) -> TargetError:
     """Return the error for a folder, with what to start instead: its __main__.py, or the package that it is."""
     main = (Path(folder) / "__main__.py").as_posix()
     module = module_name(main, project).removesuffix("__main__").rstrip(".")
-    is_module = is_package(project / folder) and _MODULE.fullmatch(module)
-    instead = ["-m", module] if is_module else [main]
+    instead = ["-m", module] if is_package(project / folder) and _MODULE.fullmatch(module) else [main]
     return TargetError(
         f"the target {folder} is a folder, not a script; Python starts {main} in it",
         run=f"seatrial run {shlex.join(instead)}",

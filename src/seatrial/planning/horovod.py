@@ -84,11 +84,9 @@ def refuse_first(job: Job, script: ScriptFacts, traits: Traits) -> None:
 
 def _brought_by(job: Job, parts: Parts) -> str | None:
     """Return the option or file that may bring the user's own Horovod; None if nothing does."""
-    if parts.image is None:
-        return None
-    if not parts.image.build:
+    if parts.image is not None and not parts.image.build:
         return parts.image.tag
-    return "image.requirements" if _is_required(job) else None
+    return "image.requirements" if parts.image is not None and _is_required(job) else None
 
 
 def _is_required(job: Job) -> bool:

@@ -214,10 +214,8 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
 
 def _variables(job: Job, script: ScriptFacts) -> list[str]:
     """Return lines with the variables that the agent would set on each node."""
-    workers = meeting(job.changed(node_rank=0)).workers
+    hosts = meeting(job.changed(node_rank=0)).workers
     if script.framework == "jax":
-        return [
-            f"  JAX_COORDINATOR_ADDRESS={workers[0]}   # and initialize(num_processes={len(workers)}, process_id=N)"
-        ]
-    config = {"cluster": {"worker": list(workers)}, "task": {"type": "worker", "index": "N"}}
+        return [f"  JAX_COORDINATOR_ADDRESS={hosts[0]}   # and initialize(num_processes={len(hosts)}, process_id=N)"]
+    config = {"cluster": {"worker": list(hosts)}, "task": {"type": "worker", "index": "N"}}
     return ["  TF_CONFIG=" + shlex.quote(json.dumps(config).replace('"N"', "N"))]

@@ -73,8 +73,7 @@ def flags_of_env(env: Mapping[str, str], args: Sequence[str]) -> list[str]:
     flags: list[str] = []
     for name, flag in RECIPE_FLAGS.items():
         if name in env and flag not in given:
-            value = PRECISIONS.get(env[name].lower(), env[name]) if name == "MIXED_PRECISION" else env[name]
-            flags += [flag, value]
+            flags += [flag, PRECISIONS.get(env[name].lower(), env[name]) if name == "MIXED_PRECISION" else env[name]]
     return flags
 
 

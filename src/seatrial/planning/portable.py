@@ -180,9 +180,7 @@ def _env(plan: Plan, container: ContainerPlan) -> dict[str, str]:
     env = {**container.env, **plan.agent.env}
     if plan.agent.python_path:
         env["PYTHONPATH"] = ":".join(filter(None, [env.get("PYTHONPATH"), *plan.agent.python_path]))
-    return {
-        name: value for name, value in sorted(env.items()) if not value.startswith(_OURS) and "SEATRIAL" not in name
-    }
+    return {name: text for name, text in sorted(env.items()) if not text.startswith(_OURS) and "SEATRIAL" not in name}
 
 
 def _mounts(plan: Plan, container: ContainerPlan) -> list[Mount]:

@@ -240,8 +240,5 @@ def _recipe_arguments(target: Target, places: Places) -> list[str]:
     """Return a training recipe's folders as flags; the other recipes read them from their environment."""
     if target.kind != "recipe" or not recipe(target.value).trains:
         return []
-    arguments = []
-    for flag, value in (("--data", places.data), ("--models", places.models), ("--resume", places.resume)):
-        if value is not None:
-            arguments += [flag, value]
-    return arguments
+    given = (("--data", places.data), ("--models", places.models), ("--resume", places.resume))
+    return [word for flag, value in given if value is not None for word in (flag, value)]

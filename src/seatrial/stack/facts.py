@@ -231,16 +231,13 @@ def minimum_driver(cuda: str) -> str:
 
 def cuda_of_driver(driver: str) -> str | None:
     """Return the newest CUDA whose full toolkit this driver supports, as nvidia-smi prints it; None without one."""
-    fitting = [
-        row["cuda"] for row in table("cuda")["toolkits"] if driver_branch(driver) >= driver_branch(row["driver"])
-    ]
-    return str(max(fitting, key=Version)) if fitting else None
+    found = [row["cuda"] for row in table("cuda")["toolkits"] if driver_branch(driver) >= driver_branch(row["driver"])]
+    return str(max(found, key=Version)) if found else None
 
 
 def forward_branches(cuda: str) -> tuple[int, ...]:
     """Return the driver branches on which NVIDIA's cuda-compat package of this CUDA major is supported."""
-    rows = table("cuda")["forward"]
-    return next((tuple(row["branches"]) for row in rows if row["major"] == Version(cuda).major), ())
+    return next((tuple(row["branches"]) for row in table("cuda")["forward"] if row["major"] == Version(cuda).major), ())
 
 
 def driver_branch(driver: str) -> int:

@@ -71,8 +71,7 @@ def _torch_build(found: dict[str, Any], image: ImagePlan) -> Finding | None:
 
 def _other_build(has: str, planned: str, image: ImagePlan) -> Finding:
     version, build = image.stack.get("torch", ""), image.stack.get("build", "")
-    known = by_id("torch-build-not-planned")
-    return known.finding(
+    return by_id("torch-build-not-planned").finding(
         values={"has": has, "planned": planned, "base": image.base or "the base image", "pin": f"{version}+{build}"},
         fix=None if version else "seatrial plan …   # what was resolved, and why",
     )

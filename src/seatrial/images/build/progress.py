@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
 from seatrial.errors import SeatrialError, UsageError, fallback
@@ -177,9 +176,7 @@ class BuildReporter:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._ended.set()
         self._thread.join()
         with self._printing:

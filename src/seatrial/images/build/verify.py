@@ -114,9 +114,8 @@ def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMach
         "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
     )
     words = [image.python or "python3", "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
-    ended = store.run_once(
-        image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=base64.b64encode(slimmer_bytes()).decode()
-    )
+    program = base64.b64encode(slimmer_bytes()).decode()
+    ended = store.run_once(image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=program)
     if ended.exit_code != 0:
         raise command.failed(ended)
     measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])

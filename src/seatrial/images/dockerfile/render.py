@@ -359,8 +359,7 @@ def finish(contents: ImageContents) -> Iterator[str]:
     labels |= {f"seatrial.stack.{name}": value for name, value in stack.facts.items()}
     if contents.slimming.architectures:
         labels["seatrial.architectures"] = " ".join(contents.slimming.architectures)
-    lines = [f'      {name}="{value}"' for name, value in sorted(labels.items())]
-    yield " \\\n".join(lines)
+    yield " \\\n".join(f'      {name}="{value}"' for name, value in sorted(labels.items()))
 
 
 def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = ()) -> Iterator[str]:

@@ -77,8 +77,7 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
         infix = re.search(r"cudnn\d*", base["rest"])
         if image and infix and infix[0] != image.cudnn_infix:
             facts = {"image": stage.image, "cuda": image.cuda, "infix": image.cudnn_infix}
-            right = stage.image.replace(infix[0], image.cudnn_infix)
-            yield remark(stage.line, "cudnn-name", **facts, right=right)
+            yield remark(stage.line, "cudnn-name", **facts, right=stage.image.replace(infix[0], image.cudnn_infix))
         ubuntu = re.search(r"ubuntu(\d\d\.\d\d)", base["rest"])
         problem = None
         if not base["cuda"]:
@@ -153,8 +152,7 @@ def no_pins(file: Dockerfile) -> Iterator[Remark]:
     for each in pip_installs(file.commands):
         wanted = each.package(*_FRAMEWORKS)
         if wanted and not re.search(r"[=<~@$]", wanted) and not {"-c", "--constraint"} & set(each.flags):
-            name = re.split(r"\[", wanted)[0]
-            newest = TORCH_VERSION if name == "torch" else "VERSION"
+            newest = TORCH_VERSION if re.split(r"\[", wanted)[0] == "torch" else "VERSION"
             yield remark(each.line, "no-pins", wanted=wanted, newest=newest)
 
 

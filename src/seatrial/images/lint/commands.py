@@ -106,8 +106,7 @@ def _split(text: str, line: int, stage: int, depth: int) -> Iterator[Command]:
 def _plain(word: str) -> str:
     """Remove quotes and line joints; variables stay as they are written."""
     quoted = r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"|\\(.)"
-    plain = re.sub(quoted, lambda part: part[1] or part[2] or part[3] or "", word, flags=re.DOTALL)
-    return plain.replace(JOINT, "")
+    return re.sub(quoted, lambda part: part[1] or part[2] or part[3] or "", word, flags=re.DOTALL).replace(JOINT, "")
 
 
 def _unwrapped(command: Command, depth: int) -> Iterator[Command]:
@@ -213,8 +212,7 @@ class Install:
     @property
     def sources(self) -> list[str]:
         """Return the indexes, pages of wheels and channels."""
-        named = _CHANNELS if self.tool == "conda" else _INDEXES
-        return [value for name, value in self._sorted[1] if name in named]
+        return [value for name, value in self._sorted[1] if name in (_CHANNELS if self.tool == "conda" else _INDEXES)]
 
     def package(self, *names: str) -> str | None:
         """Return the requirement of one of these names as it is written, extras and version included, or None."""

@@ -75,9 +75,7 @@ def as_torch_decides(needs: Needs, *, edited: bool = False) -> Needs:
         found = found.unhashed
     names = {*filter(None, map(canonical_name, (*found.lines, *found.constraints)))}
     theirs = {*filter(_OF_TORCH.fullmatch, names)} if "torch" in names and not found.hashed else set[str]()
-    lines, pins = (
-        tuple(x for x in each if canonical_name(x) not in theirs) for each in (found.lines, found.constraints)
-    )
+    lines, pins = (tuple(x for x in row if canonical_name(x) not in theirs) for row in (found.lines, found.constraints))
     found = replace(found, lines=lines, constraints=pins)
     why = f"{first_of(sorted(theirs))}: no pins, as each wheel of torch requires releases of its own" if theirs else ""
     return needs if found == needs.requirements else needs.changed(found, why=why)
@@ -193,9 +191,8 @@ def _merged(foreign: Mapping[str, str | None], own: str) -> str:
     order = list(_OTHER_NAMES)
     first = min(wanted, key=lambda each: (not each.specifier, order.index(canonicalize_name(each.name))))
     extras = sorted({extra for each in wanted for extra in each.extras})
-    versions = str(first.specifier)
-    if any(each.version.startswith("0.0") for each in first.specifier):
-        versions = ""  # sklearn==0.0, a release of the empty package
+    is_empty = any(each.version.startswith("0.0") for each in first.specifier)  # sklearn==0.0, without any code
+    versions = "" if is_empty else str(first.specifier)
     if canonicalize_name(first.name) == "tensorflow-rocm":
         versions = _WITH_ROCM.sub(r"\1", versions)
     return own + (f"[{','.join(extras)}]" if extras else "") + versions

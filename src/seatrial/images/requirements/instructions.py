@@ -197,8 +197,7 @@ def _of_page(text: str) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(text.splitlines(), 1):
         cell = re.fullmatch(r'\s*"([!%].*?)(?:\\n)?",?', line)  # of a notebook
         if found := _SHOWN.search(cell[1].replace('\\"', '"') if cell else line):
-            command = re.sub(r"^(?:python3? -m )?mim ", "pip ", found[1].partition(" #")[0])
-            yield command, number
+            yield re.sub(r"^(?:python3? -m )?mim ", "pip ", found[1].partition(" #")[0]), number
 
 
 def _lines(words: list[str], tool: str) -> Iterator[str]:
@@ -214,8 +213,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
     names = own_names(project) if packages.guessed else set()
     own = [name for name, package in packages.guessed.items() if canonicalize_name(package) in names]
     packages = replace(packages.without(own), unknown=(*packages.unknown, *own))
-    by_name = {name: name for name in (*packages.elsewhere, *packages.unknown)}
-    every = {**packages.known, **packages.guessed, **by_name}
+    every = {**packages.known, **packages.guessed, **{name: name for name in (*packages.elsewhere, *packages.unknown)}}
     wanted = {name: package for name, package in every.items() if name not in _OPEN}
     found: dict[str, str] = {}
     notes = []

@@ -64,8 +64,7 @@ def compiled_against(lines: Iterable[str]) -> Iterator[str]:
 
 def _unconditional(lines: Iterable[str]) -> Iterator[tuple[NormalizedName, Version, frozenset[Tag]]]:
     """Yield the wheels of lines without a marker: lists name one for each Python and system."""
-    matches = filter(None, (_match(line) for line in lines if ";" not in line))
-    yield from filter(None, map(_parsed, matches))
+    yield from filter(None, map(_parsed, filter(None, (_match(line) for line in lines if ";" not in line))))
 
 
 def _match(line: str) -> re.Match[str] | None:

@@ -337,10 +337,8 @@ def _part(text: str) -> str:
     if sign not in ("^", "~"):
         return f"{sign}{version}"
     release = Version(version).release
-    if sign == "^":  # up to the next change of the first part that is not 0
-        at = next((place for place, part in enumerate(release) if part), len(release) - 1)
-    else:
-        at = min(1, len(release) - 1)
+    last = len(release) - 1  # ^: up to the next change of the first part that is not 0
+    at = next((place for place, part in enumerate(release) if part), last) if sign == "^" else min(1, last)
     return f">={version},<{'.'.join(map(str, (*release[:at], release[at] + 1)))}"
 
 

@@ -221,8 +221,7 @@ def _has_build(found: Lost) -> bool:
 
 def imported(name: str, script: ScriptFacts) -> str | None:
     """Return where the target imports a module, or a part of it; None if it does not."""
-    parts = (where for each, where in script.modules.items() if each == name or each.startswith(f"{name}."))
-    return next(parts, None)
+    return next((where for each, where in script.modules.items() if each == name or each.startswith(f"{name}.")), None)
 
 
 def _still_has(name: str, since: str, package: str, resolved: Resolved) -> bool:

@@ -118,9 +118,7 @@ def _is_source(line: str) -> bool:
     return "://" in address and ".whl" not in address
 
 
-def with_builds(
-    needs: Needs, builds: Collection[SourceBuild], wanted: Collection[str | None] = (), *, gpus: bool
-) -> Needs:
+def with_builds(needs: Needs, builds: Collection[SourceBuild], wanted: Collection[str | None], *, gpus: bool) -> Needs:
     """Record which package compiles CUDA code; leave out unused ones with headers and, if frozen, all that compile."""
     known = packages_of_imports(needs.imports, ())
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}

@@ -98,9 +98,7 @@ def resolve_packages(
             if (taken := with_releases(resolver, first, needs)) != needs:
                 return again(taken)
         rows = ((name, at, needs.requirements.of(name)) for name, at in first.named)
-        choice.further = {
-            f"{name}=={at}" for name, at, own in rows if own and all(at in each.specifier for each in own)
-        }
+        choice.further = {f"{name}=={at}" for name, at, own in rows if own and all(at in one.specifier for one in own)}
     if needs.guessed and (request := choice.request(resolved)) and (known := judged(resolver, request, needs)) != needs:
         return again(known)
     base, resolved, checked, needs = choice.made(base, resolved)

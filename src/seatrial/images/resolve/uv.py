@@ -351,8 +351,7 @@ class UvResolver:
         """Run uv without releases that pip refuses on this Python: uv ignores the upper bounds of Requires-Python."""
         refused, kept = dict[str, str](), self._folder / "uv"
         while True:
-            bounded = replace(request, constraints=(*request.constraints, *refused))
-            answer = self._compile(bounded, excluded, stand_ins)
+            answer = self._compile(replace(request, constraints=(*request.constraints, *refused)), excluded, stand_ins)
             if refused and isinstance(answer, Unsatisfiable):
                 return Unsatisfiable("; ".join(refused.values()))
             roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []

@@ -125,8 +125,7 @@ def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer 
 
 def _cause(text: str) -> str:
     """Return uv's explanation as one line, without its prefixes and hints."""
-    words = text.partition("cause:")[2].partition("\nhint:")[0] or text
-    return " ".join(words.split()).removesuffix(".")
+    return " ".join((text.partition("cause:")[2].partition("\nhint:")[0] or text).split()).removesuffix(".")
 
 
 def shown_index(request: ResolveRequest, text: str = "") -> str:
@@ -161,8 +160,7 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
 def stored_lock(data: Any) -> Lock:
     """Read what a lock was remembered as."""
     rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-    names = (tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later"))
-    return Lock(tuple(rows), *names)
+    return Lock(tuple(rows), *(tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later")))
 
 
 def stored_names(data: Any) -> LackedNames:

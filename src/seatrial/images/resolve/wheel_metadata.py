@@ -50,9 +50,7 @@ def _metadata_wheel(path: Path) -> bytes | None:
         [entry] = [each for each in found if each.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
         with archive.open(entry) as opened:
             metadata = opened.read(_MOST_BYTES + 1)
-    if len(metadata) > _MOST_BYTES:
-        return None
-    return _wheel(entry.filename.partition("/")[0], metadata, path.name)
+    return None if len(metadata) > _MOST_BYTES else _wheel(entry.filename.partition("/")[0], metadata, path.name)
 
 
 def _empty_wheel(name: str, version: str, required: str) -> tuple[str, bytes]:

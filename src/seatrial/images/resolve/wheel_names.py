@@ -93,8 +93,7 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
             first = has.index(True) if True in has else len(has)
             newer, older = [newer, *places][first], [*places, older][first]
             places = sorted({newer + max(1, (older - newer) * part // _AT_ONCE) for part in range(1, _AT_ONCE)})
-    below = ".".join(map(str, found[newer][0].release[:2]))
-    return (str(found[older][0]), below) if older < len(found) else ("", "")
+    return (str(found[older][0]), ".".join(map(str, found[newer][0].release[:2]))) if older < len(found) else ("", "")
 
 
 def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version, str]]:
@@ -103,9 +102,7 @@ def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version,
     for file, address, _ in files_of(index, package, ""):
         with suppress(InvalidWheelFilename):
             tags = parse_wheel_filename(file)[3] if _MANY.search(file) else ()
-            if any(
-                each.interpreter in mine or each.interpreter.startswith("py3") or each.abi == "abi3" for each in tags
-            ):
+            if any(tag.interpreter in mine or tag.interpreter.startswith("py3") or tag.abi == "abi3" for tag in tags):
                 found.append((Version(file.split("-")[1]), address))
     return found
 
@@ -190,8 +187,7 @@ class Modules:
         if re.search(_GONE.format(word), text):
             return False
         if re.search(rf"\b{word}\b|\b{word.rstrip('0123456789')}\{{", text):  # f"List{i}" makes List2
-            elsewhere = makes == _MAKES_MODULES and word.islower()  # the text of that module
-            return None if elsewhere else True
+            return None if makes == _MAKES_MODULES and word.islower() else True  # None: the text of that module
         listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
         if not listed and re.search(makes, text):

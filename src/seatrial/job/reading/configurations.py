@@ -136,8 +136,7 @@ def composed(call: ast.Call, path: Path, shown: str, words: Sequence[str], proje
         required = bool(folder and (named or name != "config"))
         lost = [(base / f"{name.removesuffix('.yaml')}.yaml", f"{shown}:{call.lineno}")] * required
         files, _ = _composed(base, named or "config", words, project)
-    elsewhere = re.search(r"--config-(?!name)|(^| )-c[pd]|://", " ".join((*words, folder or "")))
-    return files, [] if elsewhere else lost
+    return files, [] if re.search(r"--config-(?!name)|(^| )-c[pd]|://", " ".join((*words, folder or ""))) else lost
 
 
 def _composed(folder: Path, name: str, words: Sequence[str], project: Path) -> tuple[_Files, _Files]:

@@ -181,9 +181,7 @@ class Devices(Evaluation):
         flags = self.constants.options.values()
         may_choose = any(not any(is_flag(word.partition("=")[0], each) for each in flags) for word in of_gpus)
         named = (name for name, each in self.constants.options.items() if _OF_A_GPU(name) and self.typed(each))
-        given = (
-            (value, name[-1] == "s" or name[:4] == "use_") for name in named for value in self.of_option(name) or ()
-        )
+        given = ((each, name[-1] == "s" or name[:4] == "use_") for name in named for each in self.of_option(name) or ())
         may_choose |= any(type(value) is int and value >= off_at_0 for value, off_at_0 in given)
         if _reaches_gpu(moves) or len(sinks) == _MOST_SINKS or may_choose:
             return

@@ -224,8 +224,7 @@ class NodeReader:
                 elif certain and sign == "needs-ranks" and seen.tests:
                     self.joins.append(((module.path, unit), seen.tests, evidence))
         if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
-            written = "." * node.level + (node.module or "")
-            self.relative = self.relative or (where, written, self.tops[module.path])
+            self.relative = self.relative or (where, ("." * node.level + (node.module or "")), self.tops[module.path])
 
     def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
         """Note ranks that are needed, and imports that may run, behind conditions. Args: own: see ImportRoots."""
@@ -336,10 +335,8 @@ def _side(node: ast.expr, values: _Values, names: Mapping[str, str], deep: int =
         case ast.Name(id=known):
             found = values.get(known, ())
             return inner(found[0]) if len(found) == 1 and found[0] is not None else None
-        case ast.Subscript(
-            value=ast.Call(func=ast.Attribute(value=text, attr="split"), args=[ast.Constant(value="+")])
-        ):
-            return inner(text)
+        case ast.Subscript(value=ast.Call(func=ast.Attribute(value=own, attr="split"), args=[ast.Constant(value="+")])):
+            return inner(own)
         case ast.Subscript(value=text, slice=ast.Constant(value=0) | ast.Slice(lower=None, step=None)):
             whole = inner(text)
             return whole._replace(form="first") if whole and whole.form != "text" else None

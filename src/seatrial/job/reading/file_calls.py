@@ -204,8 +204,7 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
         if name and "/" not in value and (of_a_package or not (loaded or _OF_INPUTS.search(name))):
             return False
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
-    below = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1
-    return below or bool(_IN_FOLDERS.fullmatch(name))
+    return value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1 or bool(_IN_FOLDERS.fullmatch(name))
 
 
 def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
@@ -237,8 +236,7 @@ def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
     """Yield the path that a call reads, if it reads one. Args: names: see imported_names."""
     name, last = called_names(node)
     given = keywords(node)
-    by_place = len(node.args) > 1 and (name in OPENERS or last == "open")
-    mode = node.args[1] if by_place else given.get("mode")
+    mode = node.args[1] if len(node.args) > 1 and (name in OPENERS or last == "open") else given.get("mode")
     mode_of_path = (*node.args, given.get("mode", ast.Constant("r")))[0]
     if name in OPENERS:
         yield from node.args[: not _opens_to_write(mode, _MAKES)]

@@ -44,9 +44,7 @@ class ImportRoots:
         own: top-level names under which the project has something. missing: see Readings.
     """
 
-    def __init__(
-        self, project: Path, start: Path, roots: list[Path], folder: Path, placed: Sequence[Path] = ()
-    ) -> None:
+    def __init__(self, project: Path, start: Path, roots: list[Path], folder: Path, placed: Sequence[Path]) -> None:
         self.project, self.start, self.folder = project, start, folder
         self.absolute = list(dict.fromkeys(roots))
         self.placed, self.open, self._builds = [*placed], False, False

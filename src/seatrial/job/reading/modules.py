@@ -153,9 +153,7 @@ def is_empty(folder: Path) -> bool:
     return next(folder.iterdir(), None) is None
 
 
-def folders_of(
-    project: Path, *, deepest: int = _DEEPEST, skip: Callable[[Path], bool] = lambda folder: False
-) -> list[Path]:
+def folders_of(project: Path, *, deepest: int = _DEEPEST, skip: Callable[[Path], bool] = lambda _: False) -> list[Path]:
     """Return the project's folders, outer ones first, hidden ones aside. Args: skip: whether to leave a folder out."""
     found = level = [project]
     for _ in range(deepest):

@@ -336,9 +336,8 @@ def idle_error(target: str, project: Path) -> TargetError:
             found.append(("__main__" not in text, "train" not in shown, shown))
     users = [f"seatrial run {shlex.quote(each[2])}" for each in sorted(found) if each[0] == min(found)[0]][:_MOST_USERS]
     message = f"{target} only defines functions or classes; running it does nothing"
-    return TargetError(
-        message, cause=None if users else "no script of the project imports it", run="\n".join(users) or None
-    )
+    cause = None if users else "no script of the project imports it"
+    return TargetError(message, cause=cause, run="\n".join(users) or None)
 
 
 def called_by(module: Module, unit: str, call: ast.Call, at: _At, *, unclear: bool = False) -> Iterator[Unit]:

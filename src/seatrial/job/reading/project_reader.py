@@ -297,8 +297,7 @@ class ProjectReader:
         module = self.modules.at(path)
         if certain:
             self.modules.refuse_old(path)
-            both = self.least_python, self.modules.syntax.get(path)
-            self.least_python = max(filter(None, both), default=None)
+            self.least_python = max(filter(None, (self.least_python, self.modules.syntax.get(path))), default=None)
         known = unit in self.visited or len(self.visited) >= _MOST_UNITS
         self.visited.setdefault(unit)
         if known or module is None:

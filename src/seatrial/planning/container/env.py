@@ -195,13 +195,11 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
     return env, warnings
 
 
-def library_path(
-    injection: InjectionPlan, from_user: Mapping[str, str], from_image: Mapping[str, str]
-) -> dict[str, str]:
+def library_path(injection: InjectionPlan, own: Mapping[str, str], from_image: Mapping[str, str]) -> dict[str, str]:
     """Return LD_LIBRARY_PATH with the driver's folder last, so that an image's forward-compatibility libraries win."""
     if not injection.driver_library_folders:
         return {}
-    path = from_user.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
+    path = own.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
     folders = [folder for folder in path.split(":") if folder and folder not in injection.driver_library_folders]
     return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
 

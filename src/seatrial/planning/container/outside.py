@@ -116,9 +116,7 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
     name = job.image.base.partition("@")[0].partition(":")[0]
     if job.writable or not build or not any(name == each or name.endswith(f"/{each}") for each in _WITHOUT_VOLUMES):
         return
-    certain = {
-        mount: write for mount, write in _lost_writes(job, script) if write.certain and not _may_succeed(job, write)
-    }
+    certain = {mount: each for mount, each in _lost_writes(job, script) if each.certain and not _may_succeed(job, each)}
     if not certain:
         return
     write = next(iter(certain.values()))
@@ -139,11 +137,9 @@ def _making(mounts: Iterable[str], job: Job) -> str:
 
 def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     """Yield a sentence for each folder that the script may write to, and whose files would be lost or not be made."""
-    if job.data is not None and job.data.read_only:
-        into = (write for write in script.writes if inside(_in_container(job, write.path), CONTAINER_DATA))
-        yield from (
-            f"{write}, and {CONTAINER_DATA} is read-only without :rw: --data DIR:rw" for write in list(into)[:1]
-        )
+    into = [each for each in script.writes if inside(_in_container(job, each.path), CONTAINER_DATA)]
+    if into and job.data is not None and job.data.read_only:
+        yield f"{into[0]}, and {CONTAINER_DATA} is read-only without :rw: --data DIR:rw"
     lost: dict[str, Write] = {}
     for mount, write in _lost_writes(job, script):
         lost.setdefault(mount, write)
@@ -168,9 +164,7 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
     for write in script.writes:
         path = _in_container(job, write.path)
         parent = posixpath.dirname(path)
-        is_ready = write.folder or any(
-            parent.startswith(start) if rest else inside(start, parent) for start, rest, _ in made
-        )
+        is_ready = write.folder or any(parent.startswith(at) if rest else inside(at, parent) for at, rest, _ in made)
         folder = _mount_point(path, is_folder=write.folder, is_ready=is_ready)
         is_made = write.folder and any(inside(each, path) for each in kept)  # by the engine, above a mount
         if folder is not None and not is_made and not any(inside(path, each) for each in kept):
@@ -188,8 +182,7 @@ def _next_to_its_script(job: Job, path: str, where: str) -> Path:
 
 def _may_succeed(job: Job, write: Write) -> bool:
     """Return whether a write lies in a folder that images have, or, from the script's own folder, in the project."""
-    neighbour = _next_to_its_script(job, write.path, write.where)
-    if write.path.startswith("../") and neighbour.is_relative_to(job.project):
+    if write.path.startswith("../") and _next_to_its_script(job, write.path, write.where).is_relative_to(job.project):
         return True
     path = _in_container(job, write.path)
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*IN_IMAGES, "/root", "/home"))

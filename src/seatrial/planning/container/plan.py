@@ -212,8 +212,7 @@ def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
         return None
     if job.network is not None and (job.network == "host" or job.network.startswith(("container:", "ns:"))):
         return None
-    name = re.sub(r"[^a-zA-Z0-9-]+", "-", job.name or run_id)[:63].strip("-")  # a DNS label, RFC 1123
-    return name or None
+    return re.sub(r"[^a-zA-Z0-9-]+", "-", job.name or run_id)[:63].strip("-") or None  # a DNS label, RFC 1123
 
 
 def _root_choice(job: Job) -> Choice:
