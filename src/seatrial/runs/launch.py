@@ -34,6 +34,7 @@ from seatrial.runs.store import RunStore, new_run_id, other_projects, project_ke
 from seatrial.runs.trackers import with_server
 from seatrial.system import agent_archive
 from seatrial.system.host import Caller, Host
+from seatrial.system.text import as_typed
 
 if TYPE_CHECKING:
     from seatrial.backends.kubernetes.pod import Manifest
@@ -80,7 +81,8 @@ def plan_only(job: Job, host: Host, *, builds: bool = False) -> Plan:
     plan = _plan(ground, run, selection, host, another=another, offline=True, launches=builds)
     _refuse_cut_down_image(plan)
     place = next(each for each in run.place.parents if each.is_dir())
-    closed = f"{place} cannot be written, and a run keeps its receipt there; cp -r copies the project"
+    copy = f"cp -r {as_typed(job.project)} ~/{as_typed(job.project.name + '-copy')}"
+    closed = f"{place} is not writable, and a run writes its receipt there; to work in a copy: {copy}"
     return plan if builds or os.access(place, os.W_OK) else plan.changed(warnings=(*plan.warnings, closed))
 
 

@@ -81,7 +81,7 @@ def _make(parent: int, name: str, path: Path) -> None:
             copy = f"Work in a copy: cp -r {shlex.quote(str(project))} ~/{shlex.quote(project.name + '-copy')}"
             home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111  Path.home() raises where there is none
             above = Path(home).is_relative_to(project)
-            run += f"   # not yours to write in? {'First: cd FOLDER_OF_THE_SCRIPT' if above else copy}"
+            run += f"   # no write permission? {'First: cd FOLDER_OF_THE_SCRIPT' if above else copy}"
         raise DiskError(f"Cannot create the folder {path}: {error.strerror}", run=run) from error
 
 

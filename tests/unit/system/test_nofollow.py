@@ -182,11 +182,11 @@ from seatrial.system.nofollow import _make
 os.chmod(".", 0o555)
 def refused(name):
     try: _make(here, name, Path.cwd() / ".seatrial" / name)
-    except Exception as error: print(error.run.partition("not yours to write in? ")[2])
+    except Exception as error: print(error.run.partition("no write permission? ")[2])
 for home in ("/elsewhere", str(Path.cwd() / "me")):
     os.environ["HOME"] = home
     try: _make(here, ".seatrial", Path.cwd() / ".seatrial")
-    except Exception as error: print(error.run.partition("not yours to write in? ")[2])
+    except Exception as error: print(error.run.partition("no write permission? ")[2])
 os.environ["HOME"] = "/elsewhere"
 refused("runs")
 del os.environ["HOME"]
