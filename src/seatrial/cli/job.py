@@ -92,7 +92,7 @@ def _too_many(words: list[str], arguments: list[str], project: Path, flags: Mapp
     for key in (key for key, value in flags.items() if unit and str(value).isdecimal()):
         joined = f"--{key.replace('_', '-')} {flags[key]}{unit}"
         run = f"seatrial run {joined} {shlex.join(each for each in words if each != unit)}"
-        return TargetError(f"A unit has no space before it: {joined}", run=run)
+        return TargetError(f"Write the unit without a space: {joined}", run=run)
     for end in range(len(words), 1, -1):
         if module is None and is_file(project / (name := " ".join(words[:end]))):
             rest = [*words[end:], *arguments]

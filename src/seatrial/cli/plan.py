@@ -53,7 +53,7 @@ def plan(
         from seatrial.runs import launch
 
     if as_json and form:
-        raise UsageError("--json and --as exclude each other", run="seatrial plan --help   # one of the two")
+        raise UsageError("--json and --as exclude each other", run="seatrial plan --help   # choose one of them")
     host = cli.this_host()
     job = launcher.join(read_job(words, flags), None, host)
     secrets.check_secrets(job, host)

@@ -92,7 +92,7 @@ def load_job(
     config = _merge(from_file, from_flags)
     if "kubernetes" in from_flags and config.get("backend") != "k8s":
         typed = ", ".join(_FLAGS.get(f"kubernetes.{key}", key) for key in from_flags["kubernetes"])
-        raise UsageError(f"{typed}: for runs on Kubernetes alone", run="seatrial run … --on k8s")
+        raise UsageError(f"{typed}: only for runs on Kubernetes", run="seatrial run … --on k8s")
     _check_paths(config, project)
     target, start = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
     if start != project and "workdir" not in config:
@@ -153,7 +153,7 @@ class _Source:
             order = {key: place for place, key in enumerate(file_keys())}
             found = sorted(error.errors(include_url=False), key=lambda each: order.get(str(each["loc"][0]), len(order)))
             own = getattr((found[0].get("ctx") or {}).get("error"), "__cause__", None) if not self.where else None
-            run, instead = (own.run, own.instead) if isinstance(own, UsageError) else (None, _usable(found[0]))
+            run, instead = (own.run, own.instead) if isinstance(own, UsageError) else (None, _accepted(found[0]))
             messages = map(self._message, found[:_MOST_PROBLEMS])
             raise ConfigError("; and ".join(messages), run=run or self.run, instead=instead) from None
         return _set(config)
@@ -189,8 +189,8 @@ class _Source:
         return f"{self._key(key)}{colon} {problem}{hint}"
 
 
-def _usable(detail: ErrorDetails) -> tuple[str, list[str]] | None:
-    """Return a refused value and one like it that the key takes: of its list, or a name of permitted characters."""
+def _accepted(detail: ErrorDetails) -> tuple[str, list[str]] | None:
+    """Return a refused value and the nearest ones that its key accepts; None without any."""
     typed = detail["input"] if isinstance(detail["input"], str) else ""
     listed = re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
     near = difflib.get_close_matches(typed, listed, n=1) or re.findall(r"at least (\d+),", detail["msg"])
