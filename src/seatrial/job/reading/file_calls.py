@@ -207,8 +207,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     return value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1 or bool(_IN_FOLDERS.fullmatch(name))
 
 
-def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
-    """Yield (name, whether code asks for it by the name, text) of variables, keys, arguments and parameters."""
+def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
+    """Yield (name, whether code looks it up by name, value) of variables, keys, arguments and parameters."""
     pairs: list[tuple[str, ast.expr | None]] = []
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -46,7 +46,7 @@ class Files:
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
-        self.valued: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # see valued; where; conditions
+        self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
         self._written_names, self._checked_names = set[str](), set[str]()
         self._tried = set[Unit]()  # units that run if every condition has the value of a usual run, also below try
@@ -101,7 +101,7 @@ class Files:
 
     def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
         """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones;
-        return what they are signs of → where."""
+        return sign → place."""
         self._composed = composed
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
@@ -196,7 +196,7 @@ class Files:
         return self._with_named(reads)
 
     def inputs(self, start: Unit) -> Iterator[Read]:
-        """Yield absent paths that the run may read: typed ones, settings, defaults, texts. Call ``reads`` first."""
+        """Yield absent paths that the run may read: typed ones, settings, defaults, strings. Call ``reads`` first."""
         given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
@@ -211,7 +211,7 @@ class Files:
                 yield Read(path[:_LONGEST_PATH], where, option)
 
     def _candidates(self, start: Unit) -> Iterator[tuple[str, str, str, str | None]]:
-        """Yield (name, value, place, option) of words that are typed; of others, unless it downloads."""
+        """Yield (name, value, place, option) of typed words and, unless the script downloads, of others."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if self._opaque:
@@ -225,7 +225,7 @@ class Files:
             text = self.constants.of_option(name) if name in used else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
-        fit = (each for each in self.valued if calls.is_input(each[0], "./a/b", typed=False))
+        fit = (each for each in self.named_values if calls.is_input(each[0], "./a/b", typed=False))
         asked = (each for each in fit if (each[0] in used if each[1] else each[0] not in self._checked_names))
         unused = {value for value, name in self.of_class.items() if name not in used}
         free = (each for each in asked if each[0] not in self._written_names and id(each[2]) not in unused)
@@ -413,12 +413,12 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        spoken = self.used | self.seen
+        mentioned = self.used | self.seen
         for unit, node, runs, _ in self._noted:
             owner = unit[1].rpartition(".")[0].rpartition(".")[2]
             code = module.source if (module := self._module_at(unit[0])) else b""
             registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)
-            if owner and owner not in spoken and not registered and unit not in always:
+            if owner and owner not in mentioned and not registered and unit not in always:
                 continue  # nothing makes an object of the class
             for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)

@@ -18,7 +18,7 @@ from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
-from seatrial.job.reading.file_calls import valued
+from seatrial.job.reading.file_calls import named_values
 from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
@@ -358,7 +358,7 @@ class ProjectReader:
             self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
         own = (name for name, each in module.flow.functions.items() if each is node)
         where = (module.path, next(own, unit) if isinstance(node, FunctionNode) else unit)  # defaults are of calls
-        self.files.valued += ((*pair, where, seen.tests) for pair in valued(node))
+        self.files.named_values += ((*pair, where, seen.tests) for pair in named_values(node))
         if isinstance(node, ast.Call | ast.Assign | ast.AugAssign):
             self.roots.extend(module, node, lambda entry: self.files.constants.text(entry, (module.path, unit)))
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
