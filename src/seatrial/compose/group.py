@@ -252,7 +252,7 @@ def find_run(store: RunStore, reference: str) -> Run:
         group, member = without
         why = f": {member.why}" if member.why else ""
         logs = f"docker compose -p {group.details.get('project')} logs {reference}"
-        ends = f"{logs}   # seatrial runs stop {group.id} ends all of it"
+        ends = f"{logs}   # seatrial runs stop {group.id} stops the whole group"
         raise RunNotFoundError(
             f'"{reference}" of group {group.id} has no run; it is {member.state}{why}',
             run=ends if member.state == "running" else f"seatrial runs show {group.id}",

@@ -128,7 +128,7 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
     may_be_inside = job.image.ready or job.mounts or job.backend == "k8s"
     if not may_be_inside and not (there := job.project / job.workdir).is_dir():
         raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
-    reason = f"in the project, {job.project}, all of which the run gets; -C . takes the current folder alone"
+    reason = f"relative to the project, {job.project}; -C . makes the current folder the project"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 
 

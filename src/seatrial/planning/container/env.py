@@ -105,11 +105,11 @@ def without_login(
 
 
 def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], host: Host) -> Iterator[str]:
-    """Yield a warning about variables of the caller's that count GPUs, or that the script reads, and the run lacks."""
+    """Yield a warning for variables of this shell that choose GPUs or that the script reads, and the run lacks."""
     known = {*env, *job.secrets, *script.variables, *(name for row in logins().values() for name in row["names"])}
     visible = host.env.get("CUDA_VISIBLE_DEVICES", "")
     if "," in visible and job.gpus.kind == "auto" and job.backend != "k8s" and "CUDA_VISIBLE_DEVICES" not in known:
-        yield f"CUDA_VISIBLE_DEVICES={visible} of this shell chooses no GPUs of the run: --gpus device={visible}"
+        yield f"CUDA_VISIBLE_DEVICES={visible} does not apply to the run; to use these GPUs: --gpus device={visible}"
     read = {each: where for each, where in script.read_variables.items() if not _USUAL.fullmatch(each)}
     for library in _OF_LIBRARIES.keys() & script.where.keys():
         read |= {each: library for each in host.env if re.fullmatch(_OF_LIBRARIES[library], each) and each not in read}
