@@ -50,7 +50,7 @@ from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.stack.resolve import PYTHONS
 
-#: By it Accelerate chooses DeepSpeed's optimizer for the CPU, which nvcc compiles when it is first used.
+#: The variable that has Accelerate use DeepSpeed's CPU optimizer, which nvcc compiles at its first use.
 _OFFLOADS = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
 _COMPILER = Choice(what="compiler", value="g++ and Python headers", reason="the target compiles at run time")
 
@@ -274,14 +274,11 @@ def _with_system_packages(
         return job, (), ()
     if job.image.base != DEFAULT_BASE:
         listed = ", ".join(f'"{each}"' for each in packages)
-        lacks = f"{job.image.base} lacks {'one' if packages[1:] else 'it'}"
+        lacks = f"{job.image.base} lacks {'any of them' if packages[1:] else 'it'}"
         fix = f"if {lacks}, add in seatrial.toml: [image] system_packages = [{listed}]"
-        return (
-            job,
-            (),
-            ("; ".join([*(f"{name} needs {', '.join(few)}" for name, few in needed.items()), *starts, fix]),),
-        )
-    of_wheels = [f"{', '.join(needed)}: the wheels do not bring them"] if needed else []
+        of_packages = (f"{name} needs {', '.join(few)}" for name, few in needed.items())
+        return job, (), ("; ".join([*of_packages, *starts, fix]),)
+    of_wheels = [f"{', '.join(needed)}: the wheels do not include them"] if needed else []
     choice = Choice(what="system packages", value=", ".join(packages), reason="; ".join([*of_wheels, *starts]))
     return job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))), (choice,), ()
 

@@ -293,13 +293,13 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
 
 
 def spacy_models(script: ScriptFacts, found: Requirements, release: str) -> Iterator[str]:
-    """Yield warnings of packages that spaCy loads: only its models' repository has them, by spaCy's minor release."""
+    """Yield a warning for each model that spaCy loads: only its own repository has them, one for each minor release."""
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
     for name in (each for each in models if each.count("_") > 1 and not is_listed(found, each, each)):
         file = f"{name}-{'.'.join(release.split('.')[:2])}.0"
         page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}-py3-none-any.whl"
         remedy = f'add it in seatrial.toml: [image] requirements = ["{name} @ {page}"]'
-        yield f"{models[name].partition(' ')[0]} loads {name}, a package that no list and no index has; {remedy}"
+        yield f"{models[name].partition(' ')[0]} loads {name}, neither listed nor on the package index; {remedy}"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

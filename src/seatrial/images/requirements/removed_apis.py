@@ -90,14 +90,14 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
 
 
 def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
-    """Return a warning for each argument of optimizers that Keras 2.11 to 2.15 refuse, or log and ignore."""
+    """Return a warning for each optimizer argument that Keras 2.11 to 2.15 rejects or ignores."""
     version = _tensorflow(resolved)
     if version is None or not _reaches(version, "2.11") or _reaches(version, "2.16"):
         return []
     old = any(re.search(r"\boptimizers\.legacy|compat\.v1\.keras\.optimizers", name) for name in script.modules)
     if old or " " not in script.modules.get("tensorflow.compat.v1", " "):  # imported as tf, it has them, too
         return []
-    ignores = f"trains with the default rate, as tensorflow {version} logs lr and ignores it; write learning_rate, or"
+    ignores = f"trains with the default learning rate: tensorflow {version} ignores lr; write learning_rate, or"
     ways = {"decay": f"fails with tensorflow {version};", "lr": ignores}
     signs = {f"keras.optimizers.{argument}": way for argument, way in ways.items()}
     found = [(where, signs.get(name.removeprefix("tensorflow."))) for name, where in script.modules.items()]

@@ -70,7 +70,7 @@ def place_of(wanted: Requirement, needs: Needs) -> tuple[str, str, re.Match[str]
 
 
 def _places_of(wanted: Requirement, needs: Needs) -> Iterator[tuple[str, str, re.Match[str]]]:
-    """Yield such places of one file, all with the requirement's versions if one has them."""
+    """Yield the places in one file, only those with the requirement's versions if it has any."""
     name = canonicalize_name(wanted.name)
     others = [foreign for foreign, own in _OTHER_NAMES.items() if own == name]
     others += ["requires-python", "python-requires"] * (name == "python")

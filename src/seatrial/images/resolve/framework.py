@@ -383,9 +383,9 @@ def _with_numpy(found: Requirements, stack: Stack) -> Requirements:
 
 
 def _with_partners(found: Requirements, stack: Stack, *, own_sources: bool) -> Requirements:
-    """Return the requirements with torch's open partners at its release, which old and new ones do not require.
+    """Pin torch's partners without a version to torch's release, as not all of their releases require a torch.
 
-    The index of torch's build has no other build of a partner: that is left out.
+    A partner's pin loses another build than torch's: the index of torch's build does not have it.
     """
     if stack.wheel is None or stack.wheel.framework != "torch":
         return found

@@ -53,7 +53,7 @@ def main() -> None:
             wheels = _wheels(index, package, pythons)
             address = next(address for version, address in wheels if str(version) == Version(release).public)
             found = [name for name, has in found_in(address, names).items() if has is False]
-            # Not a search for the package of a module, nor one that reads the torch of years, each of a gigabyte.
+            # A search for a module's package needs no release, and torch's wheels are a gigabyte each.
             of_it = package != "torch" and all("." in name for name in names)
             return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")))}
         return {}

@@ -113,7 +113,7 @@ def test_a_model_that_spacy_loads_is_named_with_the_wheel_of_spacys_release(tmp_
         ("from torchvision import datasets\nd = datasets.CIFAR10('data')", ""),
     ],
 )
-def test_a_package_behind_a_used_name_is_installed_though_nothing_requires_it(
+def test_a_package_that_a_used_name_imports_is_installed_though_nothing_requires_it(
     tmp_path: Path, source: str, brought: str
 ) -> None:
     written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
@@ -229,7 +229,7 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
         (
             "from keras.optimizers import SGD\nSGD(lr=0.1)",
             "tensorflow==2.15.1",
-            "SGD(lr=…) trains with the default rate",
+            "SGD(lr=…) trains with the default learning rate",
         ),
         ("from keras.optimizers import SGD\nSGD(lr=0.1)", "tensorflow==2.10.1", ""),
         ("from tensorflow.keras.optimizers.legacy import SGD\nSGD(lr=0.1)", "tensorflow==2.15.1", ""),
@@ -238,7 +238,7 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
         (
             "import tensorflow as tf\ntf.compat.v1.disable_v2_behavior()\ntf.keras.optimizers.SGD(lr=0.1)",
             "tensorflow==2.15.1",
-            "SGD(lr=…) trains with the default rate",
+            "SGD(lr=…) trains with the default learning rate",
         ),
         ("from keras.optimizers import SGD\nSGD(0.1, decay=0)", "tensorflow==2.16.1", ""),
         ("import keras\nkeras.Model().save_weights(d + f'{e}.h5')", "tensorflow==2.17.1", "save_weights('.h5'), which"),
@@ -365,13 +365,13 @@ ALL = f"{ROMS}, gym==0.25.2 and ale-py==0.7.5"
         ("gymnasium==1.0.0", "gymnasium.make('ALE/Pong-v5')", "ale-py", None),
     ],
 )
-def test_a_gym_gets_its_own_package_of_atari_and_a_word_about_the_games(
+def test_each_gym_gets_its_atari_package_and_a_warning_about_missing_roms(
     tmp_path: Path, listed: str, source: str, packages: str, warned: str | None
 ) -> None:
     module = source.partition(".")[0]
     made = planned(tmp_path, {"requirements.txt": listed, "train.py": f"import {module}\n{source}\n"})
     assert packages in made.chosen("packages")[0]
-    assert [each.rpartition("games: ")[2] for each in made.image.warnings] == [warned] * (warned is not None)
+    assert [each.rpartition("ROMs: ")[2] for each in made.image.warnings] == [warned] * (warned is not None)
 
 
 def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> None:
@@ -387,7 +387,7 @@ def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> Non
         ("tensorflow-cpu==2.12.0\ntensorflow==2.12.0", "tensorflow-cpu==2.12.0 → tensorflow==2.12.0"),
     ],
 )
-def test_a_list_with_tensorflows_cpu_build_is_edited_where_it_stands(tmp_path: Path, listed: str, edited: str) -> None:
+def test_tensorflow_cpu_is_replaced_on_its_own_line(tmp_path: Path, listed: str, edited: str) -> None:
     files = {"requirements.txt": f"tqdm\n{listed}\n", "train.py": "import tensorflow\n"}
     with pytest.raises(GpuContractError) as refused:
         planned(tmp_path, files, cpu_only=False, target="h100")
