@@ -194,7 +194,7 @@ def test_a_call_without_its_required_argument_and_a_number_in_the_environment_ar
     assert not script_facts(target_of(tmp_path, source.replace("()", "('cuda')")), tmp_path).misfits
     source = "import os\nos.environ['A'] = os.environ['B'] = '1'\nos.environ['CUDA_LAUNCH_BLOCKING'] = 1\n"
     [found] = script_facts(target_of(tmp_path, source), tmp_path).misfits
-    assert "os.environ['CUDA_LAUNCH_BLOCKING'] = 1 gives a variable a value that is not text: a run that" in found
+    assert "os.environ['CUDA_LAUNCH_BLOCKING'] = 1 sets a variable to a value that is not a string: a run that" in found
 
 
 @cases("source", "words", "args")

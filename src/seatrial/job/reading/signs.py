@@ -85,7 +85,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Assign):
         sets = isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).endswith("environ")
         if sets and isinstance(node.value, ast.Constant) and not isinstance(node.value.value, str):
-            yield "lacks", f"{ast.unparse(node)} gives a variable a value that is not text"
+            yield "lacks", f"{ast.unparse(node)} sets a variable to a value that is not a string"
     elif isinstance(node, ast.Subscript):
         if (name := literal(node.slice)) in _RANK_VARIABLES and last_name(node.value) == "environ":
             # Reading it needs someone to set it, unless the script does.
