@@ -26,7 +26,7 @@ WHOLE_RECEIPT = cli.option("--verbose", "-v", is_flag=True, help="Print the whol
 
 
 def group_of(store: RunStore, reference: str) -> RunGroup | None:
-    """Return the group of that name, for ``last`` one that runs and was started last; None if it is a run.
+    """Return the group of that name, for ``last`` one that runs and is the newest; None if it is a run.
 
     A run of the same name is found by its ID.
     """

@@ -212,7 +212,7 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
 
 
 def _with_value(typed: str, names: Sequence[str], argv: Sequence[str]) -> str | None:
-    """Return the user's own command with the first name in place of a value; None if that is not certain."""
+    """Return the user's command with the first name in place of a value; None if the value's place is unclear."""
     bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
     places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
     if not names or len(places) != 1 or {"rm", "stop", "exec"} & {*argv[:2]}:  # which change or delete a run

@@ -16,7 +16,7 @@ _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
 _ARRAY = re.compile(r"\w+\+?=(?=\()")
 _HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
-#: A reader's own value, ``<path>``: a file's end or an option follows, and no file that ``>`` would write.
+#: A placeholder, ``<path>``: no file follows it, which would make ``>`` a redirection.
 _PLACEHOLDER = re.compile(r"(?<!<)<([A-Za-z][\w ./-]*)>(?=/|[ \t]*(?:[\n\\;&|)\"'-]|\Z))")
 #: A ``\\`` before a space or a comment, and comments between a command's lines; both end the command.
 _CUT = re.compile(r"(?<=\s)\\[ \t]+(?:#[^\n]*)?(?=\n([ \t]+[^\s#]|-)?)|(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")

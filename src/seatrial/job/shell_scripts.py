@@ -60,7 +60,7 @@ _DECLARES = ("export", "declare", "local", "readonly", "typeset")
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
-#: A batch job's nodes; stands for its number.
+#: A batch job's number of nodes; its ID, which is unknown.
 _NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}SLURM_JOB_ID"
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
@@ -445,5 +445,5 @@ class _Shell(Words):
 
 
 def _without_missing(text: str) -> str:
-    """Replace unset variables with empty text, as a condition does, and a job's number with one."""
+    """Replace unset variables with empty text, as a condition does, and a batch job's ID with 1."""
     return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$|RANDOM)(\w+)\}}?", "", text.replace(_JOB, "1"))

@@ -121,7 +121,7 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 
 
 def _invoked(words: Sequence[str], file: Path) -> Iterator[tuple[str, str]]:
-    """Yield what a task of Invoke's runs, ``ctx.run(f"python src/{NAME}/train.py")``, with the values of names."""
+    """Yield the commands of an Invoke task, ``ctx.run(f"python src/{NAME}/train.py")``, with the names' values."""
     with suppress(SyntaxError):
         body = ast.parse(whole(file, _MOST_TEXT)).body
         functions = {each.name: each for each in body if isinstance(each, ast.FunctionDef) and each.decorator_list}
@@ -138,7 +138,7 @@ def _invoked(words: Sequence[str], file: Path) -> Iterator[tuple[str, str]]:
 
 
 def _filled(node: ast.expr, values: dict[str, str]) -> str:
-    """Return a text with the names in it replaced, others by a shell's variable."""
+    """Replace known names in an f-string with their values, and others with shell variables."""
     quoted = re.fullmatch(r"(?s)f?(['\"]+)(.*)\1", text := ast.unparse(node))
     text = quoted[2] if quoted else text if isinstance(node, ast.Constant) else f"{{{text}}}"
     return re.sub(r"\{(\w+)[^{}]*\}", lambda name: values.get(name[1], f"${name[1]}"), text)

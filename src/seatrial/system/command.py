@@ -48,7 +48,7 @@ class Completed(NamedTuple):
 
 
 def json_object(text: str | bytes) -> dict[str, Any]:
-    """Return the object that a program or a file has in JSON; {} for any other text."""
+    """Parse JSON and return its object; {} for any other text."""
     with contextlib.suppress(ValueError, RecursionError):
         if isinstance(found := json.loads(text), dict):
             return found

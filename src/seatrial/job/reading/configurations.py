@@ -65,7 +65,7 @@ def _settings(text: str) -> Iterator[tuple[str, str, int]]:
 def read_settings(
     names: Iterable[str], arguments: Sequence[str], folder: Path, keys: Collection[str]
 ) -> tuple[list[_Setting], dict[str, str]]:
-    """Return the settings in files and the typed ones, and what these are signs of, such as trackers → where.
+    """Return the settings in files and on the command line, and sign → place, such as for trackers.
 
     ``keys``: of settings in code, which merge_from_list sets.
     """

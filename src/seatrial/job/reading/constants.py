@@ -474,7 +474,7 @@ def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
 
 
 def _filled(text: Text, places: str, parts: Sequence[Text | None]) -> Text:
-    """Put parts into ``%s`` or ``{}``; what a part of another form becomes is not known."""
+    """Fill ``%s`` and ``{}`` with the parts; other placeholders stay unknown."""
     texts = iter([each.text if each else ANY for each in parts])
     filled = re.sub(places, lambda place: (ANY, next(texts, ANY))[place[0] in ("%s", "{}")], text.text)
     return _joined("", [text, *parts])._replace(text=filled)

@@ -107,7 +107,7 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
 
 
 def _is_made(job: Job, write: Write, path: HostPath) -> bool:
-    """Return whether a write is of a folder that is there: making it again does no harm."""
+    """Return whether a write only creates a folder that exists, which does no harm."""
     return write.folder and (path.source / posixpath.relpath(_in_container(job, write.path), path.target)).is_dir()
 
 
