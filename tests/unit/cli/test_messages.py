@@ -60,7 +60,7 @@ def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pyte
 @pytest.mark.parametrize(
     "words", ["python train.py --lr 1", "torchrun --nproc_per_node 2 train.py", "mpirun -n 2 t.py", "bash train.sh"]
 )
-def test_a_command_that_starts_python_is_advised_behind_run(words: str, project: Path, capsys) -> None:
+def test_a_command_that_starts_python_is_advised_after_seatrial_run(words: str, project: Path, capsys) -> None:
     assert cli._main(words.split()) == 2
     assert message(capsys)[1] == f"seatrial run {words}"
 

@@ -133,7 +133,7 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
     assert cause in str(refusal.value.cause)
 
 
-def test_a_task_of_invoke_has_the_values_of_its_names_and_a_taskfile_the_typed_words(tmp_path: Path) -> None:
+def test_an_invoke_task_gets_its_values_and_a_taskfile_gets_the_typed_words(tmp_path: Path) -> None:
     run = 'ctx.run(f"python src/{NAME}/train.py --lr {lr} --seed {seed}", pty=True)'
     (tmp_path / "tasks.py").write_text(f'NAME = "net"\n@task\ndef fit_all(ctx, seed, lr=0.1):\n    {run}\n')
     typed = ["invoke", "fit-all", "--seed=7"]
@@ -211,14 +211,14 @@ def test_a_request_for_gpus_and_time_becomes_ours(tmp_path: Path, typed: str, li
         ("", "other.py"),
     ],
 )
-def test_a_job_knows_the_counts_that_it_requests(tmp_path: Path, lines: str, words: str) -> None:
+def test_a_batch_job_sees_the_nodes_and_gpus_that_it_requests(tmp_path: Path, lines: str, words: str) -> None:
     start = "torchrun --nnodes=$SLURM_NNODES --nproc_per_node=$SLURM_GPUS_ON_NODE train.py --job"
     text = f'{lines}\nif [[ $SLURM_JOB_ID != "" ]]; then {start}; else python other.py; fi\n'
     (tmp_path / "j.sh").write_text(text)
     assert in_our_words(["bash", "j.sh"], tmp_path) == words.split()
 
 
-def test_a_jobs_number_is_an_argument_that_is_left_to_the_reader(tmp_path: Path) -> None:
+def test_a_batch_jobs_id_is_left_for_the_user_to_fill_in(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "j.sh").write_text("#SBATCH -N 1\npython train.py --run $SLURM_JOB_ID\n")
     with pytest.raises(TargetError) as refusal:

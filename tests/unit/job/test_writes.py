@@ -35,7 +35,7 @@ def test_read_or_relative_path_is_no_write(tmp_path: Path, source: str) -> None:
     assert writes(tmp_path, source) == []
 
 
-def test_a_write_of_a_class_that_nothing_makes_is_none_unless_it_is_registered(tmp_path: Path) -> None:
+def test_writes_of_a_class_count_if_it_is_instantiated_or_registered(tmp_path: Path) -> None:
     body = "    def parse(self):\n        os.makedirs('/{0}/here')\n"
     kinds = "".join(
         f"{head}:\n{body.format(name)}"

@@ -241,13 +241,13 @@ def test_a_read_below_try_is_named_and_one_of_another_mode_is_not(project: Path,
         ("unseen.train(data_dir=my.join('sets', 'x', 'y'))\n", "sets/x/y (code/train.py:2)"),
     ],
 )
-def test_a_text_is_named_if_its_name_is_of_an_input_and_nothing_makes_it(
+def test_a_string_is_reported_if_its_name_suggests_an_input_and_nothing_creates_it(
     project: Path, source: str, named: str | None
 ) -> None:
     assert absent(project, f"import os, unseen, my\n{source}", ()) == named
 
 
-def test_an_option_of_a_wrapper_is_one_and_a_longer_name_is_another(project: Path) -> None:
+def test_a_wrappers_option_is_read_and_a_longer_option_is_a_different_one(project: Path) -> None:
     source = "import unseen\nunseen.arg('--data', default='a')\nunseen.arg('--data_dir', default='sets')\n"
     source += "args = unseen.parse_args()\nunseen.train(data_path=unseen.join(args.data_dir, args.data, 'train'))\n"
     assert absent(project, source, ("--data", "cats")) == "sets/cats/train (code/train.py:5)"

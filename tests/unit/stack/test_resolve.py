@@ -78,7 +78,7 @@ def test_a_release_for_older_pythons_alone_gives_way_to_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(("release", "build"), [("2.12.0", "cu129"), ("2.0.0", "cu117")])
-def test_a_build_that_does_not_do_gives_way_before_the_release(release: str, build: str) -> None:
+def test_another_build_is_suggested_before_another_release(release: str, build: str) -> None:
     way, found = conflict(requested(specifier=f"=={release}", variant=build), "h100").nearest[0]
     assert way == "another build" and f"torch=={release}" in str(found.requirement)
 

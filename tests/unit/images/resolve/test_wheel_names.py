@@ -59,7 +59,7 @@ FILES = {
         ("torch._lazy.thing", None),
     ],
 )
-def test_a_name_is_lacking_where_nothing_defines_it_or_it_only_says_that_it_was_removed(
+def test_a_name_is_missing_if_nothing_defines_it_or_its_code_only_says_that_it_was_removed(
     name: str, has: bool | None
 ) -> None:
     wheel = io.BytesIO()
