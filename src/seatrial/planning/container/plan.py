@@ -238,8 +238,8 @@ def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
     if job.publish and job.network == "host":
         warnings.append("--publish has no effect with --network host: the container's ports are the host's")
     elif chosen := [each for each in job.publish if ":" not in each]:
-        name = f"{site.engine.name} port seatrial-{site.run_id}"
-        warnings.append(f"--publish {', '.join(chosen)}: the engine chooses the host port; to show it: {name}")
+        show = f"{site.engine.name} ps"
+        warnings.append(f"--publish {', '.join(chosen)}: the engine chooses the host port; to show it: {show}")
     warnings += shm_warnings(job)
     local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
