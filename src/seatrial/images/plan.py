@@ -161,7 +161,7 @@ def _of_list_or_imports(
         except (ConfigError, GpuContractError) as error:
             refusal = error.message
         note = f"{len(fewer.left_out)} of the {fewer.listed} packages that {needs.source} lists are"
-        note += f" left out, as the target does not import them and the list cannot be installed as a whole ({refusal})"
+        note += f" left out, as the target does not import them and no releases for all were found ({refusal})"
         note += f'; to install all, in seatrial.toml: [image] requirements = ["-r {needs.source}"]'
         needs = fewer.changed(fewer.requirements, warning=note)
         if resolver is not None:

@@ -430,7 +430,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     others = [] if similar else likely_scripts(project)
-    here = [] if similar else [f"scripts here: {first_of(others, _MOST_NAMED) or 'none'}"]
+    here = [] if similar else [f"scripts here: {first_of(others, _MOST_NAMED) or 'none up to two folders deep'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
     likely = others if len(others) == 1 else [each for each in others if "train" in each]  # no arbitrary one is run
     first = next((each for each in [*similar, *likely] if similar or "/" not in each), "")

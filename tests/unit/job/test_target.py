@@ -488,6 +488,18 @@ def test_a_shell_script_that_only_submits_another_proposes_that_one(tmp_path: Pa
     assert (refusal.value.run == "seatrial run hpc/job.sh") == is_sent
 
 
+def test_scripts_deeper_than_the_search_are_not_denied(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    (tmp_path / "a/b/c/main.py").touch()
+    with pytest.raises(TargetError) as raised:
+        resolve_target(["main.py"], None, None, tmp_path, {})
+    assert raised.value.cause == "scripts here: none up to two folders deep"
+    (tmp_path / "a/b/other.py").touch()
+    with pytest.raises(TargetError) as raised:
+        resolve_target(["main.py"], None, None, tmp_path, {})
+    assert raised.value.cause == "scripts here: a/b/other.py"
+
+
 def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) -> None:
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(TargetError, match=r"Shell script job\.sh not found in [^;]*$"):

@@ -490,6 +490,16 @@ def test_a_frozen_list_that_cannot_be_installed_is_planned_for_the_imports(
     assert warning.startswith("3 of the 5 packages that requirements.txt lists are left out")
 
 
+def test_a_frozen_list_whose_index_is_slow_is_not_said_to_be_uninstallable(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pip_format, "_FROZEN", 4)
+    plan.index.delay_s, plan.limit_s = 300.0, 1.0
+    made = plan("drawn==3.8\nnumpy==2.5.0\nplain==1.0\nsix==1.16.0\n", ScriptFacts(imports=("plain",)))
+    [warning] = [each for each in made.warnings if " are left out, " in each]
+    assert f"no releases for all were found ({plan.index.url} did not answer within" in warning
+
+
 def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
     plan.index.wheels("drawn", "3.8", "310 311 312")
     plan.index.has("drawn", "drawn-3.8.tar.gz")
