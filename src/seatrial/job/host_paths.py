@@ -123,7 +123,10 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         elif (held := _placeholders(path)) and not OUTPUT.search(read.path.replace("/", "-")):
             found.append(f"{read}, a folder that holds only {', '.join(held)}")
         elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
-            absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
+            first = next(each for each in (path, *path.parents) if _exists(each.parent))
+            alike = (read.where, first.parent, read.advice)
+            same = (other for other, (one, *_) in absent.items() if (one.where, other.parent, one.advice) == alike)
+            absent.setdefault(next(same, first), []).append(read)
     yield from found[:_MOST_MISSING]
     for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
         also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""

@@ -89,9 +89,9 @@ class Files:
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
 
-    def note_demands(self, node: ast.AST) -> None:
+    def note_demands(self, node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
-        self._demanded |= {id(call): texts for call, texts in calls.demanded(node)}
+        self._demanded |= {id(call): texts for call, texts in calls.demanded(node, assigned)}
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
@@ -276,7 +276,9 @@ class Files:
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._written_names = calls.names_in(path for _, path in writing)
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
-        asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
+        self._reading += [each for each in self._asking if id(each.node) in self._demanded]  # by a name
+        asked = (each for each in self._asking if id(each.node) not in self._demanded)
+        asking = [(each, path) for each in asked for path in calls.checked_paths(each.node)]
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         callers, reached = self.constants.callers, self.reached(start)
         for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
