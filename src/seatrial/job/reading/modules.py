@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import posixpath
 import re
 import shlex
 import sys
@@ -98,6 +99,9 @@ def generates(project: Path) -> bool:
 _OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
 
 
+_IMPORTED_PROTO = regex(r'(?m)^\s*import\s+(?:public\s+)?"(?!google/)([^"]+)"')
+
+
 class Missing(NamedTuple):
     """Hold where the project imports a module, or a name in one, that it lacks, and what provides it."""
 
@@ -123,9 +127,13 @@ def remedy(
         return f"git submodule update --init --recursive   # {submodule} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
-        root = os.path.relpath(base, project)
+        beside = sorted((base / proto).parent.glob("*.proto"))  # one that imports this expects the name of its file
+        needs = _IMPORTED_PROTO.findall("\n".join(read_sources(beside, project, _MAX_BYTES)))
+        tops = (each for each in (base, *base.parents) if needs and all(is_file(each / name) for name in needs))
+        root, file = os.path.relpath(next(tops, base), project), os.path.relpath(base / proto, project)
+        file = posixpath.join(posixpath.dirname(file), "*.proto") if needs else file
         program = f"python -m grpc_tools.protoc --grpc_python_out={root}" if last.endswith("_grpc") else "protoc"
-        return f"{program} -I{root} --python_out={root} {os.path.normpath(Path(root) / proto)}"
+        return f"{program} -I{root} --python_out={root} {file}"
     if not relative and not find_module(parts[0], roots) and (folder := folder_of(name, project)):
         return f"seatrial run -e PYTHONPATH={folder} …"
     if file:
