@@ -276,6 +276,13 @@ def test_inputs_of_one_line_are_one_sentence(project: Path, second: str, sentenc
     assert len([*missing_inputs(job, script.reads)]) == sentences
 
 
+@pytest.mark.parametrize(("text", "named"), [("input_path: 'sets/a.record'", "sets/a.record"), ("lr: 'sets/a'", None)])
+def test_an_absent_path_in_protobufs_text_is_named(project: Path, text: str, named: str | None) -> None:
+    (project / "a.config").write_text(f"reader {{\n  {text}\n}}\n")
+    shown = f"{named} (input_path in a.config:2)" if named else None
+    assert absent(project, "import unseen\nunseen.train()\n", ("--pipeline", "a.config")) == shown
+
+
 def test_an_option_of_a_wrapper_is_one_and_a_longer_name_is_another(project: Path) -> None:
     source = "import unseen\nunseen.arg('--data', default='a')\nunseen.arg('--data_dir', default='sets')\n"
     source += "args = unseen.parse_args()\nunseen.train(data_path=unseen.join(args.data_dir, args.data, 'train'))\n"

@@ -198,7 +198,9 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     fits = _A_PATH.fullmatch(value) and (loaded or typed or _OF_INPUTS.search(name))
     if not fits or _NOT_READ.search(name) or "cache" in name:
         return False
-    if not loaded and (_NOT_READ.search(value.lower()) or OUTPUT.search(value.replace("/", "-"))):
+    if not loaded and (
+        _NOT_READ.search(value.lower().removesuffix(".record")) or OUTPUT.search(value.replace("/", "-"))
+    ):
         return False
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder

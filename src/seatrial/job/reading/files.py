@@ -217,7 +217,8 @@ class Files:
         used = self.used | self.seen
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
-            if (last in used and ".py:" not in where) or where.rpartition(":")[0] in self._composed:
+            of_schema = where.rpartition(":")[0] in self._composed or ".config:" in where  # protobuf's text
+            if of_schema or (last in used and ".py:" not in where):
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
             text = self.constants.of_option(name) if name in used else None
