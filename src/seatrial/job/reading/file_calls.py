@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePosixPath
-from types import MappingProxyType
 
 from seatrial.job.reading.constants import ANY, Text, declared, member
 from seatrial.job.reading.flow import FunctionNode, fails
@@ -198,9 +197,7 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     fits = _A_PATH.fullmatch(value) and (loaded or typed or _OF_INPUTS.search(name))
     if not fits or _NOT_READ.search(name) or "cache" in name:
         return False
-    if not loaded and (
-        _NOT_READ.search(value.lower().removesuffix(".record")) or OUTPUT.search(value.replace("/", "-"))
-    ):
+    if not loaded and (_NOT_READ.search(value.lower()) or OUTPUT.search(value.replace("/", "-"))):
         return False
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder
@@ -218,8 +215,7 @@ def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
     pairs: list[tuple[str, ast.expr | None]] = []
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        listed = getattr(node.value, "elts", None)
-        values = [node.value] if listed is None else listed
+        values = getattr(node.value, "elts", [node.value])
         pairs = [(member(each) or last_name(each), value) for each in targets for value in values]
     elif isinstance(node, ast.Dict):
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
@@ -228,7 +224,7 @@ def valued(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]
-    by_name = isinstance(node, ast.Dict) or (isinstance(node, ast.Assign | ast.AnnAssign) and listed is None)
+    by_name = isinstance(node, ast.Assign | ast.AnnAssign | ast.Dict) and not hasattr(getattr(node, "value", 0), "elts")
     for name, value in pairs:
         if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
             yield name, by_name, value
@@ -274,29 +270,23 @@ def checked_paths(node: ast.Call) -> list[ast.expr]:
 
 
 def demanded(node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
-    """Yield (call, texts that may hold advice) for each check without whose path a statement ends the run.
-
-    ``assigned``: to names of the code around the node.
-    """
+    """Yield (call, texts that may hold advice) for each check, also ``assigned``, without whose path a run ends."""
     if isinstance(node, ast.Assert):
         yield from ((call, [node.msg] if node.msg else []) for call in needed(node.test, True, assigned))
     elif isinstance(node, ast.If) and (fails(node.body) or fails(node.orelse)):
         ends = node.body if fails(node.body) else node.orelse
-        inner = (each for part in ends for each in ast.walk(part) if isinstance(each, ast.Call))
-        texts = [text for call in inner for text in call.args]
+        texts = [text for part in ends for call in ast.walk(part) if isinstance(call, ast.Call) for text in call.args]
         yield from ((call, texts) for call in needed(node.test, ends is node.orelse, assigned))
 
 
-def needed(
-    test: ast.expr | None, holds: bool, assigned: Mapping[str, list[ast.expr | None]] = MappingProxyType({})
-) -> Iterator[ast.Call]:
+def needed(test: ast.expr | None, holds: bool, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[ast.Call]:
     """Yield the checks for paths that all succeed wherever ``test`` evaluates to ``holds``."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from needed(test.operand, not holds, assigned)
     elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
         yield from (call for each in test.values for call in needed(each, holds, assigned))
     elif isinstance(test, ast.Name) and len(values := assigned.get(test.id, [])) == 1:
-        yield from needed(values[0], holds)
+        yield from needed(values[0], holds, {})
     elif holds and isinstance(test, ast.Call) and last_name(test.func) in ASKS:
         yield test
 

@@ -305,7 +305,7 @@ class Files:
 
     def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
         """Return whether a test has not the ``wanted`` value, for want of a path that nothing before it makes."""
-        for call in calls.needed(test, wanted):
+        for call in calls.needed(test, wanted, {}):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
             if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():
                 return not self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None)

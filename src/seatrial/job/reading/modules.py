@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import posixpath
 import re
 import shlex
 import sys
@@ -99,9 +98,6 @@ def generates(project: Path) -> bool:
 _OF_CYTHON = {".pyx", ".pxd", ".c", ".cpp", ".h", ".html"}
 
 
-_IMPORTED_PROTO = regex(r'(?m)^\s*import\s+(?:public\s+)?"(?!google/)([^"]+)"')
-
-
 class Missing(NamedTuple):
     """Hold where the project imports a module, or a name in one, that it lacks, and what provides it."""
 
@@ -127,11 +123,11 @@ def remedy(
         return f"git submodule update --init --recursive   # {submodule} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
-        beside = sorted((base / proto).parent.glob("*.proto"))  # one that imports this expects the name of its file
-        needs = _IMPORTED_PROTO.findall("\n".join(read_sources(beside, project, _MAX_BYTES)))
+        texts = "\n".join(read_sources((base / proto).parent.glob("*.proto"), project, _MAX_BYTES))  # of importers, too
+        needs = re.findall(r'(?m)^\s*import\s+(?:public\s+)?"(?!google/)([^"]+)"', texts)
         tops = (each for each in (base, *base.parents) if needs and all(is_file(each / name) for name in needs))
-        root, file = os.path.relpath(next(tops, base), project), os.path.relpath(base / proto, project)
-        file = posixpath.join(posixpath.dirname(file), "*.proto") if needs else file
+        root = os.path.relpath(next(tops, base), project)
+        file = os.path.relpath((base / proto).with_name("*.proto" if needs else proto.name), project)
         program = f"python -m grpc_tools.protoc --grpc_python_out={root}" if last.endswith("_grpc") else "protoc"
         return f"{program} -I{root} --python_out={root} {file}"
     if not relative and not find_module(parts[0], roots) and (folder := folder_of(name, project)):

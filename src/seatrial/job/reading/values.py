@@ -117,7 +117,7 @@ class Evaluation:
             if isinstance(node, ast.Return | ast.Raise):
                 return True
             if not isinstance(node, FunctionNode | ast.ClassDef):
-                in_colab = isinstance(node, ast.Try) and _imports_colab(node.body[0])  # which no image has
+                in_colab = isinstance(node, ast.Try) and "google.colab" in ast.unparse(node.body[0])  # in no image
                 for inner in (getattr(node, "body", []), getattr(node, "orelse", []), getattr(node, "finalbody", [])):
                     self._walk(inner, unit, scope, sure=sure and not in_colab)
                 for part in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
@@ -337,10 +337,6 @@ class Evaluation:
 def is_flag(word: str, option: ParserOption) -> bool:
     """Return whether a word names an option; argparse takes the beginning of a long one."""
     return any(word == flag or (word[:2] == "--" and word[2:] and flag.startswith(word)) for flag in option.flags)
-
-
-def _imports_colab(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom) and "google.colab" in ast.unparse(node)
 
 
 def _is_short(value: object) -> bool:
