@@ -124,9 +124,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
             found.append(f"{read}, a folder that holds only {', '.join(held)}")
         elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
             first = next(each for each in (path, *path.parents) if _exists(each.parent))
-            same = (
-                each for each, of_it in absent.items() if (of_it[0].where, each.parent) == (read.where, first.parent)
-            )
+            same = (at for at, known in absent.items() if (known[0].where, at.parent) == (read.where, first.parent))
             absent.setdefault(next(same, first), []).append(read)
     yield from found[:_MOST_MISSING]
     for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
