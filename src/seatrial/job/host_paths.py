@@ -122,7 +122,9 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         elif (held := _placeholders(path)) and not OUTPUT.search(read.path.replace("/", "-")):
             found.append(f"{read}, a folder that holds only {', '.join(held)}")
         elif not (_exists(path) or _OF_IMAGES.fullmatch(seen)):
-            absent.setdefault(next(each for each in (path, *path.parents) if _exists(each.parent)), []).append(read)
+            first = next(each for each in (path, *path.parents) if _exists(each.parent))
+            same = (at for at, known in absent.items() if (known[0].where, at.parent) == (read.where, first.parent))
+            absent.setdefault(next(same, first), []).append(read)
     yield from found[:_MOST_MISSING]
     for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
         also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""

@@ -689,6 +689,14 @@ def test_a_missing_import_has_what_provides_it(tmp_path: Path, source: str, othe
 # ------------------------------------------- what a caller of a module runs
 
 
+def test_protos_that_import_each_other_are_compiled_where_the_names_of_their_files_hold(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.proto").touch()
+    (tmp_path / "lib" / "b.proto").write_text('import "google/x.proto";\nimport "lib/a.proto";\n')
+    found = facts_of(tmp_path, "import lib.net\n", lib__net="from . import a_pb2, b_pb2\n", lib____init__="")
+    assert {each.fix for each in found.missing.values()} == {"protoc -I. --python_out=. lib/*.proto"}
+
+
 SERVED = """
 import nets
 class Base:

@@ -247,6 +247,49 @@ def test_a_string_is_reported_if_its_name_suggests_an_input_and_nothing_creates_
     assert absent(project, f"import os, unseen, my\n{source}", ()) == named
 
 
+CELEBA = "import torchvision.datasets as dsets\ndsets.celeba.CelebA(root='sets/' + 'a', download={})\n"
+COLAB = "try:\n    import google.colab\n    COLAB = True\nexcept ImportError:\n    COLAB = False\n"
+LISTED = "if {}:\n    csv_files = ['sets/a.csv', 'sets/b.csv']\n    f(csv_files)\n"
+CHECKED = "known = os.path.exists('sets/a.csv')\nif known and True:\n    f()\nelse:\n    {}\n"
+CHOSEN = "P = {{'set': {!r}}}\ndef g(name):\n    if name == 'b':\n        open('sets/b.csv')\ng(P['set'])\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        (CELEBA.format(False), "code/train.py:4 reads sets/a"),
+        (CELEBA.format(True), None),
+        ("from torchvision.datasets import SVHN\nSVHN('sets/a')\n", "code/train.py:4 reads sets/a"),
+        ("from torchvision.datasets import SVHN\nSVHN('sets/a', 'train', None, None, True)\n", None),
+        (COLAB + LISTED.format("not COLAB"), "sets/a.csv (code/train.py:9), sets/b.csv (code/train.py:9)"),
+        (COLAB + LISTED.format("COLAB"), None),
+        (CHECKED.format("sys.exit('no data')"), "code/train.py:3 reads sets/a.csv"),
+        (CHECKED.format("make()"), None),
+        (CHOSEN.format("b"), "code/train.py:6 reads sets/b.csv"),
+        (CHOSEN.format("a"), None),
+    ],
+)
+def test_an_input_is_named_if_no_download_gives_it_and_the_code_comes_there(
+    project: Path, source: str, named: str | None
+) -> None:
+    assert absent(project, f"import os, sys\nfrom my import f, make\n{source}", ()) == named
+
+
+@pytest.mark.parametrize(("second", "sentences"), [(" + open('sets/b.csv')", 1), ("\nopen('sets/b.csv')", 2)])
+def test_inputs_of_one_line_are_one_sentence(project: Path, second: str, sentences: int) -> None:
+    (project / "sets").mkdir()
+    (project / "sets" / "c.csv").touch()
+    job, script = read(project, f"open('sets/a.csv'){second}\n")
+    assert len([*missing_inputs(job, script.reads)]) == sentences
+
+
+@pytest.mark.parametrize(("text", "named"), [("input_path: 'sets/a.record'", "sets/a.record"), ("lr: 'sets/a'", None)])
+def test_an_absent_path_in_protobufs_text_is_named(project: Path, text: str, named: str | None) -> None:
+    (project / "a.config").write_text(f"reader {{\n  {text}\n}}\n")
+    shown = f"{named} (input_path in a.config:2)" if named else None
+    assert absent(project, "import unseen\nunseen.train()\n", ("--pipeline", "a.config")) == shown
+
+
 def test_a_wrappers_option_is_read_and_a_longer_option_is_a_different_one(project: Path) -> None:
     source = "import unseen\nunseen.arg('--data', default='a')\nunseen.arg('--data_dir', default='sets')\n"
     source += "args = unseen.parse_args()\nunseen.train(data_path=unseen.join(args.data_dir, args.data, 'train'))\n"

@@ -211,8 +211,9 @@ def elsewhere_in_the_project(
         them = "that folder" if len(folders) == 1 else "these folders"
         path = ":".join(os.path.relpath(project / each, start) for each in folders)
         yield f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with -e PYTHONPATH={path}"
+    alike = {remedy: name for name, (_, remedy) in reversed(script.missing.items()) if "protoc " in remedy}
     for name, (where, remedy) in script.missing.items():
-        if _is_installed(name, project, found):
+        if _is_installed(name, project, found) or alike.get(remedy, name) != name:
             continue
         if remedy.startswith("git "):
             run, _, folder = remedy.removesuffix(" is empty").partition("   # ")

@@ -15,7 +15,7 @@ from seatrial.images.requirements.removed_apis import imported, is_below, keras_
 from seatrial.images.resolve.framework import PACKAGES
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON, ScriptFacts
-from seatrial.stack.facts import TENSORFLOW_1, FrameworkImage, framework_image, minimum_driver, wheels
+from seatrial.stack.facts import TENSORFLOW_1, FrameworkImage, framework_image, minimum_driver, table, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.rules import PARTNERS, code_for, image_problems
 
@@ -56,8 +56,9 @@ def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | No
     in_code = None
     if listed or "tensorflow" in needs.imports:  # else tf is another module, or TensorFlow an option of the code
         in_code = script.tensorflow_1 or (script.tensorflow_1_perhaps if script.framework == "tensorflow" else None)
-    if contrib := imported("tensorflow.contrib", script):
-        return f"{contrib} tensorflow.contrib"
+    gone = (name for name, row in table("import_names")["removed"].items() if row["since"] == "2.0")
+    if old := next((f"{where} {name}" for name in gone if (where := imported(name, script))), None):
+        return old
     keras = (each for each in found.of("keras") if is_below(each.specifier, _FIRST_KERAS))
     old_keras = next((f"what {each} ({needs.source}) runs on" for each in keras), None)
     return in_code or old_keras or keras_of_tensorflow_1(script, machine)

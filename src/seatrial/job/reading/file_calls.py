@@ -23,10 +23,10 @@ _WRITERS: dict[str, tuple[int | None, list[str], bool]] = {
     for name in row["names"].split()
 }
 OPENERS, NEED_FOLDERS = SETS["openers"], SETS["need-folders"]
-#: torchvision's datasets, and their keywords. Source: docs.pytorch.org/vision/stable/datasets.html.
-_DATASETS, _OF_DATASETS = regex(r"(\w+\.)*d\w*sets?\.[A-Z]\w*"), {"root", "train", "transform"}
+#: torchvision's datasets, and the arguments before ``download``. Source: docs.pytorch.org/vision/stable/datasets.html.
+_DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"), 4
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
-NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|keras)")
+NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|hdf5|keras)")
 ON_THE_HUB = regex(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
 _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
@@ -212,7 +212,8 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
     pairs: list[tuple[str, ast.expr | None]] = []
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        pairs = [(member(each) or last_name(each), node.value) for each in targets]
+        values = getattr(node.value, "elts", [node.value])
+        pairs = [(member(each) or last_name(each), value) for each in targets for value in values]
     elif isinstance(node, ast.Dict):
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
     elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
@@ -220,7 +221,7 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]
-    by_name = isinstance(node, ast.Assign | ast.AnnAssign | ast.Dict)
+    by_name = isinstance(node, ast.Assign | ast.AnnAssign | ast.Dict) and not hasattr(getattr(node, "value", 0), "elts")
     for name, value in pairs:
         if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
             yield name, by_name, value
@@ -253,7 +254,7 @@ def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
     elif (
         not SETS["readers"].isdisjoint((name, last))
         or reads_by_name(node, names)
-        or (_DATASETS.fullmatch(name) and _OF_DATASETS & {*given})
+        or (_DATASETS.fullmatch(full_name(name, names)) and not node.args[_BEFORE_DOWNLOAD:])
     ):
         downloads = not is_constant(given.get("download", ast.Constant(False)), False)
         if not downloads and not _opens_to_write(mode):
@@ -264,22 +265,24 @@ def checked_paths(node: ast.Call) -> list[ast.expr]:
     return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
 
 
-def demanded(node: ast.AST) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
-    """Yield (call, texts that may hold advice) for each check without whose path a statement ends the run."""
+def demanded(node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
+    """Yield (call, texts that may hold advice) for each check, also ``assigned``, without whose path a run ends."""
     if isinstance(node, ast.Assert):
-        yield from ((call, [node.msg] if node.msg else []) for call in needed(node.test, True))
-    elif isinstance(node, ast.If) and fails(node.body):
-        inner = (each for part in node.body for each in ast.walk(part) if isinstance(each, ast.Call))
-        texts = [text for call in inner for text in call.args]
-        yield from ((call, texts) for call in needed(node.test, False))
+        yield from ((call, [node.msg] if node.msg else []) for call in needed(node.test, True, assigned))
+    elif isinstance(node, ast.If) and (fails(node.body) or fails(node.orelse)):
+        ends = node.body if fails(node.body) else node.orelse
+        texts = [text for part in ends for call in ast.walk(part) if isinstance(call, ast.Call) for text in call.args]
+        yield from ((call, texts) for call in needed(node.test, ends is node.orelse, assigned))
 
 
-def needed(test: ast.expr, holds: bool) -> Iterator[ast.Call]:
+def needed(test: ast.expr | None, holds: bool, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[ast.Call]:
     """Yield the checks for paths that all succeed wherever ``test`` evaluates to ``holds``."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from needed(test.operand, not holds)
+        yield from needed(test.operand, not holds, assigned)
     elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
-        yield from (call for each in test.values for call in needed(each, holds))
+        yield from (call for each in test.values for call in needed(each, holds, assigned))
+    elif isinstance(test, ast.Name) and len(values := assigned.get(test.id, [])) == 1:
+        yield from needed(values[0], holds, {})
     elif holds and isinstance(test, ast.Call) and last_name(test.func) in ASKS:
         yield test
 

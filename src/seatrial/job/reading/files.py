@@ -91,9 +91,9 @@ class Files:
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
 
-    def note_demands(self, node: ast.AST) -> None:
+    def note_demands(self, node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> None:
         """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
-        self._demanded |= {id(call): texts for call, texts in calls.demanded(node)}
+        self._demanded |= {id(call): texts for call, texts in calls.demanded(node, assigned)}
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
@@ -219,7 +219,8 @@ class Files:
         used = self.used | self.seen
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
-            if (last in used and ".py:" not in where) or where.rpartition(":")[0] in self._composed:
+            of_schema = where.rpartition(":")[0] in self._composed or ".config:" in where  # protobuf's text
+            if of_schema or (last in used and ".py:" not in where):
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
             text = self.constants.of_option(name) if name in used else None
@@ -279,7 +280,9 @@ class Files:
         writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
-        asking = [(each, path) for each in self._asking for path in calls.checked_paths(each.node)]
+        self._reading += [each for each in self._asking if id(each.node) in self._demanded]  # by a name
+        asked = (each for each in self._asking if id(each.node) not in self._demanded)
+        asking = [(each, path) for each in asked for path in calls.checked_paths(each.node)]
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         callers, reached = self.constants.callers, self.reached(start)
@@ -306,7 +309,7 @@ class Files:
 
     def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
         """Return whether a test has not the ``wanted`` value, for want of a path that nothing before it makes."""
-        for call in calls.needed(test, wanted):
+        for call in calls.needed(test, wanted, {}):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
             if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():
                 return not self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None)

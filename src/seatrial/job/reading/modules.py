@@ -122,9 +122,13 @@ def remedy(
         return f"git submodule update --init --recursive   # {submodule} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
-        root = os.path.relpath(base, project)
+        texts = "\n".join(read_sources((base / proto).parent.glob("*.proto"), project, _MAX_BYTES))  # of importers, too
+        needs = re.findall(r'(?m)^\s*import\s+(?:public\s+)?"(?!google/)([^"]+)"', texts)
+        tops = (each for each in (base, *base.parents) if needs and all(is_file(each / name) for name in needs))
+        root = os.path.relpath(next(tops, base), project)
+        file = os.path.relpath((base / proto).with_name("*.proto" if needs else proto.name), project)
         program = f"python -m grpc_tools.protoc --grpc_python_out={root}" if last.endswith("_grpc") else "protoc"
-        return f"{program} -I{root} --python_out={root} {os.path.normpath(Path(root) / proto)}"
+        return f"{program} -I{root} --python_out={root} {file}"
     if not relative and not find_module(parts[0], roots) and (folder := folder_of(name, project)):
         return f"seatrial run -e PYTHONPATH={folder} …"
     if file:

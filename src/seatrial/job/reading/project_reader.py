@@ -364,7 +364,7 @@ class ProjectReader:
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
         if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and any(map(_PARSES_FIELDS.search, sources))):
             self.files.constants.note_options((module.path, unit), node)
-        self.files.note_demands(node)
+        self.files.note_demands(node, module.flow.assigned(unit))
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 

@@ -117,10 +117,11 @@ class Evaluation:
             if isinstance(node, ast.Return | ast.Raise):
                 return True
             if not isinstance(node, FunctionNode | ast.ClassDef):
+                in_colab = isinstance(node, ast.Try) and "google.colab" in ast.unparse(node.body[0])  # in no image
                 for inner in (getattr(node, "body", []), getattr(node, "orelse", []), getattr(node, "finalbody", [])):
-                    self._walk(inner, unit, scope, sure=sure)
+                    self._walk(inner, unit, scope, sure=sure and not in_colab)
                 for part in (*getattr(node, "handlers", []), *getattr(node, "cases", [])):
-                    self._walk(part.body, unit, scope, sure=False)
+                    self._walk(part.body, unit, scope, sure=sure and in_colab)
         return False
 
     def _note(self, node: ast.stmt, unit: Unit, scope: Scope, sure: bool) -> None:
@@ -269,7 +270,7 @@ class Evaluation:
                 return _union([*found, *([self._named(node, key, unit, _NEVER)] if key in self.outside else [])])
         elif key not in self.setters:
             there = (path, "") if owner in module.bound else unit
-            scopes = (self.scope(there), self.scope((path, "")))
+            scopes = map(self.scope, {there, (path, "")})
             tables = [value for scope in scopes for _, value, _ in scope.names.get(inner or "", ())]
             is_updated = f"{owner}.update(".encode() in module.source
             if len(tables) == 1 and isinstance(tables[0], ast.Dict) and not is_updated:

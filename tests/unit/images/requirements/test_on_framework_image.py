@@ -35,6 +35,11 @@ def lines(made: Planned) -> list[str]:
         ("import torch\n" + SESSION, "torch\n", "train.py:3 tf.Session is TensorFlow 1"),
         ("import tensorflow as tf\ntf.summary.FileWriter('x')\n", "", "tf.summary.FileWriter is TensorFlow 1"),
         ("from tensorflow.contrib import slim\n", "", "train.py:1 tensorflow.contrib is TensorFlow 1"),
+        (
+            "from tensorflow.keras.layers import CuDNNLSTM\n",
+            "",
+            "train.py:1 tensorflow.keras.layers.CuDNNLSTM is TensorFlow 1",
+        ),
         ("import tensorflow\n", "tensorflow-gpu==1.8.0\n", "tensorflow==1.8.0 (requirements.txt) is TensorFlow 1"),
         (IN_A_CLASS, "", "train.py:5 tf.placeholder is TensorFlow 1"),
         ("from keras.utils import multi_gpu_model\n", "keras\n", "train.py:1 keras.utils.multi_gpu_model, which no"),
