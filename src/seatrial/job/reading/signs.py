@@ -118,7 +118,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         name = dotted(node)
         library, _, inner = name.partition(".")
         module, full = full_name(library, names), full_name(name, names)
-        if module == "tensorflow" or f"{module}.".startswith(("keras.", "tensorflow.keras.")):
+        if module == "tensorflow" or full.startswith(("keras.", "tensorflow.keras.", "torchvision.")):
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
