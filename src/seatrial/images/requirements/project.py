@@ -340,6 +340,7 @@ def _nearest_list(
     """Read the list in the script's folder, or in a folder between it and the project's own; in ``start`` of any kind.
 
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
+    With a lock it is a project of its own.
     """
     if file and (own := _inline(file, project)):
         return own
@@ -349,13 +350,14 @@ def _nearest_list(
     outer = _from_files(project, project, script_dir, packages)
     folders = dict.fromkeys((script_dir, *script_dir.parents, start))
     for folder in (each for each in folders if each != project and each.is_relative_to(project)):
-        lists = None if folder == start else LISTS[:1]
+        locked = any(is_there(folder / lock) for lock in LOCKS)
+        lists = None if folder == start else (*LISTS[:1], *["pyproject.toml"] * locked)
         if (inner := _from_files(folder, project, script_dir, packages, lists)) is None:
             continue
         found, theirs = inner.requirements, outer.requirements if outer else Requirements()
         found = replace(found, python=found.python & theirs.python)
         inner = replace(inner, requirements=found, reason=f"{inner.source} is the nearest to the script")
-        if outer is None or found.hashed or theirs.hashed:
+        if outer is None or locked or found.hashed or theirs.hashed:
             return inner
         unlisted = (package for module, package in packages.known.items() if not is_listed(found, module, package))
         names = {*map(canonicalize_name, unlisted)}
