@@ -39,7 +39,7 @@ _NAMED = product(("", "docs/", "doc/"), table("import_names")["lists"]["pages"].
 _PAGES = tuple(map("".join, _NAMED))
 _MAX_BYTES = 300_000
 _SHOWN = regex(
-    r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)"
+    r"(?:^\s*(?:[*+-]|\d+\.)|^|[`$>(!%@]|&&)\s*((?:python3? -m )?(?:pip3?|mim|conda|mamba|uv pip) install [^`\n]+)"
 )
 #: Frameworks' builds follow the machine; a page is from the day when it was written.
 _OPEN = (*FRAMEWORKS, "torchvision", "torchaudio", "jaxlib", "paddle")
@@ -151,7 +151,7 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
         with suppress(ConfigError):  # the file does not list requirements
             yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
     further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
-    for name, text in _read(project, (*_DOCKERFILES, *_PAGES, *further)):
+    for name, text in _read(project, (*_DOCKERFILES, "Makefile", *_PAGES, *further)):
         runs = (Instruction("RUN", command, number, 0) for command, number in _of_page(text))
         steps = read_instructions(text) if name in _DOCKERFILES else runs
         commands = (command for step in steps if step.name == "RUN" for command in commands_of(step))
