@@ -118,6 +118,6 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
             return f'{name} = {{git = "{versions[7:]}"}}'
         form = re.compile(r"((?:\bversion|^) *= *[\"'])[^\"']*")
         return name + form.sub(rf"\g<1>{versions}", rest if form.search(rest) else '= ""', count=1)
-    if re.fullmatch(r"=[^=]+=\S+", rest) and ".txt:" in place:
+    if re.fullmatch(r"=[^=]+=\S+", rest) and ".txt:" in place and re.fullmatch("==[^,]+", versions):  # else no range
         return f"{name}={versions.lstrip('=')}=pypi_0"
     return f"{name}{extras or match['extras'] or ''}{versions}"

@@ -15,6 +15,7 @@ import pytest
 from package_indexes import Index, serving
 from seatrial.errors import ConfigError
 from seatrial.images.requirements import pip_format
+from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.resolve import check, uv
 from seatrial.images.resolve.edits import written
@@ -548,6 +549,15 @@ def test_an_edit_has_the_place_and_the_form_of_its_file(tmp_path: Path, file: st
     (tmp_path / file).write_text(text)
     needs = Needs(Requirements(("torch==1.4",)), file, "", project=tmp_path)
     assert written(["torch==2.0.0"], needs).endswith(edit)
+
+
+def test_an_edit_of_an_exported_list_to_a_range_is_a_line_that_the_list_may_have(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("numpy=1.11.2=py35_0\ntqdm=4.0=pypi_0\n")
+    needs = Needs(Requirements(("numpy==1.11.2",)), "requirements.txt", "", project=tmp_path)
+    edit = written(["numpy>=1.11.2"], needs)
+    assert edit == "requirements.txt:1  numpy=1.11.2=py35_0 → numpy>=1.11.2"
+    (tmp_path / "requirements.txt").write_text(f"{edit.rpartition(' ')[2]}\ntqdm=4.0=pypi_0\n")
+    assert read_list(tmp_path / "requirements.txt", tmp_path).lines == ("numpy>=1.11.2", "tqdm==4.0")
 
 
 def test_a_fix_has_every_edit_after_which_the_project_plans(plan: Any) -> None:
