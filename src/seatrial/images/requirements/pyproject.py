@@ -431,4 +431,7 @@ def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
 
 def _no_version(file: Path, key: str, value: object) -> ConfigError:
     knows, run = (" that Poetry knows", "poetry check") if "poetry" in key else ("", f"${{EDITOR:-vi}} {file}")
+    if knows and (git := re.fullmatch(r"git\+(\S+?)(?:@([\w.-]+))?", str(value))):
+        revision, name = f', rev = "{git[2]}"' if git[2] else "", key.rpartition(".")[2]
+        run = f'{file.name}  {name} = "{value}" → {name} = {{git = "{git[1]}"{revision}}}'
     return ConfigError(f"{file.name}: {key}: {shown(value)} is not a version{knows}", run=run)

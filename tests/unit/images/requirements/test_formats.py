@@ -54,6 +54,16 @@ def test_nonsense_is_one_sentence(tmp_path: Path, line: str) -> None:
         requires_python(file)
 
 
+@pytest.mark.parametrize(("at", "rest"), [("", ""), ("@v0.1", ', rev = "v0.1"')])
+def test_an_address_in_place_of_a_version_has_the_edit_that_poetry_reads(tmp_path: Path, at: str, rest: str) -> None:
+    file = project(tmp_path, f'[tool.poetry.dependencies]\nhaiku = "git+https://x.org/haiku{at}"\n')
+    with pytest.raises(ConfigError, match="not a version that Poetry knows") as it:
+        lines(file)
+    edit = str(it.value.run).rpartition(" → ")[2]
+    assert edit == f'haiku = {{git = "https://x.org/haiku"{rest}}}'
+    assert lines(project(tmp_path, f"[tool.poetry.dependencies]\n{edit}\n"))[0].startswith("haiku @ git+https://x.org")
+
+
 @pytest.mark.parametrize("ends", ["\n", "\r\n"])
 def test_what_a_script_lists_comes_before_the_projects_lists(tmp_path: Path, ends: str) -> None:
     (tmp_path / "requirements.txt").write_text("pandas==1.0\n")
