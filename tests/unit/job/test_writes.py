@@ -89,3 +89,9 @@ with (opt.out / "opts.json").open("w") as file:
 """
     assert ("/data/results/opts.json", False) in writes(tmp_path, source, "--root", "/data", "--out", "results")
     assert not writes(tmp_path, source, "--out", "results")
+
+
+def test_a_folder_for_results_of_a_jsonnet_is_perhaps_written(tmp_path: Path) -> None:
+    text = 'local output_path = "../runs/bert/";\nlocal base = "data/";\n{ trainer: { path: output_path, }, }\n'
+    (tmp_path / "bert.jsonnet").write_text(text)
+    assert writes(tmp_path, "import sys\n", "train", "bert.jsonnet") == [("../runs/bert/", False)]
