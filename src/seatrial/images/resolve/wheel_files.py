@@ -158,7 +158,9 @@ def with_names(
         if found.below and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
         older = f"; {bound} has it, and does not fit" if found.below else ""
-        notes.append(f"{lacks}: {CHANGE_IMPORT}{older}")
+        is_guess = modules.get(package.name) in imported.guessed
+        other = ", or name the package that has it in seatrial.toml: [image] requirements" * is_guess
+        notes.append(f"{lacks}: {CHANGE_IMPORT}{other}{older}")
     at = {each.name: Version(each.version) for each in lock.packages}
     firsts = table("import_names")["for_numpy_2"].items()
     old = [name for name, first in firsts if name in at and (not first or at[name] < Version(first))]
