@@ -290,6 +290,15 @@ def test_an_absent_path_in_protobufs_text_is_named(project: Path, text: str, nam
     assert absent(project, "import unseen\nunseen.train()\n", ("--pipeline", "a.config")) == shown
 
 
+@pytest.mark.parametrize(("option", "named"), [("--outdir", None), ("--data", "code/train.py:5 reads sets/a")])
+def test_a_typed_output_folder_that_is_only_listed_if_it_exists_is_no_input(
+    project: Path, option: str, named: str | None
+) -> None:
+    source = f"import argparse, os\np = argparse.ArgumentParser()\np.add_argument({option!r}, dest='a')\n"
+    source += "a = p.parse_args().a\nbefore = os.listdir(a) if os.path.isdir(a) else []\n"
+    assert absent(project, source, (option, "sets/a")) == named
+
+
 def test_a_wrappers_option_is_read_and_a_longer_option_is_a_different_one(project: Path) -> None:
     source = "import unseen\nunseen.arg('--data', default='a')\nunseen.arg('--data_dir', default='sets')\n"
     source += "args = unseen.parse_args()\nunseen.train(data_path=unseen.join(args.data_dir, args.data, 'train'))\n"

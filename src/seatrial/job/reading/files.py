@@ -154,13 +154,14 @@ class Files:
         for (unit, node, _, tests), path, found in texts:
             flag, by_setting, lacks = self.constants.by_option, self.constants.by_setting, self.constants.lacks
             name, last = calls.called_names(node)
-            self.outputs.discard(flag or "")
             module, same = self._module_at(unit[0]), (unit, ast.dump(path))
             while tests and (other := ways.get((*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))))):
                 if self.constants.text(other, unit) != found:
                     break
                 tests = tests[:-1]  # both branches read it
             runs = likely(unit, tests, self._lacks) and unit in self.constants.always
+            ready = runs or not calls.OUTPUT.search(flag or "")  # else it lists earlier runs, if there are any
+            self.outputs.difference_update({flag or ""} if ready else ())
             if module is None or found is None:
                 opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in known:
@@ -169,7 +170,7 @@ class Files:
             self._opened.append(found.text)
             if driver := calls.remote_driver(node, found.text, module.names):
                 self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
-            is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests)
+            is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests) and ready
             usual = runs and (found.sure or by_setting)
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
