@@ -24,7 +24,7 @@ _MOST_LEFT = 6
 #: Parsers whose options are the fields of a class or the arguments of a function.
 _BY_ANNOTATION = re.compile(r"HfArgumentParser|call_parse|\b(?:dcargs|draccus|fire|simple_parsing|tap|typer|tyro)\b")
 #: Options that are the keys of a dictionary: ``add_argument(f"--{key}", …)``.
-_BY_KEY = re.compile(r"""add_argument\(\s*(?:f["']--?\{|["']--?["'] *\+)""")
+_BY_KEY = r"""add_argument\(\s*(?:f["']--?\{|["']--?["'] *\+)"""
 #: Words of a program that reads its command line, and modules that it may leave this to.
 _PARSERS = re.compile(
     r"argv|add_argument|[Aa]rg(?:ument)?_?[Pp]arse|\b(?:absl|click|docopt|hydra)\b|app\.flags|from_cli|"
@@ -244,7 +244,7 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
     name = own.replace(re.escape("-"), "_")
     field = rf"|(?m:^|[(,])\s*{name}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
-    field += rf"|\b{name}{rest}\s*=" if begun and _BY_KEY.search(script) else ""
+    field += rf"|\b{name}{rest}\s*=" if begun and re.search(_BY_KEY, script) else ""
     return re.search(rf"""{call}["']{option}{rest}["']|DEFINE_\w+\(\s*["']{own}["']{field}""", script) is not None
 
 

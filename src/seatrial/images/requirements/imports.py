@@ -32,7 +32,7 @@ _BUILDS |= {"cupy": "cupy-cuda", "paddle": "paddlepaddle"}
 _BUILD = regex(r"-(binary|cpu|cu\w+|dev|fork|full|[cdg]pu|headless|intel|lite|nightly|rocm\w*|simd)\b.*")
 
 #: Where Keras and TensorFlow keep a function, which differs by release.
-_OF_KERAS = re.compile(r"(tensorflow\.)?([\w.]+\.)?keras(_preprocessing)?\.([\w.]+\.)?(?=\w+$)")
+_OF_KERAS = regex(r"(tensorflow\.)?([\w.]+\.)?keras(_preprocessing)?\.([\w.]+\.)?(?=\w+$)")
 
 #: Letters that two names must share for one package to count as the other's module.
 _SHORTEST_SHARED = 5
@@ -133,7 +133,8 @@ def of_modules(lines: Iterable[str]) -> dict[str, tuple[str, str]]:
 def implied_packages(modules: Iterable[str]) -> tuple[str, ...]:
     """Return packages that modules need and no import names, such as tensorboard for ``torch.utils.tensorboard``."""
     implied = _names().implied
-    around = (accumulate(_OF_KERAS.sub("keras.", name).split("."), "{}.{}".format) for name in modules)
+    names = (_OF_KERAS.sub("keras.", name) if "keras" in name else name for name in modules)
+    around = (accumulate(name.split("."), "{}.{}".format) for name in names)
     found = (implied[each] for each in chain.from_iterable(around) if each in implied)
     return tuple(sorted({package for each in found for package in each.split()}))
 
