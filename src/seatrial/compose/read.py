@@ -297,8 +297,9 @@ def refusal(ended: command.Completed, files: Sequence[Path], lines: SourceLines)
     elif line := _LINE.search(text):
         where = Place(files[0], int(line[1]))
     blank, required = dict.fromkeys(_BLANK.findall(ended.stderr)), _REQUIRED.findall(text)
+    check = f"docker compose {' '.join(f'-f {as_typed(path)}' for path in files)} config"
     return UsageError(
         f"{where or from_here(files[0])}: Compose: {text}",
         cause=f"not set, and so empty: {', '.join(blank)}" if blank else None,
-        run=f"export {required[0]}=…" if required else (where or Place(files[0], 1)).show,
+        run=f"export {required[0]}=…" if required else where.show if where else check,
     )
