@@ -70,7 +70,8 @@ def folder_of(module: str, project: Path, names: Collection[str] = ()) -> Path |
     for folder in folders_of(project):
         file, inside = find_module(module, [folder]), folder / module.replace(".", os.sep)
         text = "".join(read_sources([file], project, _MAX_BYTES)) if file and names else ""
-        within = {each.name.partition(".")[0] for each in inside.glob("*") if names}  # never raises
+        listed = inside.glob("*") if names and is_folder(inside) else ()
+        within = {each.name.partition(".")[0] for each in listed}
         if (within or (file and not itself.search(text))) and {*names} <= {*re.findall(r"\w+", text), *within}:
             return folder.relative_to(project)
     return None
