@@ -154,7 +154,7 @@ class Files:
         for (unit, node, _, tests), path, found in texts:
             flag, by_setting, lacks = self.constants.by_option, self.constants.by_setting, self.constants.lacks
             name, last = calls.called_names(node)
-            module, same = self._module_at(unit[0]), (unit, ast.dump(path))
+            module, where, same = self._module_at(unit[0]), self._place(unit, node), (unit, ast.dump(path))
             while tests and (other := ways.get((*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))))):
                 if self.constants.text(other, unit) != found:
                     break
@@ -165,13 +165,13 @@ class Files:
             if module is None or found is None:
                 opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in known:
-                    self.unchecked[f"{module.shown}:{node.lineno}"] = None
+                    self.unchecked[where] = None
                 continue
             self._opened.append(found.text)
             if driver := calls.remote_driver(node, found.text, module.names):
-                self.remote.setdefault(driver, f"{module.shown}:{node.lineno}")
+                self.remote.setdefault(driver, where)
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests) and ready
-            usual = runs and (found.sure or by_setting)
+            usual, value = runs and (found.sure or by_setting), self.constants.given(flag) if flag else ""
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
@@ -179,7 +179,7 @@ class Files:
             unclear: object = found.text in given or calls.may_be_no_file(node, found.text, text, module.names)
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
-                self.hub_model = self.hub_model or (begin, f"{module.shown}:{node.lineno}")
+                self.hub_model = self.hub_model or (begin, where)
             if named and is_typed and is_folder(model := self._folder / begin) and not any(model.glob("[!.]*")):
                 named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
@@ -188,11 +188,10 @@ class Files:
             missing = (usual or is_typed) and not unclear
             seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or any_part)
             if seen and calls.is_input("", text, typed=True):
-                option = flag if flag and self.constants.given(flag) == found.text else None
-                self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], f"{module.shown}:{node.lineno}", option))
+                option = flag if value == found.text else None
+                self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], where, option))
             if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
-                where, value = f"{module.shown}:{node.lineno}", self.constants.given(flag) if flag else ""
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
         return self._with_named(reads)
 
