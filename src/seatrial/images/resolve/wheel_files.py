@@ -130,6 +130,7 @@ def with_names(
 ) -> tuple[Needs, tuple[str, ...]]:
     """Return the needs with packages below the release that lost an imported name, and warnings if they stay as locked.
 
+    NumPy stays below 2 for locked packages that fail with it.
     Raises ConfigError: the project demands a release without the name.
     """
     imported = packages_of_imports({name.partition(".")[0] for name in needs.names}, ())
