@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SEATRIAL = [sys.executable, "-m", "seatrial"]
@@ -156,13 +157,13 @@ def measures(bench: Bench, engine: str | None) -> dict[str, Callable[[], tuple[f
     return found
 
 
-def measured(bench: Bench, times: int, only: list[str]) -> dict[str, dict[str, object]]:
+def measured(bench: Bench, times: int, only: list[str]) -> dict[str, dict[str, Any]]:
     """Name → CPU and wall seconds of each time; or why it was left out."""
     engine = shutil.which("docker")
     if engine and subprocess.run([engine, "version"], capture_output=True).returncode:
         engine = None
     chosen = {k: v for k, v in measures(bench, engine).items() if not only or any(word in k for word in only)}
-    found: dict[str, dict[str, object]] = {} if engine else {"docker": {"left out": "no Docker engine answers"}}
+    found: dict[str, dict[str, Any]] = {} if engine else {"docker": {"left out": "no Docker engine answers"}}
     for name, once in chosen.items():
         try:
             once()  # files are read and compiled, images built, facts remembered

@@ -259,7 +259,7 @@ def lane(
             result: dict[str, Any] = {"why": f"not run: {left_s:.0f} s left"}
         else:
             limit_s = min(left_s, TIMES * options.seconds + BESIDE_S)
-            result, files = attempt(lambda path=path, limit_s=limit_s: run_script(  # type: ignore[misc]
+            result, files = attempt(lambda path=path, limit_s=limit_s: run_script(
                 path, options, ["--gpus", asked, *flags], limit_s))  # fmt: skip
             result["took_s"] = round(time.monotonic() - began_s, 1)
         result = {"expected": header(path)["expect"], **result}

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def mnist_kernels(data):
 
     tables = {}
     for engine in ("graph", "compile+graph"):
-        _, chosen, span = mnist_step(data, engine, "bf16")
+        _, chosen, span, _ = mnist_step(data, engine, "bf16")
         chosen.run(span.shape, 64)
         torch.cuda.synchronize()
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
@@ -147,12 +148,11 @@ def from_seeds(data, seeds, batch, rate, epochs):
     import torch
 
     from seatrial.recipes.mnist import network
-    from seatrial.train.data.images import TestImages
     from seatrial.train.evaluation import evaluate
     from seatrial.train.saving.rng import seed_all
 
-    step, engine, _ = mnist_step(data, "graph", "bf16", batch=batch, rate=rate, epochs=epochs, schedule=True)
-    tests = TestImages(step.test_set, step.normalise, step.ranks, 2500)
+    step, engine, _, tests = mnist_step(data, "graph", "bf16", batch=batch, rate=rate, epochs=epochs, schedule=True)
+    tests = tests(2500)
     accuracies, loops = [], []
     for seed in seeds:
         seed_all(seed)
@@ -341,11 +341,11 @@ def mnist_step(
     search=False,
     prepare=True,
 ):
-    """A step of mnist, its prepared engine, and its first span."""
+    """A step of mnist, its prepared engine, its first span, and its tests in batches of a size."""
     import torch
 
     from seatrial.recipes.mnist import image_sets, network
-    from seatrial.train.data.images import ResidentImages, stream_images
+    from seatrial.train.data.images import ResidentImages, TestImages, stream_images
     from seatrial.train.data.mnist import read_folder
     from seatrial.train.distributed import Ranks
     from seatrial.train.engine import choose_engine
@@ -378,28 +378,27 @@ def mnist_step(
         schedule=triangle(0.2) if schedule else None,
         epochs=epochs,
     )
-    step.test_set, step.normalise = test_set, normalise
+    tests = partial(TestImages, test_set, normalise, ranks)
     if not prepare:
-        return step, None, source.spans[0]
+        return step, None, source.spans[0], tests
     source.start(1, 0)
     step.start_epoch(0, 0)
     prepared = choose_engine(engine, step, print)
-    return step, prepared, source.spans[0]
+    return step, prepared, source.spans[0], tests
 
 
 def mnist_outcome(data, engine, precision, *, epochs=1, steps=None, **options):
     """Train mnist in this process; ``steps`` cuts the training set to so many batches."""
     import torch
 
-    from seatrial.train.data.images import TestImages
     from seatrial.train.evaluation import evaluate
     from seatrial.train.loop import Settings, fit
     from seatrial.train.trackers import Trackers
 
-    step, _, _ = mnist_step(data, engine, precision, epochs=epochs, prepare=False, **options)
+    step, _, _, tests = mnist_step(data, engine, precision, epochs=epochs, prepare=False, **options)
     if steps:
         step.source.spans, step.losses = step.source.spans[:steps], step.losses[:steps].clone()
-    tests = TestImages(step.test_set, step.normalise, step.ranks, 5000)
+    tests = tests(5000)
     settings = Settings(epochs=epochs, engine=engine, seed=options.get("seed", 0))
 
     def test():

@@ -18,6 +18,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parent / "src"
@@ -118,10 +119,10 @@ def main() -> None:
     print(write(options.folder, results, began_s))
 
 
-def write(folder: Path, results: dict[str, object], began_s: float) -> str:
+def write(folder: Path, results: dict[str, Any], began_s: float) -> str:
     """results.json and summary.txt as they are so far; the latter's text."""
     same = [
-        [{key: each[key] for key in ("rank", "losses", "weights")} for each in results.get(name, [])]  # type: ignore[attr-defined]
+        [{key: each[key] for key in ("rank", "losses", "weights")} for each in results.get(name, [])]
         for name in ("1-equal-ddp", "2-equal-hvd")
     ]
     told = {"equal_to_the_bit": bool(same[0]) and same[0] == same[1], "seconds": round(time.monotonic() - began_s, 1)}

@@ -57,7 +57,7 @@ def in_batches(cluster: Cluster, work: list[Any], size: int = 40) -> None:
 
 def disturb(pods: int, rate: float, seconds: float, done: Any) -> None:
     """Change a pod and report an event, ``rate`` times a second; how many were done."""
-    cluster, number, began = Cluster(Host(Host())), 0, time.monotonic()
+    cluster, number, began = Cluster(Host()), 0, time.monotonic()
     while time.monotonic() < began + seconds:
         name = f"many-{number % pods}"
         cluster.patch(f"{PODS}/{name}", {"metadata": {"annotations": {"changed": str(number)}}})
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=20.0)
     arguments = parser.parse_args()
-    cluster = Cluster(Host(Host()))
+    cluster = Cluster(Host())
     found: dict[str, Any] = {"pods": arguments.pods}
     in_batches(cluster, [cluster.request("POST", PODS, body=pod(number)) for number in range(arguments.pods)])
     try:
@@ -98,9 +98,9 @@ def main() -> None:
             notes = (Path(folder) / "events.jsonl").read_text().count("pulls its image")
             found["pods_whose_event_was_seen"] = notes
     finally:
-        in_batches(
-            cluster, [cluster._delete(f"{PODS}/many-{n}", {"gracePeriodSeconds": 0}) for n in range(arguments.pods)]
-        )
+        at_once = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        paths = [f"{PODS}/many-{number}" for number in range(arguments.pods)]
+        in_batches(cluster, [cluster.request("DELETE", path, body=at_once) for path in paths])
     print(json.dumps(found, indent=1))
 
 

@@ -118,12 +118,15 @@ def pictures(tiny):
 
 def ours(model, loss, optimizer, source, epochs=3, **options):
     """Examples a second of each epoch after the first, the seconds of preparing, and the losses."""
+    from unittest.mock import patch
+
     from seatrial.train import Step, cosine, fit
+    from seatrial.train.trackers import Trackers
 
     engine = options.pop("engine", "auto")
     began = time.perf_counter()
     step = Step(model, loss, optimizer, source, schedule=cosine(), epochs=epochs, **options)
-    told = {}
+    told: dict = {}
 
     class Times:
         def write(self, values):
@@ -134,12 +137,8 @@ def ours(model, loss, optimizer, source, epochs=3, **options):
         def close(self):
             pass
 
-    from seatrial.train import fitting
-
-    opened = fitting.open_trackers
-    fitting.open_trackers = lambda *given, **named: type(opened([], Path()))([Times()])
-    outcome = fit(step, engine=engine)
-    fitting.open_trackers = opened
+    with patch("seatrial.train.fitting.open_trackers", lambda *given, **named: Trackers([Times()])):
+        outcome = fit(step, engine=engine)
     told["prepared_s"] = round(time.perf_counter() - began - outcome.loop_s, 2)
     return {**told, "first_losses": outcome.losses[:3], "last_loss": outcome.losses[-1]}
 

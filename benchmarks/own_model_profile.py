@@ -60,6 +60,7 @@ def measured(step, name="graph"):
 
 def by_kernel(work, steps, most=48):
     """µs of each kernel and kind a step, and how long any of them runs."""
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -68,7 +69,7 @@ def by_kernel(work, steps, most=48):
         torch.cuda.synchronize()
     kernels, kinds, spans = collections.Counter(), collections.Counter(), []
     for event in seen.profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA:
+        if event.device_type() == DeviceType.CUDA:
             name = event.name()
             kernels[name[:160]] += event.duration_ns() / 1e3 / steps
             kinds[next((kind for part, kind in KINDS.items() if part in name), "other")] += (

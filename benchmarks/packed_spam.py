@@ -57,9 +57,7 @@ def lone():
 
     from seatrial.train.distributed import Ranks
 
-    return Ranks(
-        0, 1, torch.device("cuda" if torch.cuda.is_available() else "cpu", 0 if torch.cuda.is_available() else None)
-    )
+    return Ranks(0, 1, torch.device("cuda:0" if torch.cuda.is_available() else "cpu"))
 
 
 def gradient_of(bert, parameter):
@@ -250,29 +248,30 @@ def profile(run, count):
 
 def trained(arguments, *words, padded_way=False, checkpoints=True):
     """The recipe in this process; what it printed, and the seconds of its epochs."""
-    import contextlib
+    import dataclasses
     import io
+    from contextlib import redirect_stdout
+    from unittest.mock import patch
 
     import torch
 
     from seatrial.recipes import spam
-    from seatrial.train import options
+    from seatrial.train import loop
+    from seatrial.train.packed import bert
 
-    outcomes, fit, settings = [], spam.fit, options.settings
-    takes = spam.takes
-    if padded_way:
-        spam.takes = lambda *given: "a comparison"
-    if not checkpoints:
-        import dataclasses
+    outcomes = []
 
-        options.settings = lambda given: dataclasses.replace(settings(given), checkpoints=None)
-    spam.fit = lambda *given: outcomes.append((time.perf_counter(), fit(*given))) or outcomes[-1][1]
+    def fit(step, test, trackers, settings):
+        settings = settings if checkpoints else dataclasses.replace(settings, checkpoints=None)
+        outcomes.append((time.perf_counter(), loop.fit(step, test, trackers, settings)))
+        return outcomes[-1][1]
+
+    patches = {"fit": fit, "takes": (lambda *_: "a comparison") if padded_way else bert.takes}
     printed = io.StringIO()
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as models, contextlib.redirect_stdout(printed):
+    with tempfile.TemporaryDirectory() as models, redirect_stdout(printed), patch.multiple(spam, **patches):
         data = ["--data", str(arguments.sms), "--models", models, "--from-scratch"]
         code = spam.main([*data, *words])
-    spam.fit, options.settings, spam.takes = fit, settings, takes
     outcome = outcomes[0][1]
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -83,7 +83,7 @@ def container_parts() -> dict[str, Any]:
 
 def gpu_parts(pynvml: Any, uuid: str) -> dict[str, Any]:
     """The readings that a sample is made of, NVML's calls one by one, and GPM taken apart."""
-    gpu, handle = Gpu(pynvml, uuid), nvml.gpu_handle(pynvml, uuid)
+    gpu, handle = Gpu(pynvml, uuid), pynvml.nvmlDeviceGetHandleByUUID(uuid)
     found = {
         "fast values": cost(lambda: gpu.sample(1e9)),
         "counters": cost(gpu.counters, times=8),

@@ -58,12 +58,12 @@ def overhead(budget_s: float) -> dict[str, Any]:
     found: dict[str, Any] = {"windows_s": WINDOW_S}
     for kind, both in json.loads(ended.stdout).items():
         off, on = both["off"], both["on"]
-        pairs = [
+        rates = [
             (Sampled((before + after) / 2), Sampled(rate))
             for before, rate, after in zip(off, on, off[1:], strict=False)
         ]
         found[kind] = {
-            "slower_pct": [round(100 * (1 - times), 3) for times in reversed(ratio(pairs))],
+            "slower_pct": [round(100 * (1 - times), 3) for times in reversed(ratio(rates))],
             "windows": len(on),
             "around_samples": around_samples(both["groups"], taken),
             "steps_per_s_off": [round(rate, 1) for rate in off],

@@ -34,7 +34,7 @@ def main() -> None:
         (project / "seatrial.toml").write_text('[image]\nbuild_network = "host"\n')
         words = [sys.executable, "-m", "seatrial", "sweep", "train.py", "--on", backend, "--gpus", "none", "--trust"]
         subprocess.run([*words, "--set", f"a=int:1..{trials}", "--study", "s"], cwd=project, check=True)
-        ended = find_study(RunStore(project, Host(Host())), "s").trials()
+        ended = find_study(RunStore(project, Host()), "s").trials()
     whole = [after.ended_at - before.ended_at for before, after in pairwise(ended)]  # type: ignore[operator]
     own = [trial.ending.measured["seconds"] for trial in ended[1:] if trial.ending]
     beyond = sorted(all_s - own_s for all_s, own_s in zip(whole, own, strict=True))

@@ -31,7 +31,7 @@ SEEDS = 10
 
 def main() -> None:
     project, name = Path(sys.argv[1]), sys.argv[2]
-    store = RunStore(project, Host(Host()))
+    store = RunStore(project, Host())
     study = find_study(store, name)
     objective, space = study.definition.parsed_objective(), study.definition.parsed_space()
     assert objective is not None, "the grid was run with --metric"

@@ -196,7 +196,7 @@ def over_http(name, models, out, options):
     cores = len(os.sched_getaffinity(0))
     clients = max(1, cores // 4) if not options.small else 1
     fronts = options.fronts or max(1, cores - clients - 2)
-    found = {"cores": cores, "client_processes": clients, "fronts": fronts, "rounds": []}
+    found: dict = {"cores": cores, "client_processes": clients, "fronts": fronts, "rounds": []}
     server = Server(name, models, out / f"{name}.log", 8790, "--fronts", fronts, "--queue", 4096)
     try:
         found["ready_s"] = server.ready_s(60)
@@ -266,24 +266,21 @@ def overload(name, models, out, options):
         server.process.kill()
         server.process.wait()
         time.sleep(1.5)
-        left = server.cpu_s_processes()
+        left = _children(server.process)
     finally:
         server.stop()
     return {**found.as_dict(), "processes left after kill -9": left}
 
 
-def _processes(self):
+def _children(process):
     count = 0
     for each in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = each.read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        count += int(fields[3]) == self.process.pid and fields[0] != "Z"
+        count += int(fields[3]) == process.pid and fields[0] != "Z"
     return count
-
-
-Server.cpu_s_processes = _processes
 
 
 def versions():

@@ -293,7 +293,7 @@ def _recipe(given: argparse.Namespace, site: Path, name: str, options: list[str]
 
 def _cell(answer: object) -> str:
     """A recipe's digest and line, or its failure, on one line."""
-    return " ".join((answer if isinstance(answer, str) else " ".join(map(str, answer))).split())  # type: ignore[call-overload]
+    return " ".join((answer if isinstance(answer, str) else " ".join(map(str, answer))).split())
 
 
 def _reason(error: Exception) -> str:
@@ -320,8 +320,8 @@ def _bytes(folder: Path) -> int:
 def _write(out: Path, rows: dict[str, Row], arch: str) -> None:
     (out / "slimming.json").write_text(json.dumps(rows, indent=1) + "\n")
     first = rows["as installed"]
-    wanted = dict(first.get("results") or {})  # type: ignore[call-overload]
-    loose = list(first.get("not repeatable") or ())  # type: ignore[call-overload]
+    wanted = dict(first.get("results") or {})
+    loose = list(first.get("not repeatable") or ())
     lines = [
         f"Slimming on {first.get('device')}, torch {first.get('torch')}, architecture {arch}",
         "",
@@ -329,7 +329,7 @@ def _write(out: Path, rows: dict[str, Row], arch: str) -> None:
         "|---|---|---|---|---|---|---|",
     ]
     for level, row in rows.items():
-        results = dict(row.get("results") or {})  # type: ignore[call-overload]
+        results = dict(row.get("results") or {})
         differ = [name for name in wanted if name not in loose and _digest(results.get(name)) != _digest(wanted[name])]
         verdict = f"{len(wanted) - len(loose) - len(differ)} of {len(wanted) - len(loose)}"
         verdict += f"; differ: {', '.join(differ)}" if differ else ""

@@ -36,7 +36,7 @@ def small_network():
     def update():
         with torch.no_grad():
             for parameter in parameters:
-                parameter.sub_(parameter.grad, alpha=1e-3)
+                parameter.sub_(parameter.grad, alpha=1e-3)  # type: ignore[arg-type]
                 parameter.grad = None
 
     return model, update
