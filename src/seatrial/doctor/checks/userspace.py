@@ -42,13 +42,7 @@ def _libraries(machine: Machine) -> Verdict:
     if machine.wsl:
         return found("wsl-libcuda", missing)
     branch = (driver.version or machine.inventory.driver_version or "580").split(".")[0]
-    install = machine.by_distribution(
-        fedora="sudo dnf install nvidia-driver-cuda nvidia-driver-cuda-libs && sudo ldconfig",
-        suse="sudo zypper install nvidia-compute-G06 nvidia-compute-utils-G06 && sudo ldconfig",
-        ubuntu=f"sudo apt install libnvidia-compute-{branch} nvidia-utils-{branch} && sudo ldconfig",
-        other="sudo apt install libcuda1 libnvidia-ml1 nvidia-smi && sudo ldconfig",
-    )
-    return found("nvml-library-missing", missing, fix=install)
+    return found("nvml-library-missing", missing, fix=machine.install("libraries", branch=branch))
 
 
 @USERSPACE.check("versions", "Libraries and kernel module have the same version", "driver-library-mismatch")
