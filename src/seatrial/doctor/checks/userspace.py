@@ -18,15 +18,7 @@ USERSPACE = Layer("userspace", "User-space driver", needs="driver.loaded")
 CU_INIT_S = 5.0
 
 #: Prints cuInit's status, its message, and the count of devices.
-_CU_INIT = """\
-import sys, json; sys.path.insert(0, {package!r}); from seatrial.probe import cuda
-status, message, count = 0, None, 0
-try:
-    driver = cuda.CudaDriver(); driver.call('cuInit', 0); count = driver.number('cuDeviceGetCount')
-except cuda.CudaError as error:
-    status, message = error.status, str(error)
-print(json.dumps([status, message, count]))
-"""
+_CU_INIT = Path(__file__).with_name("cu_init.py.txt").read_text("utf-8")
 
 
 @USERSPACE.check("libraries", "libcuda and libnvidia-ml are on the host", "nvml-library-missing wsl-libcuda")
