@@ -47,13 +47,7 @@ from seatrial.images.requirements.other_formats import (
     read_inline,
     read_list,
 )
-from seatrial.images.requirements.pip_format import (
-    Needs,
-    Requirements,
-    canonical_name,
-    parsed,
-    read_requirements,
-)
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.reading.modules import FRAMEWORKS, folder_of, folders_of, is_folder, is_package
