@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-#: Recipes that train a network, which bench times and serve opens.
-TRAINED = ("mnist", "digits", "mnist-deep", "cifar10", "spam")
+#: Recipe that trains a network → its weights, below the models folder.
+WEIGHTS = {
+    "mnist": "mnist.safetensors",
+    "digits": "digits.safetensors",
+    "mnist-deep": "trained-model.safetensors",
+    "cifar10": "cifar10.safetensors",
+    "spam": "spam/model.safetensors",
+}
 #: Programs that lie outside of the recipes' folder, and their modules.
 _PROGRAMS = {"export": "export", "predict": "serve.predict", "serve": "serve"}
 

@@ -294,7 +294,7 @@ def _print_copies(twice: dict[str, dict[str, int]], out: Console) -> None:
 def print_findings(path: Path, findings: Sequence[Remark], *, as_json: bool) -> None:
     """Print each remark with its line and its fix."""
     if as_json:
-        print(json.dumps([each.to_dict() for each in findings], indent=1))
+        print(json.dumps([asdict(each) for each in findings], indent=1))
         return
     from rich.text import Text
 

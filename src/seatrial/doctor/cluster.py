@@ -21,6 +21,7 @@ from seatrial.errors import EngineUnavailableError, SeatrialError, printable
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_MODELS, RUN_LABEL
 from seatrial.system.host import Host
+from seatrial.system.project_files import own_table
 
 #: Seconds for the first answer; a healthy cluster gives each in 0.1 s. All others get together what kr8s needs, which
 #: signs in three times more after a refusal.
@@ -29,17 +30,8 @@ ANSWER_S, ANSWERS_S = 6.0, 18.0
 RESOURCE = "nvidia.com/"
 #: NVIDIA's driver for Dynamic Resource Allocation, and its device class of whole GPUs.
 DRA_DRIVER = "gpu.nvidia.com"
-#: Field of ClusterObjects → where the API has it. ``dra``: group and version of Dynamic Resource Allocation.
-_LISTS = {
-    "nodes": "/api/v1/nodes",
-    "pods": "/api/v1/pods",
-    "events": "/api/v1/events",
-    "runtime_classes": "/apis/node.k8s.io/v1/runtimeclasses",
-    "slices": "/apis/{dra}/resourceslices",
-    "device_classes": "/apis/{dra}/deviceclasses",
-    "deployments": "/apis/apps/v1/deployments",
-    "quotas": "/api/v1/namespaces/{namespace}/resourcequotas",
-}
+#: Paths of the lists that are read, Deployments of operators, and rights of a run.
+TABLES = own_table(Path(__file__).with_suffix(".toml"))
 #: Seconds for a pod to be scheduled, to pull an image that a node lacks, and to end.
 TRY_S = 30.0
 #: The pod reads the mounted file, writes to the volume, and ends with a code that no shell has by itself.
@@ -151,7 +143,7 @@ def read(path: Path) -> ClusterObjects:
     return ClusterObjects(
         server=_server(path),
         namespace=door.namespace,
-        **{name: get(place.format(**places), name).get("items") or [] for name, place in _LISTS.items()},
+        **{name: get(place.format(**places), name).get("items") or [] for name, place in TABLES["lists"].items()},
         labels=(get(f"/api/v1/namespaces/{door.namespace}").get("metadata") or {}).get("labels") or {},
         groups=tuple(groups),
         rules=None if rights.get("incomplete", True) else rights.get("resourceRules") or [],

@@ -26,6 +26,7 @@ from seatrial.probe.nvml import GpuHealth, Inventory
 from seatrial.system import command
 from seatrial.system.command import Completed
 from seatrial.system.host import Host
+from seatrial.system.project_files import own_table
 
 #: Seconds for an answer of a host's program. modinfo and mokutil answer in milliseconds; a healthy engine in 0.3 s.
 ANSWER_S = 3.0
@@ -196,9 +197,11 @@ class Machine:
             return "fedora"
         return next((each for each in ("suse", "ubuntu", "debian", "arch") if each in words), "")
 
-    def by_distribution(self, *, fedora: str, suse: str, other: str, ubuntu: str | None = None) -> str:
-        """Return the text for the family of this machine's distribution."""
-        return {"fedora": fedora, "suse": suse, "ubuntu": ubuntu or other}.get(self.family, other)
+    def install(self, part: str, **values: str) -> str:
+        """Return the commands of install.toml for this machine's distribution; "" if there are none."""
+        rows: dict[str, str] = own_table(Path(__file__).with_name("install.toml"))[part]
+        found = (text for families, text in rows.items() if self.family in families.split())
+        return next(found, rows.get("other", "")).format(**values)
 
     @property
     def has_char_links(self) -> bool:

@@ -11,6 +11,8 @@ Readers skip what they do not know; writers never change the meaning of a key. A
 the line where the writer does not give it. docs/reference/generate.py makes the events page from these classes.
 """
 
+import json
+import pkgutil
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Dict, List, Optional, Type
 
 __all__ = [
@@ -393,34 +395,8 @@ class HostWitness(Event, type="host.witness"):
     gpus: Dict[str, Dict[str, Any]]
 
 
-#: Keys of one entry of ``sample.gpus``; a counter that the chip or driver does not have is null, never 0.
-GPU_SAMPLE = {
-    "uuid": "",
-    "utilization_pct": "NVML: share of the last sample period in which some kernel ran",
-    "memory_utilization_pct": "NVML: share of that period in which device memory was read or written",
-    "graphics_activity_pct": "GPM: share of time with any context active",
-    "sm_activity_pct": "GPM: share of SM cycles with a warp resident",
-    "sm_occupancy_pct": "GPM: resident warps of the possible",
-    "tensor_activity_pct": "GPM: cycles with a tensor pipe active",
-    "fp32_activity_pct": "GPM: cycles with the FP32 pipe active",
-    "dram_activity_pct": "GPM: share of memory bandwidth",
-    "pcie_tx_bytes_per_s": "GPM: from the GPU",
-    "pcie_rx_bytes_per_s": "GPM: to the GPU",
-    "nvlink_tx_bytes_per_s": "GPM: all links, headers included",
-    "nvlink_rx_bytes_per_s": "GPM: all links, headers included",
-    "memory_used_bytes": "what the driver reserves for itself included",
-    "memory_free_bytes": "",
-    "memory_reserved_bytes": "by the driver, for itself",
-    "memory_total_bytes": "",
-    "power_w": "",
-    "energy_j": "since the driver loaded; read seldom, it costs 3.4 ms of CPU a call on an H200",
-    "temperature_c": "",
-    "sm_clock_mhz": "",
-    "memory_clock_mhz": "",
-    "throttle_reasons": "list of names, [] when none",
-    "ecc_corrected": "since the driver loaded; read as seldom as the energy",
-    "ecc_uncorrected": "since the driver loaded; read as seldom as the energy",
-}
+#: Key of one entry of ``sample.gpus`` → what it is; a counter that the chip or driver does not have is null, never 0.
+GPU_SAMPLE: Dict[str, str] = json.loads(pkgutil.get_data(__name__, "gpu_sample.json") or b"{}")
 GPU_SAMPLE_KEYS = tuple(GPU_SAMPLE)
 #: Types that a target may report. A report of another type, or of none, is a step.
 REPORT_TYPES = frozenset({Step.type, Served.type})

@@ -22,8 +22,7 @@ from seatrial.images.base_and_stack import base_and_stack, frameworks
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import TOOLS, ImageContents, Layers, digest_of, program, split
-from seatrial.images.dockerfile.plain import render_plain
-from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render
+from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
 from seatrial.images.requirements.imports import spacy_models, still_warned

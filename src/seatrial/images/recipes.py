@@ -27,7 +27,6 @@ class Recipe(NamedTuple):
             recipes/<name>.py and of what they use in train/.
         trains: takes ``--data``, ``--models`` and ``--resume``, and saves a model.
         opens: reads a trained model from ``--models``.
-        weights: of the model that it saves, below the models folder. Source: WEIGHTS in models/recipe_models.py.
         ranks: runs one process per GPU under torchrun. bench does not: it starts torchrun itself.
         data: what ``--data`` has to hold, in words; None for a recipe that carries its own.
         files: one of these patterns fits the name of a file of that, in the folder or below it.
@@ -37,7 +36,6 @@ class Recipe(NamedTuple):
     trains: bool = True
     opens: bool = False
     ranks: bool = True
-    weights: str | None = None
     data: str | None = None
     files: tuple[str, ...] = ()
 
@@ -57,20 +55,15 @@ TRACKER_REQUIREMENTS: dict[str, tuple[str, ...]] = {
 
 #: The targets of ``seatrial run``, by name.
 RECIPES: dict[str, Recipe] = {
-    "cifar10": Recipe(
-        _TORCH, weights="cifar10.safetensors", data="CIFAR-10's files", files=("cifar-10*", "data_batch_1*")
-    ),
+    "cifar10": Recipe(_TORCH, data="CIFAR-10's files", files=("cifar-10*", "data_batch_1*")),
     "bench": Recipe(_TORCH, trains=False, ranks=False),
-    "digits": Recipe((*_TORCH, "scikit-learn"), weights="digits.safetensors"),
+    "digits": Recipe((*_TORCH, "scikit-learn")),
     "matmul": Recipe(_TORCH, trains=False),
-    "mnist": Recipe(_TORCH, weights="mnist.safetensors", data="MNIST's four IDX files", files=("train-images*",)),
-    "mnist-deep": Recipe(
-        _TORCH, weights="trained-model.safetensors", data="MNIST's four IDX files", files=("train-images*",)
-    ),
+    "mnist": Recipe(_TORCH, data="MNIST's four IDX files", files=("train-images*",)),
+    "mnist-deep": Recipe(_TORCH, data="MNIST's four IDX files", files=("train-images*",)),
     "predict": Recipe((*_TORCH, "pillow"), trains=False, opens=True, ranks=False),
     "spam": Recipe(
         (*_TORCH, "tokenizers", "transformers"),
-        weights="spam/model.safetensors",
         data="SMSSpamCollection",
         files=("SMSSpamCollection*", "spam.tsv"),
     ),

@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import ConfigError, fallback
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
 from seatrial.job.model import Job
+from seatrial.job.reading.argparse_words import typed_words
 from seatrial.job.reading.configurations import CONFIGURATION
-from seatrial.job.reading.constants import typed_words
 from seatrial.job.reading.file_calls import LOADED, OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import SETS, WINDOWS, of_a_machine

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from seatrial.models.model import Flat, Original, drawn, keywords_of, outputs_of
-from seatrial.models.recipe_models import WEIGHTS, read_file, read_saved
+from seatrial.models.recipe_models import read_file, read_saved
 from seatrial.models.state_dicts import fitted, read_states, usual_first
+from seatrial.recipe_names import WEIGHTS
 from seatrial.train import options
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line, type_and_line
 from seatrial.train.saving.checkpoint import load_model

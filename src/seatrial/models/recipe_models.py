@@ -11,21 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from seatrial.models.model import Original, drawn
+from seatrial.recipe_names import WEIGHTS
 from seatrial.recipes import cifar10, mnist, mnist_deep, spam
 from seatrial.train.data.cifar10 import CLASSES as CIFAR10_CLASSES
 from seatrial.train.errors import CheckpointError, InputError, ModelFileError, first_line
 from seatrial.train.saving.checkpoint import load_model
 from seatrial.train.saving.examples import Examples, examples_of, examples_path, numbered
 from seatrial.train.saving.model_files import read_tensors, weights_digest
-
-#: Recipe → its weights, below the models folder.
-WEIGHTS = {
-    "mnist": "mnist.safetensors",
-    "digits": "digits.safetensors",
-    "mnist-deep": "trained-model.safetensors",
-    "cifar10": "cifar10.safetensors",
-    "spam": "spam/model.safetensors",
-}
 
 
 class TextClassifier(nn.Module):

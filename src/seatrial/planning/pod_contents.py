@@ -118,25 +118,21 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
         return layered, Code("image", Choice(what="code", value="in the image", reason=reason), {})
     if job.target.kind != "script":
         raise UsageError("Only a script can go into a ConfigMap", run='in seatrial.toml: [kubernetes] code = "image"')
-    text = _text_of(path)
-    name = job.target.value if not job.target.value.startswith("/") else Path(job.target.value).name
-    if len(text.encode()) >= MAX_CONFIG_MAP_BYTES:
-        raise UsageError(
-            f"{name} has {format_bytes(len(text.encode()))}, but a ConfigMap must be under 1 MiB",
-            cause="[kubernetes] code = 'configmap'",
-            run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
-        )
-    size = format_bytes(len(text.encode()))
-    return image, Code("configmap", Choice(what="code", value=f"ConfigMap, {size}", reason=reason), {name: text})
-
-
-def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UsageError(
             f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {as_typed(path)}"
         ) from None
+    name = job.target.value if not job.target.value.startswith("/") else path.name
+    if (size := len(text.encode())) >= MAX_CONFIG_MAP_BYTES:
+        raise UsageError(
+            f"{name} has {format_bytes(size)}, but a ConfigMap must be under 1 MiB",
+            cause="[kubernetes] code = 'configmap'",
+            run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
+        )
+    choice = Choice(what="code", value=f"ConfigMap, {format_bytes(size)}", reason=reason)
+    return image, Code("configmap", choice, {name: text})
 
 
 class Volumes(NamedTuple):

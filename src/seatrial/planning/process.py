@@ -35,17 +35,7 @@ _MOST_BYTES = 20 << 20
 
 #: Prints the missing ones of its arguments, import names or package names. Imports nothing of them, and nothing of the
 #: current folder, whose csv.py is somebody else's code: a plan runs none.
-_MISSING = """
-import sys
-sys.path[:] = [path for path in sys.path if path]
-from importlib import metadata, util
-def there(name):
-    try:
-        return util.find_spec(name) or metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
-print(*[name for name in sys.argv[1:] if not there(name)])
-"""
+_MISSING = Path(__file__).with_name("missing.py.txt").read_text("utf-8")
 
 
 def selected(site: Site) -> tuple[Gpu, ...]:

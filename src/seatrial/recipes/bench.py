@@ -24,7 +24,7 @@ from pathlib import Path
 
 from seatrial import events
 from seatrial.common.paired import Interval, Sampled, deviation, ratio
-from seatrial.recipe_names import TRAINED, module_of
+from seatrial.recipe_names import WEIGHTS, module_of
 from seatrial.train import options
 from seatrial.train.errors import InputError, TrainError
 from seatrial.train.saving.atomic import write_text
@@ -105,7 +105,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     modes = parser.add_subparsers(dest="mode", required=True)
     for mode in ("train", "scaling", "batch"):
         sub = modes.add_parser(mode)
-        sub.add_argument("recipe", choices=TRAINED)
+        sub.add_argument("recipe", choices=WEIGHTS)
         sub.add_argument("--repeats", type=options.positive, default=3)
         sub.add_argument("--json", type=Path, default=options.in_run("bench.json"), metavar="FILE")
         if mode == "train":

@@ -26,6 +26,7 @@ from seatrial.planning import secrets
 from seatrial.planning.host import AnotherMachine, HostFacts, another_machine, read_host, refuse_without_gpu
 from seatrial.planning.plan import make_plan, select_gpus, with_defaults
 from seatrial.planning.site import Site
+from seatrial.recipe_names import WEIGHTS
 from seatrial.runs.jobs import refuse_taken_port, warnings_of
 from seatrial.runs.leases import default_folder, give_back, leases, record_start
 from seatrial.runs.resume import has_checkpoint, resumed
@@ -288,7 +289,7 @@ def _require_model(job: Job) -> None:
     """Check that ``run predict -- RECIPE …`` names a model that was trained. Raises UsageError, DataError."""
     if job.target.kind != "recipe" or job.target.value != "predict" or job.target.args[:1] in (("-h",), ("--help",)):
         return
-    from seatrial.runs.models import WEIGHTS, of_recipe
+    from seatrial.runs.models import of_recipe
 
     recipe = job.target.args[0] if job.target.args else ""
     if recipe not in WEIGHTS:

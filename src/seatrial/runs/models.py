@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from seatrial.errors import DataError, RunNotFoundError, SeatrialError, UsageError, fallback, os_errors
-from seatrial.images.recipes import RECIPES
+from seatrial.recipe_names import WEIGHTS
 from seatrial.runs.run import Run
 from seatrial.runs.store import RunStore
 from seatrial.system import nofollow
@@ -27,8 +27,6 @@ _SLACK_S = 2.0
 #: Models of Keras. Source: keras.saving.
 _KERAS = (".keras", ".h5", ".hdf5")
 _FACTORY = "export's --model names the function that makes it: net:make_model stands for make_model() in net.py"
-#: Recipe → the weights that it saves, below the models folder.
-WEIGHTS = {name: recipe.weights for name, recipe in RECIPES.items() if recipe.weights is not None}
 #: Files that hold their network.
 PROGRAMS = (".pt2", ".onnx")
 #: Inputs and outputs that recipes keep next to a model's weights. Source: train/saving/examples.py.

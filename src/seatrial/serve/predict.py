@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from seatrial.recipe_names import TRAINED
+from seatrial.recipe_names import WEIGHTS
 from seatrial.serve.errors import BadInputError
 from seatrial.serve.runners.open import open_model
 from seatrial.serve.served_model import Reader, Row
@@ -29,7 +29,7 @@ BATCH = 64
 def main(argv: Sequence[str]) -> int:
     """Print the predictions; return the exit code."""
     parser = argparse.ArgumentParser(prog="seatrial run predict --", description="Ask a trained model.")
-    parser.add_argument("model", help=f"the recipe that trained it ({', '.join(TRAINED)}), or a file")
+    parser.add_argument("model", help=f"the recipe that trained it ({', '.join(WEIGHTS)}), or a file")
     parser.add_argument("inputs", nargs="*", metavar="INPUT", help="a text or an image file; default: lines of stdin")
     parser.add_argument("--models", type=Path, default=options.default_folder("models"), metavar="DIR")
     arguments = parser.parse_intermixed_args(argv)

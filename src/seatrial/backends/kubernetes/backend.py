@@ -72,7 +72,7 @@ class Kubernetes:
         plan = _cluster_plan(_read_plan(run_dir))
         cluster = self._cluster(plan.context, plan.namespace)
         if not (workloads := self._workloads(cluster, plan)):
-            _confirm(cluster, self._at)
+            confirm("Cluster", self._at, cluster.address, "kubectl cluster-info")
             return None
         return self._handle(plan, workloads[0], run_id, run_dir, self._at)
 
@@ -105,7 +105,7 @@ class Kubernetes:
         if not workloads and not pods:
             state = reported_end(handle.folder)
             if state.status == "gone":
-                _confirm(cluster, handle.engine)
+                confirm("Cluster", handle.engine, cluster.address, "kubectl cluster-info")
             return state
         verdict, message = workload_state(workloads)
         if verdict == "failed" and not workloads:  # deleted, and its pods are ending
@@ -197,10 +197,6 @@ class Kubernetes:
 def _connection(variables: tuple[tuple[str, str], ...], context: str | None, namespace: str | None) -> Cluster:
     """Keep one connection for each cluster and process: signing in costs more than most requests."""
     return Cluster(Host(dict(variables)), context, namespace)
-
-
-def _confirm(cluster: Cluster, engine: EngineAddress | None) -> None:
-    confirm("Cluster", engine, cluster.address, "kubectl cluster-info")
 
 
 def _cluster_plan(plan: Plan) -> ClusterPlan:

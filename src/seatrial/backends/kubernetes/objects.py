@@ -43,13 +43,7 @@ START_TIMEOUT_S = 120.0
 CONTAINER = "copy"
 
 #: Run in the helper: any image that could run the agent has this much Python.
-_PACK = (
-    "import os, sys, tarfile\n"
-    "path = os.path.join(sys.argv[1], sys.argv[2])\n"
-    "if not os.path.exists(path): sys.exit(sys.argv[2] + ' not found')\n"
-    "with tarfile.open(fileobj=sys.stdout.buffer, mode='w|') as tar:\n"
-    "    tar.add(path, arcname='.' if os.path.isdir(path) else os.path.basename(path))\n"
-)
+_PACK = Path(__file__).with_name("pack.py.txt").read_text("utf-8")
 
 
 def path_of(manifest: Manifest, *, named: bool = True) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import PurePath
 from typing import Any
 
@@ -17,22 +16,9 @@ from seatrial.findings.match import first_in
 ENGINE = Layer("engine", "Container engine")
 #: Program → its key in ``docker info``. Source: docs.docker.com/reference/api/engine, SystemInfo.
 PARTS = {"containerd": "ContainerdCommit", "runc": "RuncCommit"}
-#: One repository serves all distributions of a package format; its key has its own keyring. Source, read in November
-#: 2026: https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html.
-REPOSITORY = "https://nvidia.github.io/libnvidia-container"
-KEYRING = "/usr/share/keyrings/nvidia-container-toolkit-keyring.gpg"
-LIST = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 SNAP_DAEMON_JSON = "/var/snap/docker/current/config/daemon.json"
-
-_EDIT = shlex.quote(f"s#deb https://#deb [signed-by={KEYRING}] https://#g")
-_APT = (
-    f"curl -fsSL {REPOSITORY}/gpgkey | sudo gpg --dearmor --yes -o {KEYRING}",
-    f"curl -fsSL {REPOSITORY}/stable/deb/nvidia-container-toolkit.list | sed {_EDIT} | sudo tee {LIST}",
-    "sudo apt-get update",
-    "sudo apt-get install -y nvidia-container-toolkit",
-)
 
 #: Beginnings of the names of list files that the toolkit's earlier packages left.
 _OLD = ("nvidia-docker", "libnvidia-container", "nvidia-container-runtime")
@@ -167,23 +153,14 @@ def _path_of(machine: Machine, pid: str) -> list[str]:
 
 def toolkit_steps(machine: Machine) -> str:
     """Return this distribution's commands in one line. They need root and the network: doctor only prints them."""
-    snap = machine.docker is not None and machine.docker.snap
-    config = f" --config={SNAP_DAEMON_JSON}" if snap else ""
-    restart = f"sudo {'snap' if snap else 'systemctl'} restart docker"
-    rpm, package = f"{REPOSITORY}/stable/rpm/nvidia-container-toolkit.repo", "nvidia-container-toolkit"
-    if machine.family in ("debian", "ubuntu"):
-        install = (*_leave_old(machine), *_APT)
-    elif machine.family == "fedora":
-        repo = f"curl -fsSL {rpm} | sudo tee /etc/yum.repos.d/nvidia-container-toolkit.repo"
-        install = (repo, f"sudo dnf install -y {package}")
-    elif machine.family == "suse":
-        install = (f"sudo zypper ar {rpm}", f"sudo zypper --gpg-auto-import-keys install -y {package}")
-    elif machine.family == "arch":
-        install = (f"sudo pacman -S --needed {package}",)
-    else:
+    if not (install := machine.install("toolkit")):
         return "sudo seatrial doctor --write-cdi"
-    configure = (f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart)
-    return " && ".join([*install, *((GENERATE_CDI,) if machine.docker is None else configure)])  # Podman's CDI names
+    commands = [*(_leave_old(machine) if machine.family in ("debian", "ubuntu") else ()), install]
+    if machine.docker is None:
+        return " && ".join([*commands, GENERATE_CDI])  # Podman's CDI names
+    config = f" --config={SNAP_DAEMON_JSON}" if machine.docker.snap else ""
+    restart = f"sudo {'snap' if machine.docker.snap else 'systemctl'} restart docker"
+    return " && ".join([*commands, f"sudo nvidia-ctk runtime configure --runtime=docker{config}", restart])
 
 
 def _leave_old(machine: Machine) -> list[str]:

@@ -126,12 +126,7 @@ def _loaded(machine: Machine) -> Verdict:
         if built:
             fix = f"sudo modprobe nvidia && {CREATE_NODES}"
             return found("driver-not-loaded", evidence, cause="The module is built but not loaded", fix=fix)
-    install = machine.by_distribution(
-        fedora="sudo dnf install kernel-devel-$(uname -r) && sudo dkms autoinstall && sudo modprobe nvidia",
-        suse="sudo zypper install kernel-default-devel && sudo dkms autoinstall && sudo modprobe nvidia",
-        other=BUILD_DRIVER_MODULE,
-    )
-    return found("driver-not-loaded", evidence, fix=install)
+    return found("driver-not-loaded", evidence, fix=machine.install("module") or BUILD_DRIVER_MODULE)
 
 
 @DRIVER.check("update", "The module on disk matches the loaded one", "driver-update-pending")

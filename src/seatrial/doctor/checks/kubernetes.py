@@ -16,24 +16,8 @@ PLUGIN = "nvidia-device-plugin"
 PLUGIN_MANIFEST = (
     "https://raw.githubusercontent.com/NVIDIA/k8s-device-plugin/main/deployments/static/nvidia-device-plugin.yml"
 )
-#: API group → the Deployment of its operator. Sources: manifests of kubeflow/trainer 1.9.4 and 2.3.0; config/ of
-#: kubernetes-sigs/jobset 0.12.0 and kubernetes-sigs/kueue 0.14.
-OPERATORS = {
-    "kubeflow.org": "training-operator",
-    "trainer.kubeflow.org": "kubeflow-trainer-controller-manager",
-    "jobset.x-k8s.io": "jobset-controller-manager",
-    "kueue.x-k8s.io": "kueue-controller-manager",
-}
-
-#: Rights of a run: resource, API group, verbs. docs/kubernetes-role.yaml has them all.
-RIGHTS = (
-    ("configmaps", "", ("create", "patch", "delete")),
-    ("services", "", ("create", "delete")),
-    ("pods", "", ("get", "list", "watch", "delete")),
-    ("pods/log", "", ("get",)),
-    ("events", "", ("list", "watch")),
-    ("jobs", "batch", ("create", "get", "list", "delete")),
-)
+#: API group → the Deployment of its operator; rights of a run: resource, API group, verbs.
+OPERATORS, RIGHTS = cluster.TABLES["operators"], cluster.TABLES["rights"]
 
 
 def _without_cluster(machine: Machine) -> Verdict | None:

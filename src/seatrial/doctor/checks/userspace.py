@@ -18,15 +18,7 @@ USERSPACE = Layer("userspace", "User-space driver", needs="driver.loaded")
 CU_INIT_S = 5.0
 
 #: Prints cuInit's status, its message, and the count of devices.
-_CU_INIT = """\
-import sys, json; sys.path.insert(0, {package!r}); from seatrial.probe import cuda
-status, message, count = 0, None, 0
-try:
-    driver = cuda.CudaDriver(); driver.call('cuInit', 0); count = driver.number('cuDeviceGetCount')
-except cuda.CudaError as error:
-    status, message = error.status, str(error)
-print(json.dumps([status, message, count]))
-"""
+_CU_INIT = Path(__file__).with_name("cu_init.py.txt").read_text("utf-8")
 
 
 @USERSPACE.check("libraries", "libcuda and libnvidia-ml are on the host", "nvml-library-missing wsl-libcuda")
@@ -42,13 +34,7 @@ def _libraries(machine: Machine) -> Verdict:
     if machine.wsl:
         return found("wsl-libcuda", missing)
     branch = (driver.version or machine.inventory.driver_version or "580").split(".")[0]
-    install = machine.by_distribution(
-        fedora="sudo dnf install nvidia-driver-cuda nvidia-driver-cuda-libs && sudo ldconfig",
-        suse="sudo zypper install nvidia-compute-G06 nvidia-compute-utils-G06 && sudo ldconfig",
-        ubuntu=f"sudo apt install libnvidia-compute-{branch} nvidia-utils-{branch} && sudo ldconfig",
-        other="sudo apt install libcuda1 libnvidia-ml1 nvidia-smi && sudo ldconfig",
-    )
-    return found("nvml-library-missing", missing, fix=install)
+    return found("nvml-library-missing", missing, fix=machine.install("libraries", branch=branch))
 
 
 @USERSPACE.check("versions", "Libraries and kernel module have the same version", "driver-library-mismatch")

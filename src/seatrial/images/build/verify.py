@@ -105,7 +105,7 @@ def judge(
 
 
 def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMachine | None) -> dict[str, Any]:
-    """Measure the image's packages, kinds of files and device code in bytes, as slim/program/estimate.py does."""
+    """Measure the image's packages, kinds of files and device code in bytes, as slim/program/main.py does."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
     load = "import sys,base64,io,zipfile,tempfile,runpy;"
     # The program comes through standard input, so no mount is needed.

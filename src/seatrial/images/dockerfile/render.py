@@ -72,6 +72,9 @@ _LAYER = f"{_TOOLS_AT}/{PROGRAM}"
 #: File with the lines of the framework layer that _slim restores, and their hashes.
 _WANTED = "/tmp/wanted.txt"
 
+#: Where the Dockerfile in one file writes the requirements.
+_LISTS = "/tmp/requirements"
+
 _AUTHORITIES = "/tmp/authorities.pem"
 _TRUST = (
     f"certifi=$({VENV_PYTHON} -c 'from pip._vendor import certifi; print(certifi.where())' 2>/dev/null || true)",
@@ -98,8 +101,22 @@ def render(contents: ImageContents) -> str:
     parts.append("\n".join(_final(contents)))
     if contents.extensions:
         parts.append("\n".join(_extensions(contents)))
-    parts[-1] += "\n" + "\n".join(finish(contents))
+    parts[-1] += "\n" + "\n".join(_finish(contents))
     return "\n\n".join(parts) + "\n"
+
+
+def render_plain(contents: ImageContents) -> str | None:
+    """Return the Dockerfile as one file; None if the image needs what no text holds: wheels, secrets, nvcc, slimming.
+
+    Files are printed: here-documents need a Dockerfile frontend of 1.4 (docs.docker.com/build/buildkit).
+    """
+    of_base = contents.base.builder or contents.base.toolkit or contents.base.kept
+    own = contents.extensions or contents.options.ca_bundle or contents.pip_conf or contents.own_wheel
+    if of_base or own or contents.wheels or contents.in_sight:
+        return None
+    if contents.slimming.arguments and contents.slimming.packages:  # requested; `auto` may as well keep it
+        return None
+    return "\n".join(_plain_lines(contents)) + "\n"
 
 
 def _base(contents: ImageContents) -> Iterator[str]:
@@ -140,7 +157,7 @@ def _framework(contents: ImageContents) -> Iterator[str]:
 
 
 def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
-    yield from of_the_project(contents)
+    yield from _of_the_project(contents)
     if LARGE in contents.layers.folders:
         yield "# What is large, apart: adding a small package does not install it again."
         yield from _install(contents, LARGE)
@@ -149,7 +166,7 @@ def _shared_with_builder(contents: ImageContents) -> Iterator[str]:
         yield from _install(contents, LOCKED)
 
 
-def of_the_project(contents: ImageContents, also: Sequence[str] = ()) -> Iterator[str]:
+def _of_the_project(contents: ImageContents, also: Sequence[str] = ()) -> Iterator[str]:
     """Write the step with the project's Debian packages, and a compiler if the job compiles at run time."""
     packages = sorted({*contents.system_packages, *also, *(COMPILER_PACKAGES if contents.compiles else ())})
     if packages:
@@ -333,7 +350,7 @@ def _extensions(contents: ImageContents) -> Iterator[str]:
     yield f"RUN {write}{OURS}"
 
 
-def finish(contents: ImageContents) -> Iterator[str]:
+def _finish(contents: ImageContents) -> Iterator[str]:
     """Write the end of every image: environment, user, labels."""
     yield "# Bytecode is there already; a run leaves no __pycache__ in the project, and its output is not held back."
     yield f"ENV PATH={VENV}/bin:$PATH VIRTUAL_ENV={VENV} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1"
@@ -370,3 +387,22 @@ def _run(contents: ImageContents, commands: list[str], mounts: Sequence[str] = (
         commands = [*_TRUST, *(command.replace("apt-get ", f"{_APT_TRUSTING} ") for command in commands), _DISTRUST]
     flags = "".join(f"--mount={mount} \\\n    " for mount in mounts)
     yield f"RUN {flags}" + " && \\\n    ".join(commands) + OURS
+
+
+def _plain_lines(contents: ImageContents) -> Iterator[str]:
+    lines, constraints = contents.resolved.requirements.lines, contents.resolved.requirements.constraints
+    yield f"# {contents.slug}: made by seatrial. The project is mounted at {CONTAINER_PROJECT} when it runs."
+    yield f"FROM {contents.base.image}"
+    yield f"WORKDIR {CONTAINER_PROJECT}"
+    git = ("git", "ca-certificates") if contents.git else ()
+    yield from _of_the_project(contents, (*contents.base_packages, *git, *debian_packages(contents.builds)))
+    yield f"RUN python3 -m venv {VENV}"
+    if lines:
+        files = {"requirements.txt": lines, "constraints.txt": constraints}
+        quoted = {name: " ".join(map(shlex.quote, text)) for name, text in files.items() if text}
+        commands = [f"printf '%s\\n' {words} > {_LISTS}/{name}" for name, words in quoted.items()]
+        flags = [f"--extra-index-url {contents.resolved.index}"] if contents.resolved.index else []
+        flags += [f"-r {_LISTS}/requirements.txt"] + ([f"-c {_LISTS}/constraints.txt"] if constraints else [])
+        install = f"{VENV_PYTHON} -m pip install --no-cache-dir {' '.join(flags)}"
+        yield "RUN " + " && \\\n    ".join([f"mkdir -p {_LISTS}", *commands, install, f"rm -r {_LISTS}"])
+    yield from _finish(contents)

@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from seatrial.errors import fallback
 from seatrial.images.lint.instructions import JOINT, Instruction
+from seatrial.system.project_files import own_table
 
 _TOKEN = re.compile(
     rf"(?P<space>(?:[ \t\r{JOINT}]|\\\n)+)|(?P<newline>\n)|(?P<operator>&&|\|\||;;|[;|&()`])|(?P<comment>#[^\n]*)"
@@ -20,9 +22,8 @@ _OPENING, _CLOSING = ("if", "case"), ("fi", "esac")
 _KEYWORDS = ("then", "else", "elif", "do", "done", "while", "until", "!", "{", "}", "time", "exec", "command", "eval")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
-#: Programs that run the program after them, and their options that take a word.
-_WRAPPERS = {"sudo": ("-u",), "env": ("-u",), "nice": ("-n",), "nohup": (), "timeout": (), "xargs": ("-n",)}
-_WRAPPERS |= {"stdbuf": (), "conda run": ("-n", "--name", "-p", "--prefix", "--cwd")}
+#: Programs that run the program after them.
+_WRAPPERS = ("sudo", "env", "nice", "nohup", "timeout", "xargs", "stdbuf", "conda run")
 _CONDA = ("conda", "mamba", "micromamba")
 _SHELLS = re.compile(r"(?:/usr)?(?:/bin/)?(?:ba|da|z)?sh$")
 
@@ -122,7 +123,7 @@ def _unwrapped(command: Command, depth: int) -> Iterator[Command]:
             del words[: len(wrapper.split())]
             while words and (words[0].startswith("-") or re.fullmatch(r"\d+[smh]?", words[0])):
                 option = words.pop(0)
-                del words[: option in _WRAPPERS[wrapper]]
+                del words[: option in _TAKING.get(wrapper, ())]
         else:
             break
     if len(words) > 2 and _SHELLS.match(words[0]) and depth < _MOST_NESTED:
@@ -139,20 +140,9 @@ _PYTHON = re.compile(r"(?:.*/)?python(?:[\d.]+|\$\{?\w+\}?)?$")
 _PIP = re.compile(r"(?:.*/)?pip(?:[\d.]+|\$\{?\w+\}?)?$")
 _SYSTEM = ("apt-get", "apt", "aptitude", "yum", "dnf", "microdnf", "apk", "zypper")
 
-#: pip's and uv's options that take a word. Source: pip install --help, uv pip install --help.
-_PIP_VALUES = (
-    "-r", "--requirement", "--requirements", "-c", "--constraint", "--constraints", "-i", "--index-url",
-    "--default-index", "--index", "--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--root",
-    "--src", "--platform",
-    "--python-version", "--implementation", "--abi", "--cache-dir", "--no-binary", "--only-binary", "--global-option",
-    "--config-settings", "-C", "--build-option", "--install-option", "--timeout", "--retries", "--proxy",
-    "--trusted-host", "--progress-bar", "--upgrade-strategy", "--log", "-p", "--python", "--torch-backend",
-    "--index-strategy", "-b", "--override", "--extra", "--group", "--link-mode", "--prerelease", "--root-user-action",
-    "--exclude-newer", "--no-install-package", "--no-emit-package", "--reinstall-package", "--refresh-package",
-    "--upgrade-package", "-P", "--package", "--no-extra", "--no-group", "--only-group", "--python-platform",
-    "--no-build-isolation-package", "--exists-action", "--cert", "--report",
-)  # fmt: skip
-_CONDA_VALUES = ("-n", "--name", "-p", "--prefix", "-c", "--channel", "-f", "--file", "--solver")
+#: Tool → its options that take a word.
+_TAKING: dict[str, list[str]] = own_table(Path(__file__).with_name("options.toml"))
+_TAKING["uv"] = _TAKING["pip"]
 _INDEXES = ("-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links")
 _CHANNELS = ("-c", "--channel")
 _BY_PIP = (("pip", "install"), ("uv", "install"), ("uv", "sync"), ("uv", "add"))
@@ -176,7 +166,7 @@ class Install:
     @cached_property
     def _sorted(self) -> tuple[list[str], list[tuple[str, str]]]:
         """Return (what is installed, options and their words)."""
-        taking = _CONDA_VALUES if self.tool == "conda" else _PIP_VALUES if self.tool in ("pip", "uv") else ()
+        taking = _TAKING.get(self.tool, ())
         packages, options, waiting = [], [], ""
         for word in (*self.before, *self.words):
             if waiting:
@@ -247,7 +237,7 @@ def _install(command: Command) -> Install | None:
         tool = program
     if not tool:
         return None
-    taking = _PIP_VALUES if tool in ("pip", "uv") else ()
+    taking = () if tool == "conda" else _TAKING.get(tool, ())
     for at, word in enumerate(words[1:], 1):
         if not word.startswith("-") and words[at - 1] not in taking and "=" not in word:
             return Install(tool, word, tuple(words[at + 1 :]), tuple(words[1:at]), command)

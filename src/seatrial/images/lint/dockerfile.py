@@ -33,9 +33,6 @@ class Remark:
     message: str
     fix: str
 
-    def to_dict(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in ("line", "id", "severity", "message", "fix")}
-
 
 def remark(line: int, key: str, /, **values: object) -> Remark:
     """Make the remark that remarks.toml has under ``key``: its ID, and more words where a rule words several."""

@@ -1,4 +1,4 @@
-"""Adjust a project's requirements: lines that no image can install, packages that others need, Debian packages."""
+"""Adjust a project's requirements: lines no image can install, packages others need, asserts, Debian packages."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from seatrial.images.requirements.imports import implied_packages, known_package
+from seatrial.errors import ConfigError
+from seatrial.images.requirements.imports import implied_packages, known_package, provides
 from seatrial.images.requirements.named_wheels import released
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.removed_apis import is_below
 from seatrial.images.requirements.source_builds import companions, has_own_pages
 from seatrial.images.resolve.framework import public
-from seatrial.job.reading.modules import STANDARD_MODULES
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES
 from seatrial.job.script import HOROVOD, ScriptFacts
 from seatrial.stack.facts import table, wheels
 from seatrial.stack.resolve import PYTHONS
@@ -216,6 +217,37 @@ def with_contrib(needs: Needs, modules: Mapping[str, str]) -> Needs:
     if not used or listed or needs.requirements.hashed or contrib == lines:
         return needs
     return needs.with_lines(contrib, why=f"opencv-contrib-python, as {modules[used]} uses {used}")
+
+
+def with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
+    """Add bounds without which the target fails; ``known``: import name → package. Raises ConfigError: another pin."""
+    mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
+    if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
+        other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
+        needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
+    for asserted, where in ((Requirement(each), place) for each, place in script.asserted.items()):
+        module, bound = asserted.name, str(asserted.specifier)
+        package, lines = known.get(module, module), needs.requirements.lines
+        named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
+        wanted = next(filter(None, map(parsed, named)), None)
+        if wanted is None or wanted.url:
+            if module in FRAMEWORKS and not named:
+                added = needs.requirements.plus(constraints=(f"{module}{bound}",))
+                needs = needs.changed(added, why=f"{where} asserts {module} {bound}")
+            continue
+        short = bound.removeprefix("==")
+        pins = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
+        if not all({*SpecifierSet(bound).filter((pin, pin.split("+")[0]), prereleases=True)} for pin in pins):
+            raise ConfigError(
+                f"{where} fails unless {module} is {short}, but {needs.source} pins {named[0]}",
+                run=f"require {module}{bound} in {needs.source}, or change the assert",
+            )
+        if not pins and not needs.requirements.hashed:
+            bounded = Requirement(str(wanted))
+            bounded.specifier &= SpecifierSet(bound)
+            found = needs.requirements.replaced(lines.index(named[0]), str(bounded))
+            needs = needs.changed(found, why=f"{where} asserts {module} {short}")
+    return needs
 
 
 #: transformers and peft load these by themselves when a script asks for it; no import statement names them.

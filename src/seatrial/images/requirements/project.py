@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, fallback
-from seatrial.images.requirements.adjust import implied, installable, with_contrib
+from seatrial.images.requirements.adjust import implied, installable, with_asserted, with_contrib
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
@@ -47,13 +46,7 @@ from seatrial.images.requirements.other_formats import (
     read_inline,
     read_list,
 )
-from seatrial.images.requirements.pip_format import (
-    Needs,
-    Requirements,
-    canonical_name,
-    parsed,
-    read_requirements,
-)
+from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
 from seatrial.job.reading.modules import FRAMEWORKS, folder_of, folders_of, is_folder, is_package
@@ -152,7 +145,7 @@ def project_needs(
         names={k: at for k, at in script.modules.items() if "." in k.removeprefix(REPORT_TO) and " " not in at},
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
-    return _locked(_with_asserted(with_contrib(needs, script.modules), script, packages.known), project)
+    return _locked(with_asserted(with_contrib(needs, script.modules), script, packages.known), project)
 
 
 def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
@@ -301,37 +294,6 @@ def _from_folders(packages: ImportedPackages, project: Path) -> dict[str, Path |
     names = {**packages.known, **packages.guessed, **{name: name for name in packages.unknown}}
     packages_of = {name: canonicalize_name(re.split(r"[<>=!~\[]", package)[0]) for name, package in names.items()}
     return {name: folders[package] for name, package in packages_of.items() if package in folders}
-
-
-def _with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -> Needs:
-    """Add bounds without which the target fails; ``known``: import name → package. Raises ConfigError: another pin."""
-    mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
-    if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
-        other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
-        needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
-    for asserted, where in ((Requirement(each), place) for each, place in script.asserted.items()):
-        module, bound = asserted.name, str(asserted.specifier)
-        package, lines = known.get(module, module), needs.requirements.lines
-        named = [each for each in lines if (name := canonical_name(each)) and provides(name, module, package)]
-        wanted = next(filter(None, map(parsed, named)), None)
-        if wanted is None or wanted.url:
-            if module in FRAMEWORKS and not named:
-                added = needs.requirements.plus(constraints=(f"{module}{bound}",))
-                needs = needs.changed(added, why=f"{where} asserts {module} {bound}")
-            continue
-        short = bound.removeprefix("==")
-        pins = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
-        if not all({*SpecifierSet(bound).filter((pin, pin.split("+")[0]), prereleases=True)} for pin in pins):
-            raise ConfigError(
-                f"{where} fails unless {module} is {short}, but {needs.source} pins {named[0]}",
-                run=f"require {module}{bound} in {needs.source}, or change the assert",
-            )
-        if not pins and not needs.requirements.hashed:
-            bounded = Requirement(str(wanted))
-            bounded.specifier &= SpecifierSet(bound)
-            found = needs.requirements.replaced(lines.index(named[0]), str(bounded))
-            needs = needs.changed(found, why=f"{where} asserts {module} {short}")
-    return needs
 
 
 def _nearest_list(

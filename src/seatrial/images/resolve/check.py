@@ -17,14 +17,14 @@ from packaging.utils import canonicalize_name
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
-from seatrial.images.requirements.imports import elsewhere, provides
+from seatrial.images.requirements.imports import provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
 from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row, with_releases
-from seatrial.images.resolve.edits import GONE, LOCK_OF, written
-from seatrial.images.resolve.explain import bounded, contradiction, unchecked
+from seatrial.images.resolve.edits import LOCK_OF
+from seatrial.images.resolve.explain import bounded, contradiction, not_there, unchecked
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
@@ -426,45 +426,9 @@ class _PackageChoice:
 
     def _refuse_missing(self, answer: Unsatisfiable, request: ResolveRequest) -> None:
         """Raise ConfigError if no index has a listed package or its version."""
-        name = answer.name
-        listed = self.needs.requirements.of(name, constraints=False) if answer.no_package else []
-        if name not in self.bounded and not listed:
-            return
-        line = self._named(name)
-        if answer.no_package and request.links and not any(each.kind == "index" for each in request.sources):
-            raise ConfigError(
-                f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be asked",
-                run=f"pip wheel --no-deps {name} -w {request.links[0].parent.name}",
-            )
-        if answer.no_package:
-            raise ConfigError(
-                f"{line}: the package index has no package {name}",
-                cause="the name is wrong, or it is on another index",
-                run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
-                edits=lambda: [] if any(provides(name, each, each) for each in self.needs.imports) else [name + GONE],
-            )
-        if other := elsewhere(name):
-            cause = f"{name} on the index belongs to another project"
-            run = written([other], self.needs)
-            message, edit = f"{line}: the package index has no such version", f"{name} @ {other}"
-            raise ConfigError(message, cause=cause, run=run, edits=lambda: [edit] if "://" in other else [])
-        newest = self._newest(request, name)
-        wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
-        nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0
-        closest = next(filter(None, (self._newest(request, line) for line in nearby)), None)
-        raise ConfigError(
-            f"{line}: the package index has no such version",
-            cause=f"the newest is {newest}" if newest else None,
-            run=f"change the version, to {name}=={closest or newest} for example"
-            if newest
-            else f"pip index versions {name}",
-            edits=lambda: [f"{name}=={closest or newest}"] if newest else [],
-        )
-
-    def _newest(self, request: ResolveRequest, line: str) -> str | None:
-        """Return the newest release that the line admits, without its requirements."""
-        answer = self.resolver.resolve(request.only(line))
-        return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
+        listed = self.needs.requirements.of(answer.name, constraints=False) if answer.no_package else []
+        if answer.name in self.bounded or listed:
+            raise not_there(self.resolver, answer, request, self.needs, self._named(answer.name))
 
     def _locked(self, resolved: Resolved, answer: Answer) -> Checked:
         """Lock what was answered, and name what has no hash."""

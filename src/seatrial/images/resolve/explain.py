@@ -12,10 +12,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.named_wheels import compiled_against
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, is_for, parsed
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.resolve.edits import place_of
+from seatrial.images.resolve.edits import GONE, place_of, written
 from seatrial.images.resolve.framework import PACKAGES, framework_place, public
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import pinned
@@ -65,6 +66,47 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
         run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
         edits=lambda: _fitting(resolver, answer, request),
     )
+
+
+def not_there(
+    resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest, needs: Needs, line: str
+) -> ConfigError:
+    """Say that no index has the package of a line of the project, or its version, and what to write instead."""
+    name = answer.name
+    if answer.no_package and request.links and not any(each.kind == "index" for each in request.sources):
+        return ConfigError(
+            f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be asked",
+            run=f"pip wheel --no-deps {name} -w {request.links[0].parent.name}",
+        )
+    if answer.no_package:
+        return ConfigError(
+            f"{line}: the package index has no package {name}",
+            cause="the name is wrong, or it is on another index",
+            run=f"pip index versions {name}   # or name its index in seatrial.toml: [image] index_url",
+            edits=lambda: [] if any(provides(name, each, each) for each in needs.imports) else [name + GONE],
+        )
+    message = f"{line}: the package index has no such version"
+    if other := elsewhere(name):
+        cause = f"{name} on the index belongs to another project"
+        edits = [f"{name} @ {other}"] if "://" in other else []
+        return ConfigError(message, cause=cause, run=written([other], needs), edits=lambda: edits)
+    wanted = re.match(r"[^=]*===?\s*v?(\d+(?:\.\d+)*)", line)
+    nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0
+    if (newest := _newest(resolver, request, name)) is None:
+        return ConfigError(message, run=f"pip index versions {name}")
+    closest = next(filter(None, (_newest(resolver, request, line) for line in nearby)), newest)
+    return ConfigError(
+        message,
+        cause=f"the newest is {newest}",
+        run=f"change the version, to {name}=={closest} for example",
+        edits=lambda: [f"{name}=={closest}"],
+    )
+
+
+def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | None:
+    """Return the newest release that the line admits, without its requirements."""
+    answer = resolver.resolve(request.only(line))
+    return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
 
 
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest) -> list[str]:

@@ -1,9 +1,6 @@
 """Resolve packages with uv, without building or running anything that the project or a package brings.
 
-uv runs in an empty folder, with its own environment and our interpreter: in a project's folder it would start the
-project's ``.venv/bin/python``. It gets no PATH: there is nothing else that it may start. Sources are never built
-(``--no-build``): pip builds a package without a wheel in the image. Metadata comes from strangers, so its memory is
-bounded.
+Sources are never built (``--no-build``): pip builds a package without a wheel in the image.
 
 A pin that has a source and no wheel gets a stand-in, an empty wheel of its version, which requires what the source
 lists: uv then sees what others require of it. No other package gets one.
@@ -11,84 +8,35 @@ lists: uv then sees what others require of it. No other package gets one.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import date, timedelta
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import islice, product
 from pathlib import Path
-from typing import Any, TypeVar
 
-import packaging
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-import seatrial
-from seatrial.errors import CommandTimeoutError, DiskError, EngineUnavailableError, SeatrialError, fallback
-from seatrial.images.requirements.pip_format import MACHINE, canonical_name, is_for
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.images.requirements.pip_format import canonical_name, is_for
 from seatrial.images.requirements.source_builds import read_build
-from seatrial.images.resolve.answers import (
-    Answer,
-    LackedNames,
-    Lock,
-    LockedPackage,
-    ResolveRequest,
-    SourceTexts,
-    Unreachable,
-    Unsatisfiable,
-)
-from seatrial.images.resolve.uv_texts import (
-    NO_SOLUTION,
-    SILENT,
-    bounded_first,
-    configured,
-    pinned,
-    read_lock,
-    refusal,
-    shown_index,
-    stored_lock,
-    stored_names,
-    stored_texts,
-    up_to,
-)
+from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable, Unsatisfiable
+from seatrial.images.resolve.package_index import FRESH_S, PackageIndex, digest_of
+from seatrial.images.resolve.uv_texts import bounded_first, pinned, read_lock, refusal, shown_index, stored_lock, up_to
 from seatrial.images.resolve.wheel_metadata import write_links
-from seatrial.images.sources import digest_of_wheel
-from seatrial.stack.resolve import PYTHONS
-from seatrial.system import command
-from seatrial.system.files import make_folder, write_atomically
 from seatrial.system.host import Host
 
 #: Most seconds that a plan waits for all answers of all indexes; a run or a build waits PATIENT_S.
 LIMIT_S, PATIENT_S = 30.0, 180.0
-#: Seconds of silence after which a request is repeated with twice the limit; uv keeps what it has received.
-_SILENCE_S = 3
-#: A lock is used again for this long: an image must not change because an index got a new release.
-_FRESH_S = 30 * 86_400.0
-_FORMAT = 12
 
-#: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
-#: per file. A lower limit stays in force; macOS does not limit address space.
-_BOUNDED = ("/bin/sh", "-c", f'ulimit -v {8 << 20} 2>/dev/null; ulimit -f {1 << 19} 2>/dev/null; exec "$@"', "sh")
-
-#: The programs that read an index; without a user's own folders of packages (-I), they get the two that they need.
-_PROGRAM = "import sys; sys.path += sys.argv[1:]; from seatrial.images.resolve.{} import main; main()"
-_FOLDERS = {str(Path(str(each.__file__)).parents[1]) for each in (seatrial, packaging)}
-
-_Found = TypeVar("_Found")
-
-#: Largest wheel that is downloaded to list its files; most packages without a wheel; each takes a run of uv;
-#: most sources read for what they require.
-_MOST_LISTED_BYTES, _MOST_EXCLUDED, _MOST_READ = 8_000_000, 40, 8
+#: Most packages without a wheel; each takes a run of uv; most sources read for what they require.
+_MOST_EXCLUDED, _MOST_READ = 40, 8
 
 #: Days before the day of a request from which on a wheel counts as old: a newer source may exist, or a newer wheel.
 _OLD_DAYS, _BEHIND_DAYS = 730, 365
@@ -102,25 +50,13 @@ _PYTHONS = re.compile(rb"(?:[\xa2-\xbf]|\xd9[\x20-\xff])((?:(?:[<>!~=]=?|===)\d[
 #: The last setuptools with pkg_resources, which packages import without requiring it. Source: setuptools' NEWS, 82.0.0.
 _SETUPTOOLS = ("setuptools", "81.0.0")
 
-#: Ubuntu 22.04 has the oldest glibc of the base images, 2.35. Source: packages.ubuntu.com/jammy/libc6.
-_PLATFORM = f"{MACHINE}-manylinux_2_35"
 
-#: Variables of the machine that uv needs: the way to the network and to logins.
-_PASSED_ON = ("NETRC", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR")
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-
-
-class UvResolver:
+class UvResolver(PackageIndex):
     """Resolve for one plan with the uv of this environment, in ``limit_s`` altogether; cache locks by all inputs."""
 
     def __init__(self, folder: Path, host: Host, *, limit_s: float = LIMIT_S) -> None:
-        self.host = host
-        self._folder = folder
-        self._limit_s = limit_s
-        self.began: float | None = None
-        self.late = list[str]()  # answers that the time limit cut off
+        super().__init__(folder, host, limit_s)
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
-        self._unread = set[str]()  # those that could not be read
         self._required: dict[tuple[str, str], str] = {}  # (name, version) → text of a source's requires.txt
 
     @cached_property
@@ -133,7 +69,7 @@ class UvResolver:
     def resolve(self, request: ResolveRequest) -> Answer:
         """Return a remembered lock, or run uv."""
         if request.preferred:  # a framework alone: the preferences are the answer
-            own = self._remembered(f"locks/{_digest(replace(request, preferred=()))}", stored_lock, _FRESH_S)
+            own = self._remembered(f"locks/{digest_of(replace(request, preferred=()))}", stored_lock, FRESH_S)
             if own and tuple((each.name, each.version) for each in own.packages) == request.preferred:
                 return own
         return self._answer(request, self._resolve)
@@ -156,8 +92,8 @@ class UvResolver:
 
     def _answer(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
         """Return a remembered lock, however old it is where no index answers, or the new one."""
-        memory = f"locks/{_digest(request)}"
-        if (lock := self._remembered(memory, stored_lock, _FRESH_S)) is not None:
+        memory = f"locks/{digest_of(request)}"
+        if (lock := self._remembered(memory, stored_lock, FRESH_S)) is not None:
             return lock
         answer = answered(request)
         if isinstance(answer, Lock):
@@ -165,108 +101,6 @@ class UvResolver:
         elif isinstance(answer, Unreachable):
             return self._remembered(memory, stored_lock) or answer
         return answer
-
-    @fallback(None, on=(OSError, ValueError, KeyError, TypeError, AttributeError))
-    def _remembered(self, memory: str, read: Callable[[Any], _Found], fresh_s: float = float("inf")) -> _Found | None:
-        data = json.loads((self._folder / f"{memory}.json").read_bytes())
-        return read(data["found"]) if 0 <= time.time() - float(data["at"]) <= fresh_s else None
-
-    def _remember(self, memory: str, found: Any) -> None:
-        file = self._folder / f"{memory}.json"
-        with suppress(DiskError):  # the next plan asks uv again (→ "the next plan repeats it")
-            make_folder(file.parent)
-            write_atomically(file, json.dumps({"at": time.time(), "found": found}).encode(), 0o600)
-
-    def files(self, request: ResolveRequest, package: LockedPackage, words: Iterable[str] = ()) -> frozenset[str]:
-        """Return the wheel's files, unpacked by uv and never run, with ``:word`` for each of ``words`` in one."""
-        if not package.sha256 or not 0 < (package.size_bytes or 0) < _MOST_LISTED_BYTES:
-            return frozenset()
-        digest = hashlib.sha256(" ".join(words).encode()).hexdigest()[:8] if words else ""
-        memory = f"wheels/{package.sha256[0][:32]}{digest}"
-        if (known := self._remembered(memory, frozenset[str])) is not None:
-            return known
-        with tempfile.TemporaryDirectory(prefix="seatrial-uv-") as scratch:
-            folder = Path(scratch)
-            argv = ["install", f"{package.name}=={package.version}", "--target", "wheel", "--no-deps"]
-            argv += ["--only-binary", ":all:", "--link-mode", "symlink"]
-            with suppress(SeatrialError, OSError):
-                if self._uv_pip(argv, replace(request, as_of="", dates=()), folder).exit_code == 0:
-                    wheel = folder / "wheel"
-                    found = sorted(str(each.relative_to(wheel)) for each in wheel.rglob("*"))
-                    code = (each for each in wheel.rglob("*.[ps][yo]*") if words and each.is_file())
-                    read = (each.read_bytes() for each in code if each.stat().st_size < _MOST_LISTED_BYTES)
-                    wanted = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)".encode())
-                    texts = chain(map(str.encode, found), read)
-                    found += sorted({f":{word.decode()}" for text in texts for word in wanted.findall(text) if word})
-                    self._remember(memory, found)
-                    return frozenset(found)
-        return frozenset()
-
-    def source(self, line: str, request: ResolveRequest) -> SourceTexts | None:
-        """Return a remembered source, or read it; none of an index with a login."""
-        sources = tuple(each for each in request.sources if each.kind == "index" and "@" not in each.url)
-        memory = f"sources/{_digest(ResolveRequest((line,), request.python, sources, as_of=request.as_of))}"
-        if (known := self._remembered(memory, stored_texts, _FRESH_S)) is not None:
-            return known
-        for index in sources if memory not in self._unread else ():
-            question = [line, request.python, index.url, request.as_of]
-            if found := self._read_index("sdist", question, request, stored_texts):
-                self._remember(memory, asdict(found))
-                return found
-        self._unread.add(memory)
-        return None
-
-    def names(self, request: ResolveRequest, wanted: Mapping[LockedPackage, Collection[str]]) -> dict[str, LackedNames]:
-        """Return package → the names that its wheel lacks, remembered by the wheel; nothing for what is unknown."""
-        found, memories = dict[str, LackedNames](), dict[str, str]()
-        index = next((each.url for each in request.sources if each.kind == "index" and "@" not in each.url), "")
-        rows = []
-        for package, names in wanted.items():
-            digest = hashlib.sha256(json.dumps([_FORMAT, PYTHONS, package.version, *names]).encode()).hexdigest()[:8]
-            memory = f"names/{(package.sha256 or (package.name,))[0][:32]}{digest}"
-            if known := self._remembered(memory, stored_names):
-                found[package.name] = known
-            else:
-                memories[package.name] = memory
-                rows.append([package.name, package.version, list(names)])
-        read = self._read_index("wheel_names", [PYTHONS, index, rows], request, dict) if rows else None
-        for name, row in (read or {}).items():
-            self._remember(memories[name], row)
-            found[name] = stored_names(row)
-        return found
-
-    def _read_index(
-        self, program: str, question: Any, request: ResolveRequest, read: Callable[[Any], _Found]
-    ) -> _Found | None:
-        """Let a program with a time limit read an index, as a server may never end; None without an answer."""
-        argv = [*_BOUNDED, sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS]
-        limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
-        with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:
-            env = self._environment(request, Path(folder), _SILENCE_S)
-            with suppress(SeatrialError, OSError, ValueError, TypeError, KeyError):
-                ended = command.run(argv, timeout_s=limit_s, input=json.dumps(question), env=env, cwd=Path(folder))
-                return read(json.loads(ended.stdout))
-        return None
-
-    @command.doing("asking the package index")
-    def _uv_pip(self, argv: list[str], request: ResolveRequest, folder: Path) -> command.Completed:
-        """Run uv, and repeat it if an index is silent. Raises CommandTimeoutError: the time limit is reached."""
-        (folder / "uv.toml").write_text(configured(request))
-        python = ["--python", sys.executable, "--python-version", f"{request.python}.99"]
-        argv = [*_BOUNDED, _uv(), "pip", *argv, *python, "--python-platform", _PLATFORM]
-        argv += ["--config-file", "uv.toml", "--quiet"]
-        silence_s = _SILENCE_S
-        while True:
-            env = self._environment(request, folder, silence_s)
-            ended = command.run(argv, timeout_s=self.left_s(), env=env, cwd=folder)
-            if ended.exit_code == 0 or NO_SOLUTION in ended.stderr or not SILENT.search(ended.stderr):
-                return ended
-            silence_s *= 2
-
-    def left_s(self) -> float:
-        """Return the seconds left of the limit, which starts at the first call."""
-        self.began = time.monotonic() if self.began is None else self.began
-        return max(self._limit_s - (time.monotonic() - self.began), 0.01)
 
     def _resolve(self, request: ResolveRequest) -> Answer:
         """Find the pins without a wheel first, because the check of each source takes a run of uv."""
@@ -479,48 +313,6 @@ class UvResolver:
             request = replace(request, preferred=others, named=())  # uv asks the first index alone for a preference
             return self._compile(request, excluded, stand_ins)
         return answer
-
-    def _environment(self, request: ResolveRequest, home: Path, silence_s: int) -> dict[str, str]:
-        """Translate pip's settings into uv's; addresses may hold logins, so they stand in no argument."""
-        passed = {name: self.host.env[name] for name in _PASSED_ON if name in self.host.env}
-        passed |= {name: value for name, value in self.host.env.items() if name.lower() in _PROXIES}
-        netrc = Path(self.host.env.get("HOME") or "/nonexistent", ".netrc")
-        links = [each.url for each in request.sources if each.kind == "links"]
-        return {
-            **({"NETRC": str(netrc)} if netrc.is_file() else {}),
-            **passed,
-            "HOME": str(home),
-            "UV_CACHE_DIR": str(self._folder / "uv"),
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_HTTP_TIMEOUT": str(silence_s),
-            "UV_HTTP_CONNECT_TIMEOUT": str(silence_s),
-            "UV_HTTP_RETRIES": "0",
-            "UV_SYSTEM_CERTS": "1",
-            "NO_COLOR": "1",
-            **({"SSL_CERT_FILE": str(request.authorities)} if request.authorities else {}),
-            **({"UV_FIND_LINKS": ",".join(links)} if links else {}),
-        }
-
-
-def _uv() -> str:
-    """Return the path of the installed uv. Raises EngineUnavailableError if there is none."""
-    try:
-        from uv import find_uv_bin
-
-        return str(find_uv_bin())
-    except (ImportError, FileNotFoundError) as error:
-        raise EngineUnavailableError("uv is not installed", run="pip install --force-reinstall seatrial") from error
-
-
-def _digest(request: ResolveRequest) -> str:
-    """Digest all that a lock follows from, logins included: another login may see other packages."""
-    parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
-    parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
-    parts += [request.lowest, request.overrides, request.elsewhere, request.named]
-    parts += [request.as_of, request.dates if request.as_of else ()]
-    parts += [[each.kind, each.url] for each in request.sources]
-    parts += [[path.name, digest_of_wheel(path)] for path in request.links]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
 def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[str]) -> ResolveRequest:

@@ -1,4 +1,4 @@
-"""Find command-line words that a script's argparse parser rejects, and required options that are missing."""
+"""Words of a command line: options with their values, and what a script's argparse parser rejects or lacks."""
 
 from __future__ import annotations
 
@@ -128,3 +128,24 @@ def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
     return [
         () if literal(given) == "" else tuple(map(str, words)) if isinstance(given, ast.List) and all(words) else None
     ]
+
+
+def typed_words(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option or key, value) of ``--data a``, ``--data=a`` and ``data.root=a``; ("", value) of another word."""
+    name = ""
+    for word in arguments:
+        option, sign, value = word.partition("=")
+        is_name = word.startswith("-") and not sign
+        if not is_name:
+            yield (option, value) if sign and "/" not in option else (name, word)
+        name = word if is_name else ""
+
+
+def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of ``--output /x`` and ``--output=/x``."""
+    for number, word in enumerate(arguments):
+        flag, equals, value = word.partition("=")
+        if word.startswith("-") and equals:
+            yield flag, value
+        elif word.startswith("-") and number + 1 < len(arguments):
+            yield word, arguments[number + 1]

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from seatrial.errors import ConfigError
-from seatrial.job.reading.constants import ANY, typed_options
+from seatrial.job.reading.argparse_words import typed_options
+from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.signs import GATED, NAMED, REPORT_TO, dotted, full_name, keywords, literal
 from seatrial.system.project_files import as_list, as_table, parse_yaml, read_sources, read_text, shown_path

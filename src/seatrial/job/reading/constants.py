@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from seatrial.job.reading.flow import FunctionNode, Tests, parameters, statements
+from seatrial.job.reading.argparse_words import typed_options
+from seatrial.job.reading.flow import FunctionNode, Tests, default_of, parameters, statements
 from seatrial.job.reading.parsed_modules import Module, Unit, named, source_of
 from seatrial.job.reading.signs import (
     PLACEHOLDER,
@@ -323,7 +324,7 @@ class Constants:
             if unit in self.entries or (name in self.options and by_click):
                 return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
             passed = [_Value(*each) for each in self.passed(name, unit)]
-            return passed or [_Value(_default(name, function), top, False)]
+            return passed or [_Value(default_of(name, function), top, False)]
         for path, inner in (module.bound[each] for each in module.bound if each == name or each[0] == "*"):
             found = self._values(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
             if found:
@@ -374,7 +375,7 @@ class Constants:
                     given = ast.copy_location(ast.Attribute(table, name), node)
             sure = self.likely(caller, tests) if self.likely else always
             sure = sure and caller in self.always and None not in keywords(node)
-            yield given or _default(name, function), caller if given else (unit[0], ""), sure
+            yield given or default_of(name, function), caller if given else (unit[0], ""), sure
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
         """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
@@ -447,7 +448,7 @@ def declared(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             default = keywords(each.value).get("default") if isinstance(each.value, ast.Call) else each.value
             pairs.append((last_name(each.target), default))
     elif isinstance(node, FunctionNode):  # typer's default is its Option's first argument
-        given = [(name, _default(name, node)) for name in parameters(node)]
+        given = [(name, default_of(name, node)) for name in parameters(node)]
         pairs = [(name, each.args[0] if isinstance(each, ast.Call) and each.args else each) for name, each in given]
     yield from ((name, default) for name, default in pairs if name and default)
 
@@ -488,35 +489,3 @@ def _keeps(value: ast.expr | None, name: str) -> bool:
 
 def _above(path: Text, count: int = 1) -> Text:
     return path._replace(text=posixpath.normpath(posixpath.join(path.text, *[".."] * count)))
-
-
-def _default(name: str, function: FunctionNode) -> ast.expr | None:
-    """Return a parameter's default."""
-    spec = function.args
-    positional = [*spec.posonlyargs, *spec.args]
-    pairs = [
-        *zip(reversed(positional), reversed(spec.defaults), strict=False),
-        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
-    ]
-    return next((value for each, value in pairs if each.arg == name), None)
-
-
-def typed_words(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (option or key, value) of ``--data a``, ``--data=a`` and ``data.root=a``; ("", value) of another word."""
-    name = ""
-    for word in arguments:
-        option, sign, value = word.partition("=")
-        is_name = word.startswith("-") and not sign
-        if not is_name:
-            yield (option, value) if sign and "/" not in option else (name, word)
-        name = word if is_name else ""
-
-
-def typed_options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (option, value) of ``--output /x`` and ``--output=/x``."""
-    for number, word in enumerate(arguments):
-        flag, equals, value = word.partition("=")
-        if word.startswith("-") and equals:
-            yield flag, value
-        elif word.startswith("-") and number + 1 < len(arguments):
-            yield word, arguments[number + 1]

@@ -80,7 +80,7 @@ class _Sink(NamedTuple):
     kind: str = "move"
 
 
-class Verdict(NamedTuple):
+class Caution(NamedTuple):
     """Hold a sentence about a run with GPUs, and what to change; ``refused`` if certain."""
 
     words: str
@@ -88,7 +88,7 @@ class Verdict(NamedTuple):
     refused: bool
 
 
-def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -> Iterator[Verdict]:
+def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -> Iterator[Caution]:
     """Yield what a script's choice of a device means for a run with ``gpus`` GPUs, numbered from 0.
 
     ``machine``: number of its GPUs, to which CUDA_VISIBLE_DEVICES refers without a container.
@@ -103,18 +103,18 @@ def verdicts(reasons: Sequence[Reason], gpus: int, machine: int | None = None) -
         more = "seatrial run … --gpus "
         have = f"the {owner} has {count} GPU{'s' * (count > 1)}, numbered from 0"
         if kind == "visible" and not there and not value.startswith(("GPU-", "MIG-")):
-            yield Verdict(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
+            yield Caution(f"{reason.words}, which hides every GPU: {have}", reason.change, reason.certain)
         elif kind == "visible" and len(set(there)) < gpus and there == numbers:
-            yield Verdict(f"{reason.words}, so the script sees {len(set(there))}: {have}", reason.change, False)
+            yield Caution(f"{reason.words}, so the script sees {len(set(there))}: {have}", reason.change, False)
         elif kind == "visible" and there and there != numbers:
-            yield Verdict(f"{reason.words}, but {have}", f"{more}{len(numbers)}", False)
+            yield Caution(f"{reason.words}, but {have}", f"{more}{len(numbers)}", False)
         elif kind == "cuda" and not there and not chooses:
-            yield Verdict(f"{reason.words}, but {have}", reason.change or f"{more}{int(value) + 1}", False)
+            yield Caution(f"{reason.words}, but {have}", reason.change or f"{more}{int(value) + 1}", False)
         elif kind in _OTHERS:
-            yield Verdict(f"{reason.words}, {_OTHERS[kind]}: the run has NVIDIA's alone", reason.change, reason.certain)
+            yield Caution(f"{reason.words}, {_OTHERS[kind]}: the run has NVIDIA's alone", reason.change, reason.certain)
         elif kind == "cpu":
             runs = "runs" if reason.certain else "may run"
-            yield Verdict(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
+            yield Caution(f"the script {runs} on the CPU: {reason.words}", reason.change, reason.certain)
 
 
 class Devices(Evaluation):

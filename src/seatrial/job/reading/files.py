@@ -13,8 +13,9 @@ from math import inf
 from pathlib import Path, PurePosixPath
 
 from seatrial.job.reading import file_calls as calls
+from seatrial.job.reading.argparse_words import typed_options, typed_words
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
-from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside, typed_options, typed_words
+from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder

@@ -275,6 +275,17 @@ def parameters(function: FunctionNode) -> list[str]:
     return [each.arg for each in (*spec.posonlyargs, *spec.args, *spec.kwonlyargs)]
 
 
+def default_of(name: str, function: FunctionNode) -> ast.expr | None:
+    """Return a parameter's default."""
+    spec = function.args
+    positional = [*spec.posonlyargs, *spec.args]
+    pairs = [
+        *zip(reversed(positional), reversed(spec.defaults), strict=False),
+        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+    ]
+    return next((value for each, value in pairs if each.arg == name), None)
+
+
 def _compound(tree: ast.Module) -> Iterator[ast.AST]:
     """Yield every statement that holds others, in the order of ast.walk."""
     pending: deque[ast.AST] = deque([tree])

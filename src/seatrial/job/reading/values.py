@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from seatrial.job.reading.constants import ANY, OF_SETTINGS, Constants, ParserOption, member, typed_options
+from seatrial.job.reading.argparse_words import typed_options
+from seatrial.job.reading.constants import ANY, OF_SETTINGS, Constants, ParserOption, member
 from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import SETS, dotted, keywords, last_name, literal

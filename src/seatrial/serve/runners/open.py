@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seatrial.recipe_names import TRAINED
+from seatrial.recipe_names import WEIGHTS
 from seatrial.serve.errors import ServeError
 from seatrial.serve.served_model import ServedModel
 from seatrial.train.errors import ModelFileError
@@ -38,9 +38,7 @@ def open_model(
     from seatrial.train.options import default_folder
 
     models, place = folder or default_folder("models"), 0 if device.type == "cuda" else 1
-    if spec in TRAINED:
-        from seatrial.models.recipe_models import WEIGHTS
-
+    if spec in WEIGHTS:
         path = models / WEIGHTS[spec]
         if not path.is_file():
             raise ModelFileError(f"no model of {spec}: {path} does not exist", fix=f"seatrial run {spec}")
@@ -52,11 +50,10 @@ def open_model(
 def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
     if not path.is_file():
         raise ServeError(
-            f"{path} is neither a recipe ({', '.join(TRAINED)}) nor a model file",
+            f"{path} is neither a recipe ({', '.join(WEIGHTS)}) nor a model file",
             fix="seatrial serve digits, or seatrial serve model.onnx",
         )
     from seatrial.models.open import refuse_pickle
-    from seatrial.models.recipe_models import WEIGHTS
     from seatrial.train.saving.examples import examples_of
 
     refuse_pickle(path)

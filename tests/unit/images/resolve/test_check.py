@@ -17,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements import pip_format
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.resolve import check, uv
+from seatrial.images.resolve import check, package_index
 from seatrial.images.resolve.edits import written
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
@@ -188,7 +188,7 @@ def test_the_index_that_is_not_there_is_named_among_several(plan: Any) -> None:
 
 
 def test_a_request_that_the_index_forgets_is_made_again(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv, "_SILENCE_S", 1)
+    monkeypatch.setattr(package_index, "_SILENCE_S", 1)
     plan.index.forgotten = {"/simple/numpy/"}
     made = plan("numpy==1.17.4\nplain==1.0\n")
     assert made.base == "python:3.8-slim-bookworm" and made.warnings == ()

@@ -97,7 +97,7 @@ def test_versions_that_the_framework_leaves_open_are_those_of_every_other_projec
 
 def test_a_lock_is_used_when_the_index_has_gone(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = plan("tqdm\n")
-    monkeypatch.setattr("seatrial.images.resolve.uv._FRESH_S", -1.0)
+    monkeypatch.setattr("seatrial.images.resolve.uv.FRESH_S", -1.0)
     plan.index.login = "me:secret"
     assert plan("tqdm\n").tag == first.tag
 
