@@ -537,7 +537,24 @@ get()
 """
     found = facts_of(tmp_path, source)
     assert found.likely_imports == ("matplotlib", "six")
-    assert {"apex", "wandb"} < {*found.optional_imports}
+
+
+def test_the_word_typed_for_a_positional_argument_decides_what_runs(tmp_path: Path) -> None:
+    source = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("mode")
+parser.add_argument("--lr", type=float)
+args = parser.parse_args()
+if args.mode == "train":
+    import six
+elif args.mode == "draw":
+    import matplotlib
+"""
+    (tmp_path / "train.py").write_text(source)
+    expected = {"train": ("six",), "draw --lr 1": ("matplotlib",), "--lr 1 draw": ("matplotlib", "six")}
+    for words, imports in expected.items():
+        target = Target(kind="script", value="train.py", args=tuple(words.split()))
+        assert script_facts(target, tmp_path).likely_imports == imports, words
 
 
 def test_a_call_into_a_module_of_the_project(tmp_path: Path) -> None:
