@@ -507,6 +507,13 @@ def test_a_module_that_only_a_condition_imports_is_optional_and_all_that_it_impo
     assert found.optional_imports == ("onnx",) and found.where == {"onnx": "export.py:1"}
 
 
+@pytest.mark.parametrize("line", ["import lib.data as data", "from lib import data"])
+def test_a_stand_in_is_not_needed_for_a_module_of_a_folder_without_init(tmp_path: Path, line: str) -> None:
+    source = f"try:\n    {line}\nexcept:\n    import other\n"
+    assert facts_of(tmp_path, source, lib__data="").imports == ()
+    assert facts_of(tmp_path, source.replace("lib", "away"), lib__data="").imports == ("other",)
+
+
 def test_an_import_behind_a_condition_is_likely_unless_the_condition_is_known_to_fail(tmp_path: Path) -> None:
     source = """
 import argparse

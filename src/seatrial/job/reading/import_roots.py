@@ -24,7 +24,7 @@ from seatrial.job.reading.modules import (
     remedy,
 )
 from seatrial.job.reading.parsed_modules import Import, Module
-from seatrial.job.reading.signs import MOST_PARTS, dotted, texts_of, tops_of
+from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of, tops_of
 from seatrial.system.project_files import matching
 
 #: Most names looked for, and modules that a pattern of names may give.
@@ -156,7 +156,9 @@ class ImportRoots:
         if isinstance(node, ast.ImportFrom) and node.level:
             return True
         roots = [path.parent, *self.absolute]
-        return all(top in STANDARD_MODULES or locate_module(top, roots) for top in tops_of([node]))
+        names = [*tops_of([node]), *modules_of(node)]  # the latter in folders without __init__.py
+        found = {each.partition(".")[0] for each in names if locate_module(each, roots)}
+        return tops_of([node]) <= found | STANDARD_MODULES
 
     def extend(self, module: Module, node: ast.AST, shown: Callable[[ast.expr], Text | None]) -> None:
         """Look in the folder of ``sys.path.append("lib")`` too, before others if the statement puts it there."""
