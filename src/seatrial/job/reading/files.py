@@ -45,7 +45,9 @@ class Files:
         self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
-        self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
+        self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run; names of all
+        self.uses: list[tuple[str, Unit, Tests]] = []  # attributes and keys in the rest, with their conditions
+        self._truth: Callable[[ast.expr, Unit], bool | None] = lambda *_: None
         self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
         self._written_names, self._checked_names = set[str](), set[str]()
@@ -129,7 +131,7 @@ class Files:
 
         Sets ``hub_model``, ``outputs``, ``remote`` and ``unchecked``: see Readings.
         """
-        reads = {path: Read(path, where, None) for path, where in self._composed.items()}
+        reads, self._truth = {path: Read(path, where, None) for path, where in self._composed.items()}, truth
         if self._moves:
             self._opaque = True
             return self._with_named(reads)
@@ -216,7 +218,9 @@ class Files:
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if self._opaque:
             return
-        used = self.used | self.seen
+        truth = self._truth
+        may = (name for name, at, tests in self.uses if all(truth(each, at) in (None, on) for each, on in tests or ()))
+        used = self.used | self.seen | {*may}
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
             of_schema = where.rpartition(":")[0] in self._composed or ".config:" in where  # protobuf's text
@@ -277,7 +281,9 @@ class Files:
         """Return what makes paths and what checks for them, and note which code runs which; sets ``outputs``."""
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
         making = [each for each, on in turned if truth(on, each.unit) is not False]
-        writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
+        flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
+        pairs = [(each, path) for each in making for path in calls.made_paths(each.node)]
+        writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         self._reading += [each for each in self._asking if id(each.node) in self._demanded]  # by a name
@@ -416,7 +422,7 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        mentioned = self.used | self.seen
+        mentioned = self.used | self.seen | {name for name, *_ in self.uses}
         for unit, node, runs, _ in self._noted:
             owner = unit[1].rpartition(".")[0].rpartition(".")[2]
             code = module.source if (module := self._module_at(unit[0])) else b""

@@ -353,7 +353,10 @@ class ProjectReader:
                     setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
         if isinstance(node, ast.Attribute | ast.Subscript):
-            (self.files.used if certain and seen.likely else self.files.seen).add(member(node) or "")
+            if certain and seen.likely:
+                self.files.used.add(member(node) or "")
+            else:
+                self.files.uses.append((member(node) or "", (module.path, unit), seen.tests))
         if isinstance(node, ast.ClassDef) and not node.decorator_list:
             self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
         own = (name for name, each in module.flow.functions.items() if each is node)
