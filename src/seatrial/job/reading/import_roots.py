@@ -198,7 +198,8 @@ class ImportRoots:
 
     def _extend_by_package(self, top: str) -> None:
         """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
-        if not self._is_package or top in EVERYWHERE or locate_module(top, self.absolute):
+        is_package = any(is_file(self.project / name) for name in PACKAGING)
+        if not is_package or top in EVERYWHERE or locate_module(top, self.absolute):
             return
         for folder in self._folders:
             if is_file(folder / top / "__init__.py"):
@@ -206,10 +207,6 @@ class ImportRoots:
                 self.absolute.append(folder)
                 self._located.clear()
                 return
-
-    @cached_property
-    def _is_package(self) -> bool:
-        return any(is_file(self.project / name) for name in PACKAGING)
 
     @cached_property
     def _folders(self) -> list[Path]:

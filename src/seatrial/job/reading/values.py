@@ -320,13 +320,12 @@ class Evaluation:
         if "is_flag" in given and typed:
             return frozenset([True])
         kind = (last_name(given["type"]) or "lambda") if "type" in given else ""
-        for flag, value in self.constants.typed(option, self.arguments):
-            if is_flag(flag, option):
-                read = {"str": str, "bool": bool}.get(kind, _read)(value)  # bool("False") is true
-                choices = [literal(each) for each in getattr(given.get("choices"), "elts", ())]
-                taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")
-                is_own = not taken and kind != "int" and not isinstance(read, str)  # a function takes what it likes
-                return frozenset([read]) if (taken or is_own) and (value in choices or not any(choices)) else None
+        if (value := next(self.constants.typed(option, self.arguments), None)) is not None:
+            read = {"str": str, "bool": bool}.get(kind, _read)(value)  # bool("False") is true
+            choices = [literal(each) for each in getattr(given.get("choices"), "elts", ())]
+            taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")
+            is_own = not taken and kind != "int" and not isinstance(read, str)  # a function takes what it likes
+            return frozenset([read]) if (taken or is_own) and (value in choices or not any(choices)) else None
         required = option.flags[0][0] != "-" and "default" not in given
         return None if required else default  # argparse converts no default but a text
 
