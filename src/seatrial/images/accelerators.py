@@ -84,7 +84,7 @@ def without_use(
     if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
         raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
     if door := next((f"{each} ({script.modules[each]})" for each in script.modules if each in _OPEN_DOORS), ""):
-        return (f"{message}, unless {door} loads more: list that in {needs.place}",)
+        return (f"{message}, unless {door} loads more: list that in {needs.source if listed else 'requirements.txt'}",)
     return (f"{message}; --gpus none leaves it to other runs",)
 
 

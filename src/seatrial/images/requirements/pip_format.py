@@ -427,11 +427,6 @@ class Needs:
         """Return the Pythons that the project admits: ``requires-python``, .python-version, the wheels it names."""
         return self.requirements.python & pythons(self.requirements.lines)
 
-    @property
-    def place(self) -> str:
-        """Return the file in which a line is written, also where none lists packages yet."""
-        return self.source.replace("the imports", "requirements.txt")
-
     def changed(self, requirements: Requirements, *, why: str = "", warning: str = "") -> Needs:
         """Return the needs with other requirements, and the reason for them or a warning."""
         return replace(

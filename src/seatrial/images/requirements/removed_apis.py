@@ -58,7 +58,8 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
             continue
-        older = f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.place}"
+        file = f"place of {address}" if address else needs.source.replace("the imports", "requirements.txt")
+        older = f"write {found.package}<{found.before} in {file}"
         if not _has_build(found):
             older = f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}"
         error = ConfigError(f"{_shown(place, name)}, which {found.package} {found.since} removed", run=older)
@@ -203,7 +204,7 @@ def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> 
         renamed = "replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or "
         raise ConfigError(
             f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
-            run=("" if "contrib" in script.tensorflow_1 else renamed) + f"write tensorflow<2 in {needs.place}",
+            run=("" if "contrib" in script.tensorflow_1 else renamed) + f"write tensorflow<2 in {needs.source}",
         )
 
 

@@ -52,7 +52,7 @@ def written(lines: Sequence[str], needs: Needs) -> str:
         sections |= {section for _, section, _ in places}
         sections |= {"a removal"} if GONE in line else set()
         new += [] if places else [line]
-    rows += [f"write {' and '.join(new)} in {needs.place}"] if new else []
+    rows += [f"write {' and '.join(new)} in {needs.source.replace('the imports', 'requirements.txt')}"] if new else []
     rows += [f"write the hashes in {needs.source} anew"] if needs.requirements.hashed and rows else []
     if lock:
         added = sections <= {"project", "tool.poetry.dependencies"}

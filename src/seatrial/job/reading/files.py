@@ -45,8 +45,8 @@ class Files:
         self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
-        self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run; names of all
-        self.uses: list[tuple[str, Unit, Tests]] = []  # attributes and keys in the rest, with their conditions
+        self.seen = set[str]()  # names
+        self.uses: dict[str, list[tuple[bool, Unit, Tests]]] = {}  # attribute or key → is it likely to run, conditions
         self._truth: Callable[[ast.expr, Unit], bool | None] = lambda *_: None
         self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
@@ -218,21 +218,24 @@ class Files:
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if self._opaque:
             return
-        truth = self._truth
-        may = (name for name, at, tests in self.uses if all(truth(each, at) in (None, on) for each, on in tests or ()))
-        used = self.used | self.seen | {*may}
+
+        def used(name: str) -> bool:
+            uses = [(at, tests or ()) for _, at, tests in self.uses.get(name, ())]
+            may = (all(self._truth(test, at) in (None, wanted) for test, wanted in tests) for at, tests in uses)
+            return name in self.seen or any(may)
+
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
             of_schema = where.rpartition(":")[0] in self._composed or ".config:" in where  # protobuf's text
-            if of_schema or (last in used and ".py:" not in where):
+            if of_schema or (used(last) and ".py:" not in where):
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
-            text = self.constants.of_option(name) if name in used else None
+            text = self.constants.of_option(name) if used(name) else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
         fit = (each for each in self.named_values if calls.is_input(each[0], "./a/b", typed=False))
-        asked = (each for each in fit if (each[0] in used if each[1] else each[0] not in self._checked_names))
-        unused = {value for value, name in self.of_class.items() if name not in used}
+        asked = (each for each in fit if (used(each[0]) if each[1] else each[0] not in self._checked_names))
+        unused = {value for value, name in self.of_class.items() if not used(name)}
         free = (each for each in asked if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
@@ -422,7 +425,7 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        mentioned = self.used | self.seen | {name for name, *_ in self.uses}
+        mentioned = self.seen | self.uses.keys()
         for unit, node, runs, _ in self._noted:
             owner = unit[1].rpartition(".")[0].rpartition(".")[2]
             code = module.source if (module := self._module_at(unit[0])) else b""

@@ -326,8 +326,7 @@ class Evaluation:
             taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")
             is_own = not taken and kind != "int" and not isinstance(read, str)  # a function takes what it likes
             return frozenset([read]) if (taken or is_own) and (value in choices or not any(choices)) else None
-        required = option.flags[0][0] != "-" and "default" not in given
-        return None if required else default  # argparse converts no default but a text
+        return default if option.flags[0][0] == "-" or "default" in given else None  # argparse converts a text alone
 
     def typed(self, option: ParserOption) -> bool:
         """Return whether the arguments have the option."""
