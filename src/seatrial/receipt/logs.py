@@ -252,12 +252,8 @@ def read_log_end(run_dir: Path) -> LogEnd | None:
 def _end_lines(path: Path) -> list[str]:
     text = _end(path).decode("utf-8", "replace").replace("\r\n", "\n")
     seen = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))  # a progress bar drew over the rest
-    return [_cut(clean_line(line)) for line in seen]
-
-
-def _cut(line: str) -> str:
-    kept = line.rstrip().encode("utf-8", "replace").decode()
-    return kept if len(kept) <= MAX_LETTERS else kept[: MAX_LETTERS - 1] + "…"
+    kept = (clean_line(line).rstrip().encode("utf-8", "replace").decode() for line in seen)
+    return [line if len(line) <= MAX_LETTERS else line[: MAX_LETTERS - 1] + "…" for line in kept]
 
 
 def _last(lines: Sequence[str]) -> tuple[str, ...]:
