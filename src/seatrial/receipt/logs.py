@@ -113,13 +113,15 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
         last_line = next(own, _failed_rank(tail) or last_line)
     silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
     exception, raised_in, hides = _last_exception(tail)
+    stderr, stdout = (status_of(run_dir / name) for name in STREAMS)
+    went_on = stderr and stdout and stdout.st_mtime - stderr.st_mtime > _SOON_S  # stdout was written to long after
     return Output(
         findings=tuple(findings.values()),
         exception=exception,
         raised_in=raised_in,
         hides=hides,
         last_line=clean(last_line) if last_line else None,
-        ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
+        ends_with_exception=_ends_with_exception(tail) and not went_on,
         after_stderr=_after_stderr(run_dir, chunks),
         chunk_times=tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None,
         lines=sum(end.count for end in ends),
@@ -212,12 +214,6 @@ def _ends_with_exception(lines: list[str]) -> bool:
         return False
     below = [line for line in printed[start + 1 :] if not line[0].isspace()]
     return len(below) == 1 and printed[-1] == below[0] and _EXCEPTION.match(below[0]) is not None
-
-
-def _went_on(run_dir: Path) -> bool:
-    """Return whether stdout was written to long after stderr."""
-    stderr, stdout = (status_of(run_dir / name) for name in STREAMS)
-    return bool(stderr and stdout and stdout.st_mtime - stderr.st_mtime > _SOON_S)
 
 
 def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]:

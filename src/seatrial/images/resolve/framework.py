@@ -261,7 +261,7 @@ def _constraints(
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     release, _ = needs.named.get(framework, ("", ""))
-    asked = {each: ",".join(str(public(one)[0]) for one in found.of(each)) for each in PARTNERS.get(framework, ())}
+    wanted = {each: ",".join(str(public(one)[0]) for one in found.of(each)) for each in PARTNERS.get(framework, ())}
     return Constraints(
         framework,
         specifier,
@@ -269,7 +269,7 @@ def _constraints(
         gpu=machine is not None,
         python=python,
         python_specifier=needs.python,
-        partners={each: SpecifierSet(text) for each, text in asked.items() if text.strip(",")},
+        partners={each: SpecifierSet(text) for each, text in wanted.items() if text.strip(",")},
         prefer=TORCH_VERSION if framework == "torch" else None,
         as_of=(released(framework, release) if release and not len(specifier) else "") or needs.as_of,
         named=_python(needs),
