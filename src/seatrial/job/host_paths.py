@@ -274,11 +274,10 @@ def _maker(job: Job, wanted: str) -> str:
     """Return what creates a file: a line that names it and writes."""
     is_file = "." in posixpath.basename(wanted)
     name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
-    names = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])")
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            if name in line and makes.search(line) and names.search(line):
+            if name in line and makes.search(line) and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line):
                 return f"; {path.relative_to(job.project)}:{number} may create it"
     return ""
 

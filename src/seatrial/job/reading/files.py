@@ -438,8 +438,9 @@ class Files:
                     continue
                 certain = sure and runs and unit in always and found.sure and not found.anywhere
                 certain = certain and not (self._moves and found.text.startswith(".."))
-                where = self._place(unit, node)
-                yield Write(found.text[:_LONGEST_PATH], folder, where, certain, self.constants.by_option)
+                flag = self.constants.by_option  # of the path's beginning, not of a name in it
+                option = flag if flag and found.text.startswith(self.constants.given(flag)) else None
+                yield Write(found.text[:_LONGEST_PATH], folder, self._place(unit, node), certain, option)
                 break
 
     def _of_options(self) -> Iterator[Write]:
