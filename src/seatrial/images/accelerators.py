@@ -83,6 +83,8 @@ def without_use(
         return ()
     if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
         raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
+    if door := next((f"{each} ({script.modules[each]})" for each in script.modules if each in _OPEN_DOORS), ""):
+        return (f"{message}, unless {door} loads more: list that in {needs.source if listed else 'requirements.txt'}",)
     return (f"{message}; --gpus none leaves it to other runs",)
 
 

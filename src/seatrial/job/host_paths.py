@@ -260,7 +260,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
     """Return the configurations next to a missing one whose names are like its own."""
-    names = [each.name for each in path.parent.glob(f"*{path.suffix}")] if path.suffix in CONFIGURATION else []
+    names = [each.name for each in path.parent.glob(f"*{path.suffix}*")] if path.suffix in CONFIGURATION else []
     found = difflib.get_close_matches(path.name, sorted(names))
     return f"; next to it: {', '.join(found)}" if found else ""
 
@@ -277,7 +277,7 @@ def _maker(job: Job, wanted: str) -> str:
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            if name in line and makes.search(line):
+            if name in line and makes.search(line) and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line):
                 return f"; {path.relative_to(job.project)}:{number} may create it"
     return ""
 

@@ -113,13 +113,15 @@ def read_output(run_dir: Path, metrics: Mapping[str, str] | None = None) -> Outp
         last_line = next(own, _failed_rank(tail) or last_line)
     silent = (run_dir / INDEX).is_file() and not any(_tail(run_dir / name) for name in (INDEX, *STREAMS))
     exception, raised_in, hides = _last_exception(tail)
+    stderr, stdout = (status_of(run_dir / name) for name in STREAMS)
+    went_on = stderr and stdout and stdout.st_mtime - stderr.st_mtime > _SOON_S  # stdout was written to long after
     return Output(
         findings=tuple(findings.values()),
         exception=exception,
         raised_in=raised_in,
         hides=hides,
         last_line=clean(last_line) if last_line else None,
-        ends_with_exception=_ends_with_exception(tail) and not _went_on(run_dir),
+        ends_with_exception=_ends_with_exception(tail) and not went_on,
         after_stderr=_after_stderr(run_dir, chunks),
         chunk_times=tuple(float(chunk[1]) for chunk in chunks) if chunks or silent else None,
         lines=sum(end.count for end in ends),
@@ -214,12 +216,6 @@ def _ends_with_exception(lines: list[str]) -> bool:
     return len(below) == 1 and printed[-1] == below[0] and _EXCEPTION.match(below[0]) is not None
 
 
-def _went_on(run_dir: Path) -> bool:
-    """Return whether stdout was written to long after stderr."""
-    stderr, stdout = (status_of(run_dir / name) for name in STREAMS)
-    return bool(stderr and stdout and stdout.st_mtime - stderr.st_mtime > _SOON_S)
-
-
 def _after_stderr(run_dir: Path, chunks: list[re.Match[str]]) -> tuple[str, ...]:
     size = sum(int(chunk[3]) for chunk in takewhile(lambda chunk: chunk[2] == "1", reversed(chunks)))
     printed = _tail(run_dir / STREAMS[1], size).splitlines() if size else []
@@ -252,12 +248,8 @@ def read_log_end(run_dir: Path) -> LogEnd | None:
 def _end_lines(path: Path) -> list[str]:
     text = _end(path).decode("utf-8", "replace").replace("\r\n", "\n")
     seen = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))  # a progress bar drew over the rest
-    return [_cut(clean_line(line)) for line in seen]
-
-
-def _cut(line: str) -> str:
-    kept = line.rstrip().encode("utf-8", "replace").decode()
-    return kept if len(kept) <= MAX_LETTERS else kept[: MAX_LETTERS - 1] + "…"
+    kept = (clean_line(line).rstrip().encode("utf-8", "replace").decode() for line in seen)
+    return [line if len(line) <= MAX_LETTERS else line[: MAX_LETTERS - 1] + "…" for line in kept]
 
 
 def _last(lines: Sequence[str]) -> tuple[str, ...]:

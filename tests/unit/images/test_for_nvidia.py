@@ -107,6 +107,8 @@ def test_a_requested_gpu_that_no_package_uses_is_refused_and_one_of_auto_is_warn
 def test_a_lock_shows_that_nothing_computes_on_a_gpu(tmp_path: Path, numpy_alone: Index) -> None:
     with pytest.raises(ConfigError, match="lists or the target imports computes on a GPU"):
         plan(tmp_path, "import numpy\n", "numpy\n", gpus="1", index=numpy_alone)
+    opened = plan(tmp_path, "import importlib, numpy\n", "numpy\n", gpus="1", index=numpy_alone)
+    assert "on a GPU, unless importlib (train.py:1) loads more: list that in requirements.txt" in opened
 
 
 def test_a_dependency_may_use_the_gpu(tmp_path: Path, numpy_alone: Index) -> None:

@@ -208,11 +208,21 @@ def test_a_missing_input_is_named_with_its_place(
     (tmp_path / "kept" / ".gitkeep").touch()
     (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
-    (tmp_path / "prepare.py").write_text('open("made.csv", "w")\n')
+    (tmp_path / "prepare.py").write_text('open("made.csv", "w")\nopen("last_z.csv", "w")\n')
     (tmp_path / "hp.py").write_text("class H:\n    mode = '3d'\n    root = 'd/train'\n")
     target = target_of(tmp_path, source, *(args or ()))
     [sentence] = missing_inputs(Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads)
     assert words in sentence
+
+
+def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\n")
+    (tmp_path / "prepare.py").write_text('open("last_y.csv", "w")\n')
+    (tmp_path / "y.json.sample").touch()
+    reads = script_facts(target, tmp_path).reads
+    table, settings = (next(missing_inputs(Job(project=tmp_path, target=target), [each])) for each in reads)
+    assert table.endswith("y.csv, which the project does not have")
+    assert settings.endswith("; next to it: y.json.sample")
 
 
 @pytest.mark.parametrize(("use", "named"), [("x.startswith(PARTS)", False), ("open(PARTS[0])", True)])
@@ -243,12 +253,15 @@ def test_a_folder_for_results_or_with_a_file_of_its_own_may_be_read(
         ("if os.path.exists(a.config):\n    start(a.config)", False),
         ("start(open('etc/' + a.config))", False),
         ("start(a.config_out)", False),
+        ("if a.mode == 'test':\n    start(a.config)", False),
+        ("if a.mode == 'train':\n    start(a.config)", True),
+        ("for each in (a.config, a.mode):\n    os.makedirs(each)\nstart(a.config)", False),
         ("", False),
     ],
 )
 def test_a_configuration_that_an_option_names_by_default_is_missed(tmp_path: Path, end: str, missed: bool) -> None:
-    source = f"p.add_argument('--config{'_out' * ('_out' in end)}', default='conf/c.yaml')\na = p.parse_args()\n"
-    source += f"from etc import start\n{end}\n"
+    source = f"p.add_argument('--config{'_out' * ('_out' in end)}', default='conf/c.yaml')\n"
+    source += f"p.add_argument('--mode', default='train')\na = p.parse_args()\nfrom etc import start\n{end}\n"
     (tmp_path / "etc/conf").mkdir(parents=True)
     (tmp_path / "etc/conf/c.yaml").touch()
     target = target_of(tmp_path, source)

@@ -91,6 +91,15 @@ with (opt.out / "opts.json").open("w") as file:
     assert not writes(tmp_path, source, "--out", "results")
 
 
+@pytest.mark.parametrize(("path", "option"), [("args.output + '/x'", "--output"), ("'/runs' + args.output", None)])
+def test_an_option_moves_what_is_written_only_if_the_path_begins_with_it(
+    tmp_path: Path, path: str, option: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(f"{ARGPARSE}args = parser.parse_args()\nopen({path}, 'w')\n")
+    found = script_facts(Target(kind="script", value="train.py"), tmp_path).writes
+    assert next(each.option for each in found if each.path != "/output") == option
+
+
 def test_a_folder_for_results_of_a_jsonnet_is_perhaps_written(tmp_path: Path) -> None:
     text = 'local output_path = "../runs/bert/";\nlocal base = "data/";\n{ trainer: { path: output_path, }, }\n'
     (tmp_path / "bert.jsonnet").write_text(text)

@@ -109,7 +109,9 @@ def project_needs(
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
     packages = packages_of_imports(script.imports, roots).without(built)
     own = _all_elsewhere(_own_elsewhere(script, packages, project), reread, roots, built, project)
-    itself = project.name if project.name in packages.strangers and _is_package(project, script) else None
+    inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
+    is_whole = is_package(project) or any(is_folder(project / each) for each in inner)
+    itself = project.name if project.name in packages.strangers and is_whole else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     ours = [*own, *taken, *([itself] if itself else [])]
     lacking = in_empty_submodules(script, packages.without(ours), project)
@@ -184,12 +186,6 @@ def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Pat
         if place is not None and (names or name in packages.unknown or not is_package(project / place)):
             found[name] = place
     return found
-
-
-def _is_package(project: Path, script: ScriptFacts) -> bool:
-    """Return whether the project's folder is a package, or holds modules that the code imports under its name."""
-    inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{project.name}.")}
-    return is_package(project) or any(is_folder(project / each) for each in inner)
 
 
 def _unused(script: ScriptFacts) -> dict[str, str]:

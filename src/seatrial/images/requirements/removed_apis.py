@@ -58,7 +58,8 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
             continue
-        older = f"write {found.package}<{found.before} in {f'place of {address}' if address else needs.source}"
+        file = f"place of {address}" if address else needs.source.replace("the imports", "requirements.txt")
+        older = f"write {found.package}<{found.before} in {file}"
         if not _has_build(found):
             older = f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}"
         error = ConfigError(f"{_shown(place, name)}, which {found.package} {found.since} removed", run=older)
@@ -144,7 +145,8 @@ def _shown(where: str, name: str) -> str:
 
 def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str]]:
     """Yield (``torch<2.6``, reason) for each open package whose newer releases do not support the code."""
-    names = {canonical_name(line) for line in needs.requirements.lines if not _is_open(line)}
+    pairs = ((canonical_name(line), parsed(line)) for line in needs.requirements.lines)
+    names = {name for name, own in pairs if not own or own.url or {each.operator for each in own.specifier} - {">="}}
     keras = ((name, first, _shown(where, module)) for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):
@@ -189,11 +191,6 @@ def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) ->
         if " " not in where and name.startswith("keras.") and all(_reaches(version, first) for version in known):
             return f"{where} {name}, which no TensorFlow 2 for this machine has,"
     return None
-
-
-def _is_open(line: str) -> bool:
-    own = parsed(line)
-    return own is not None and not own.url and {each.operator for each in own.specifier} <= {">="}
 
 
 def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> None:

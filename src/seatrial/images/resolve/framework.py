@@ -261,6 +261,7 @@ def _constraints(
     if machine is not None and canonical_name(line) == "tensorflow-cpu":
         variant = "cpu"  # on GPUs it is a conflict; without any, either package is its CPU build
     release, _ = needs.named.get(framework, ("", ""))
+    wanted = {each: ",".join(str(public(one)[0]) for one in found.of(each)) for each in PARTNERS.get(framework, ())}
     return Constraints(
         framework,
         specifier,
@@ -268,7 +269,7 @@ def _constraints(
         gpu=machine is not None,
         python=python,
         python_specifier=needs.python,
-        partners={each: wanted for each in PARTNERS.get(framework, ()) if len(wanted := _wanted(each, found))},
+        partners={each: SpecifierSet(text) for each, text in wanted.items() if text.strip(",")},
         prefer=TORCH_VERSION if framework == "torch" else None,
         as_of=(released(framework, release) if release and not len(specifier) else "") or needs.as_of,
         named=_python(needs),
@@ -280,11 +281,6 @@ def _python(needs: Needs) -> str:
     """Return the Python that the project's pages name, as 3.8, or the oldest if they name an older; "" for none."""
     named = ".".join(needs.named.get("python", ("", ""))[0].split(".")[:2])
     return max(named, PYTHONS[-1], key=Version) if named else ""
-
-
-def _wanted(package: str, found: Requirements) -> SpecifierSet:
-    """Return what all lines together ask of a package's release."""
-    return SpecifierSet(",".join(str(public(each)[0]) for each in found.of(package)))
 
 
 def public(requirement: Requirement | None) -> tuple[SpecifierSet, str | None]:

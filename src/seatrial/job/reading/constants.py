@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -413,16 +414,26 @@ class Constants:
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
-        self.by_option = max(known.flags, key=len)
+        self.by_option = max(known.flags, key=len) if known.flags[0].startswith("-") else None
         self._looks = self._looks if depth else 0
-        for flag, value in typed_options(self.arguments):
-            typed, flags = flag.replace("_", "-"), [own.replace("_", "-") for own in known.flags]
+        if (value := next(self.typed(known, self.arguments), None)) is not None:
+            return Text(value, True)
+        found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
+        return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
+
+    def typed(self, option: ParserOption, arguments: Sequence[str]) -> Iterator[str]:
+        """Yield the values typed for an option, also by the beginning of its name, or in an argument's place."""
+        flags = [own.replace("_", "-") for own in option.flags]
+        for typed, value in ((flag.replace("_", "-"), value) for flag, value in typed_options(arguments)):
             begun = typed.startswith("--") and any(own.startswith(typed) for own in flags)
             others = (own.replace("_", "-") for each in self.options.values() for own in each.flags if begun)
             if typed in flags or (begun and typed not in others):
-                return Text(value, True)
-        found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
-        return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
+                yield value
+        by_place = [each for each in self.options.values() if each.flags[0][0] != "-" and each.unit == option.unit]
+        unclear = any(each.again or "nargs" in keywords(each.node) for each in by_place)
+        if (module := self._module_at(option.unit[0])) and not unclear and b"subparsers" not in module.source:
+            words = takewhile(lambda word: not word.startswith("-"), arguments)
+            yield from (word for each, word in zip(by_place, words, strict=False) if each is option)
 
     def placeholders(self, used: Set[str]) -> Iterator[str]:
         """Yield ``train.py:90 --project: <your project id>`` for what is used and the user must give."""

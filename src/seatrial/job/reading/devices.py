@@ -303,7 +303,7 @@ class Devices(Evaluation):
             tried = [[]] if takes_none else tried
         try:
             for words in tried if self.left > 0 else ():
-                self.arguments = [*words, *rest]
+                self.arguments = [*rest, *words]
                 self.begin()
                 if self.of_option(name) is not None and is_chosen():
                     return f"seatrial run … -- {' '.join(words)}" if words else f"remove {flag}"

@@ -46,7 +46,9 @@ class Files:
         self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
-        self.used, self.seen = set[str](), set[str]()  # attributes and keys in what is likely to run, and in the rest
+        self.seen = set[str]()  # names
+        self.uses: dict[str, list[tuple[bool, Unit, Tests]]] = {}  # attribute or key → is it likely to run, conditions
+        self._truth: Callable[[ast.expr, Unit], bool | None] = lambda *_: None
         self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
         self._written_names, self._checked_names = set[str](), set[str]()
@@ -130,7 +132,7 @@ class Files:
 
         Sets ``hub_model``, ``outputs``, ``remote`` and ``unchecked``: see Readings.
         """
-        reads = {path: Read(path, where, None) for path, where in self._composed.items()}
+        reads, self._truth = {path: Read(path, where, None) for path, where in self._composed.items()}, truth
         if self._moves:
             self._opaque = True
             return self._with_named(reads)
@@ -217,19 +219,24 @@ class Files:
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if self._opaque:
             return
-        used = self.used | self.seen
+
+        def used(name: str) -> bool:
+            uses = [(at, tests or ()) for _, at, tests in self.uses.get(name, ())]
+            may = (all(self._truth(test, at) in (None, wanted) for test, wanted in tests) for at, tests in uses)
+            return name in self.seen or any(may)
+
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
             of_schema = where.rpartition(":")[0] in self._composed or ".config:" in where  # protobuf's text
-            if of_schema or (last in used and ".py:" not in where):
+            if of_schema or (used(last) and ".py:" not in where):
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
-            text = self.constants.of_option(name) if name in used else None
+            text = self.constants.of_option(name) if used(name) else None
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
         fit = (each for each in self.named_values if calls.is_input(each[0], "./a/b", typed=False))
-        asked = (each for each in fit if (each[0] in used if each[1] else each[0] not in self._checked_names))
-        unused = {value for value, name in self.of_class.items() if name not in used}
+        asked = (each for each in fit if (used(each[0]) if each[1] else each[0] not in self._checked_names))
+        unused = {value for value, name in self.of_class.items() if not used(name)}
         free = (each for each in asked if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
@@ -278,7 +285,9 @@ class Files:
         """Return what makes paths and what checks for them, and note which code runs which; sets ``outputs``."""
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
         making = [each for each, on in turned if truth(on, each.unit) is not False]
-        writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
+        flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
+        pairs = [(each, path) for each in making for path in calls.made_paths(each.node)]
+        writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         self._reading += [each for each in self._asking if id(each.node) in self._demanded]  # by a name
@@ -417,7 +426,7 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        mentioned = self.used | self.seen
+        mentioned = self.seen | self.uses.keys()
         for unit, node, runs, _ in self._noted:
             owner = unit[1].rpartition(".")[0].rpartition(".")[2]
             code = module.source if (module := self._module_at(unit[0])) else b""
@@ -430,8 +439,9 @@ class Files:
                     continue
                 certain = sure and runs and unit in always and found.sure and not found.anywhere
                 certain = certain and not (self._moves and found.text.startswith(".."))
-                where = self._place(unit, node)
-                yield Write(found.text[:_LONGEST_PATH], folder, where, certain, self.constants.by_option)
+                flag = self.constants.by_option  # of the path's beginning, not of a name in it
+                option = flag if flag and found.text.startswith(self.constants.given(flag)) else None
+                yield Write(found.text[:_LONGEST_PATH], folder, self._place(unit, node), certain, option)
                 break
 
     def _of_options(self) -> Iterator[Write]:

@@ -151,6 +151,12 @@ class Flow:
                 found.setdefault(node.id, []).append(None)
         return found
 
+    def members(self, function: str, node: ast.expr) -> list[ast.expr]:
+        """Return the members of the list that a loop's variable goes through; of another expression itself."""
+        loops = (each for each in statements(self.body(function)) if isinstance(each, ast.For))
+        lists = (each.iter for each in loops if isinstance(node, ast.Name) and last_name(each.target) == node.id)
+        return next((each.elts for each in lists if isinstance(each, ast.List | ast.Tuple)), [node])
+
     def is_local(self, function: str, name: str) -> bool:
         """Return whether a name is a parameter of a function, or assigned in it."""
         return function != "" and name in (*parameters(self.functions[function]), *self.assigned(function))

@@ -24,7 +24,7 @@ from seatrial.job.reading.modules import (
     remedy,
 )
 from seatrial.job.reading.parsed_modules import Import, Module
-from seatrial.job.reading.signs import MOST_PARTS, dotted, texts_of, tops_of
+from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of, tops_of
 from seatrial.system.project_files import matching
 
 #: Most names looked for, and modules that a pattern of names may give.
@@ -156,7 +156,9 @@ class ImportRoots:
         if isinstance(node, ast.ImportFrom) and node.level:
             return True
         roots = [path.parent, *self.absolute]
-        return all(top in STANDARD_MODULES or locate_module(top, roots) for top in tops_of([node]))
+        names = [*tops_of([node]), *modules_of(node)]  # the latter in folders without __init__.py
+        found = {each.partition(".")[0] for each in names if locate_module(each, roots)}
+        return tops_of([node]) <= found | STANDARD_MODULES
 
     def extend(self, module: Module, node: ast.AST, shown: Callable[[ast.expr], Text | None]) -> None:
         """Look in the folder of ``sys.path.append("lib")`` too, before others if the statement puts it there."""
@@ -196,7 +198,8 @@ class ImportRoots:
 
     def _extend_by_package(self, top: str) -> None:
         """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
-        if not self._is_package or top in EVERYWHERE or locate_module(top, self.absolute):
+        is_package = any(is_file(self.project / name) for name in PACKAGING)
+        if not is_package or top in EVERYWHERE or locate_module(top, self.absolute):
             return
         for folder in self._folders:
             if is_file(folder / top / "__init__.py"):
@@ -204,10 +207,6 @@ class ImportRoots:
                 self.absolute.append(folder)
                 self._located.clear()
                 return
-
-    @cached_property
-    def _is_package(self) -> bool:
-        return any(is_file(self.project / name) for name in PACKAGING)
 
     @cached_property
     def _folders(self) -> list[Path]:

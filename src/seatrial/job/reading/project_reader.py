@@ -137,7 +137,8 @@ class ProjectReader:
         ignored = [*self._take_own_words()]
         for sign, where in self.files.read_settings(self.composed).items():
             self.reading.signs.setdefault(sign, where)
-        ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(self.files.used)]
+        used = {name for name, each in self.files.uses.items() if any(likely for likely, *_ in each)}
+        ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(used)]
         writes = self.files.found((self.start, ""))
         wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
@@ -353,7 +354,8 @@ class ProjectReader:
                     setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
         if isinstance(node, ast.Attribute | ast.Subscript):
-            (self.files.used if certain and seen.likely else self.files.seen).add(member(node) or "")
+            use = certain and seen.likely, (module.path, unit), seen.tests
+            self.files.uses.setdefault(member(node) or "", []).append(use)
         if isinstance(node, ast.ClassDef) and not node.decorator_list:
             self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
         own = (name for name, each in module.flow.functions.items() if each is node)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from seatrial.job.reading.argparse_words import typed_options
 from seatrial.job.reading.constants import ANY, OF_SETTINGS, Constants, ParserOption, member
 from seatrial.job.reading.flow import FunctionNode, parameters
 from seatrial.job.reading.parsed_modules import Module, Unit
@@ -321,14 +320,13 @@ class Evaluation:
         if "is_flag" in given and typed:
             return frozenset([True])
         kind = (last_name(given["type"]) or "lambda") if "type" in given else ""
-        for flag, value in typed_options(self.arguments):
-            if is_flag(flag, option):
-                read = {"str": str, "bool": bool}.get(kind, _read)(value)  # bool("False") is true
-                choices = [literal(each) for each in getattr(given.get("choices"), "elts", ())]
-                taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")
-                is_own = not taken and kind != "int" and not isinstance(read, str)  # a function takes what it likes
-                return frozenset([read]) if (taken or is_own) and (value in choices or not any(choices)) else None
-        return default  # argparse converts no default but a text
+        if (value := next(self.constants.typed(option, self.arguments), None)) is not None:
+            read = {"str": str, "bool": bool}.get(kind, _read)(value)  # bool("False") is true
+            choices = [literal(each) for each in getattr(given.get("choices"), "elts", ())]
+            taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")
+            is_own = not taken and kind != "int" and not isinstance(read, str)  # a function takes what it likes
+            return frozenset([read]) if (taken or is_own) and (value in choices or not any(choices)) else None
+        return default if option.flags[0][0] == "-" or "default" in given else None  # argparse converts a text alone
 
     def typed(self, option: ParserOption) -> bool:
         """Return whether the arguments have the option."""
