@@ -151,10 +151,6 @@ class Flow:
                 found.setdefault(node.id, []).append(None)
         return found
 
-    def is_local(self, function: str, name: str) -> bool:
-        """Return whether a name is a parameter of a function, or assigned in it."""
-        return function != "" and name in (*parameters(self.functions[function]), *self.assigned(function))
-
     def is_replaced(self, owner: str, name: str) -> bool:
         """Return whether an object's method may be another: ``self`` sets the name, or a class below defines it."""
         below = (each for each, bases in self.bases.items() if owner in bases)
