@@ -22,7 +22,7 @@ from seatrial.job.reading.file_calls import LOADED, OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import SETS, WINDOWS, of_a_machine
 from seatrial.system.project_files import read_bytes, read_sources
-from seatrial.system.text import regex
+from seatrial.system.text import first_of, regex
 
 #: A configuration is a few pages; a larger file of these formats holds data.
 _MOST_BYTES = 200_000
@@ -133,8 +133,8 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         yield f"and {left} more missing inputs"
 
 
-def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Iterator[str]:
-    """Yield one sentence about absent paths that a run may read, without those that other sentences name."""
+def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknown: Sequence[str] = ()) -> Iterator[str]:
+    """Yield one sentence about absent paths that a run may read, and others do not name, else about unknown ones."""
     named = {posixpath.normpath(word) for each in sentences for word in re.split(r"[\s,;:()]+", each) if word}
     begun = {str(above) for word in named for above in PurePosixPath(word).parents}
     left: list[Read] = []
@@ -153,15 +153,18 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str]) -> Ite
             begun |= above
     if left:
         like = next((found for each in left if (found := _like(job.folder / each.path))), "")
-        names = ", ".join(f"{each.path} ({each.where})" if each.where else each.path for each in left[:_MOST_MORE])
-        more, which = f" and {len(left) - _MOST_MORE} more" if left[_MOST_MORE:] else "", "one" if left[1:] else "it"
+        names = first_of((f"{each.path} ({each.where})" if each.where else each.path for each in left), _MOST_MORE)
         mount = posixpath.normpath(posixpath.join(job.folder_inside, posixpath.dirname(left[0].path)))
         fix = f", or edit {left[0].where}" if left[0].where else ""
         if option := left[0].option:
             fix = f", or: -- {option}{' ' if option.startswith('-') else '='}PATH"
         elif left[0].path.startswith(("/", "../")):
             fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}"
-        yield f"Not found on this machine: {names}{more}{like}. If the run reads {which}, put it there{fix}"
+        which = "one" if left[1:] else "it"
+        yield f"Not found on this machine: {names}{like}. If the run reads {which}, put it there{fix}"
+    elif unknown:
+        fix = "Unless the project has these files, put them there, or: --mount DIR:PATH"
+        yield f"Inputs whose paths only a run shows: {first_of(unknown, _MOST_MORE)}. {fix}"
 
 
 def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:

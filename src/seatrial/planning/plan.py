@@ -29,10 +29,7 @@ from seatrial.planning.options import env_flag_changes, gpu_memory_limit, refuse
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import Parts, Site
 from seatrial.planning.streams import choose_streams
-from seatrial.system.text import as_typed
-
-#: Most places of files with unknown paths that are shown.
-_MOST_UNCHECKED = 3
+from seatrial.system.text import as_typed, first_of
 
 
 def _parts(planner: Planner, job: Job, site: Site, script: ScriptFacts) -> Parts:
@@ -95,10 +92,11 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
-    missing = [*missing_inputs(job, reads), *missing_folders(job, script.unmade), *mlflow_paths(job, script.files)]
+    lacking = [*missing_inputs(job, reads)]
+    missing = [*lacking, *missing_folders(job, script.unmade), *mlflow_paths(job, script.files)]
     warned = (*streams.warnings, *horovod.warnings, *parts.warnings, *(parts.image.warnings if parts.image else ()))
     perhaps = [each for each in script.inputs if parts.cluster is None or not is_outside(each.path)]
-    missing += not_found(job, perhaps, (*missing, *warned))
+    missing += not_found(job, perhaps, (*missing, *warned), () if lacking else script.unknown)
     missing = missing if parts.image is None or parts.image.build else []
     return Plan(
         run_id=site.run_id,
@@ -133,9 +131,8 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
 
 
 def _unchecked(script: ScriptFacts) -> tuple[Choice, ...]:
-    places, more = ", ".join(script.unchecked[:_MOST_UNCHECKED]), len(script.unchecked[_MOST_UNCHECKED:])
-    value = f"files read at {places}" + (f" and {more} more" if more else "")
-    return (Choice(what="not checked", value=value, reason="their paths are computed"),) if places else ()
+    value = f"files read at {first_of(script.unchecked, 3)}"
+    return (Choice(what="not checked", value=value, reason="their paths are computed"),) if script.unchecked else ()
 
 
 def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:

@@ -394,6 +394,47 @@ def test_a_read_is_called_unchecked_where_a_setting_without_a_value_is_its_path(
 
 
 @pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("for each in cfg.names:\n    np.load(each)", ["train.py:5 np.load(each)"]),
+        ("p.add_argument('--data')\na = p.parse_args()\nopen(a.data)", ["train.py:6 open(a.data) by --data"]),
+        ("class Data:\n    def read(self):\n        open(cfg.a)\ncfg.kind.read()", ["train.py:6 open(cfg.a)"]),
+        ("if cfg.kind == 'text':\n    open(cfg.a)", ["train.py:5 open(cfg.a)"]),
+        ("open(cfg.a)\nopen('sets/there.csv')", []),
+        ("p.add_argument('--data', default='sets/there.csv')\na = p.parse_args()\nf(a.data)\nopen(cfg.a)", []),
+        ("class Data:\n    def read(self):\n        open(cfg.a)\ncfg.kind.read({'a': 'sets/there.csv'})", []),
+        ("load_dataset('squad')\nopen(cfg.a)", []),
+        ("MNIST(cfg.root, download=True)\nopen(cfg.a)", []),
+        ("from urllib.request import urlretrieve\nurlretrieve(cfg.a, cfg.b)\nopen(cfg.b)", []),
+        ("open(cfg.a, 'w')\nopen(cfg.a)", []),
+        ("if os.path.exists(cfg.a):\n    open(cfg.a)", []),
+        ("open(os.path.join(os.path.dirname(__file__), cfg.a))", []),
+        ("def restore():\n    open(cfg.a)\nrestore()", []),
+        ("torch.load(cfg.a)", []),
+        ("def unused():\n    open(cfg.a)", []),
+    ],
+)
+def test_reads_by_unknown_paths_are_named_where_no_input_is_known(tmp_path: Path, code: str, reads: list[str]) -> None:
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets/there.csv").touch()
+    target = target_of(tmp_path, f"{code}\n")
+    facts = script_facts(target, tmp_path)
+    assert [*facts.unknown] == reads
+    told = [*not_found(Job(project=tmp_path, target=target), (), (), facts.unknown)]
+    assert [each.partition(". ")[0] for each in told] == [
+        f"Inputs whose paths only a run shows: {each}" for each in reads
+    ]
+
+
+def test_a_class_that_a_package_passes_on_by_a_star_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/__init__.py").write_text("from .sets import *\n")
+    (tmp_path / "data/sets.py").write_text("class Set:\n    def of(path):\n        open(path)\n")
+    target = target_of(tmp_path, "from data import *\nSet.of('a.csv')\n")
+    assert [each.path for each in script_facts(target, tmp_path).reads] == ["a.csv"]
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "def check(path):\n    return os.path.exists(path)\ncheck('a.csv')\nopen('a.csv')",

@@ -9,9 +9,6 @@ from typing import Any, NoReturn
 #: The release of Horovod whose API ``horovod.torch`` follows. Source: horovod/__init__.py on GitHub, 2023.
 __version__ = "0.28.1"
 
-#: Distinguishes this package from Horovod itself.
-STAND_IN = "seatrial"
-
 _TENSORFLOW = "build the model under tf.distribute.MirroredStrategy().scope(), then: seatrial run --gpus 2 train.py"
 _CALL = "seatrial starts the ranks; call the training function itself, then: seatrial run --gpus 2 train.py"
 

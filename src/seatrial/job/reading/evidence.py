@@ -96,7 +96,8 @@ class Readings:
         reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
         inputs: absent paths that it may read, by their names and values.
         unchecked: where it reads files, in any usual run, whose paths options or settings give and none shows.
-        unmade: files in folders that it does not make. outputs: options whose paths it makes and does not read.
+        unknown: reads whose paths nothing shows, if no input is seen. unmade: files in folders that it does not make.
+        outputs: options whose paths it makes and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
         devices: what keeps it from the GPUs, with these arguments.
@@ -118,6 +119,7 @@ class Readings:
     reads: tuple[Read, ...] = ()
     inputs: tuple[Read, ...] = ()
     unchecked: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     unmade: tuple[Write, ...] = ()
     outputs: frozenset[str] = frozenset()
     hub_model: tuple[str, str] | None = None

@@ -40,6 +40,9 @@ _OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultraly
 _MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Calls that fail without the file or folder of their path.
 READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - _MAY_LACK
+#: Calls that read data, calls and packages that bring it, and names of, or around, what holds none.
+DATA, BRINGING = (READERS | _MAY_LACK | SETS["data-readers"]) - SETS["of-weights"], SETS["bringing"]
+OF_DATA, NO_DATA = (regex("|".join(SETS[each])) for each in ("of-data", "no-data"))
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Letters of modes that write, and of those that make the file: r+ requires it.

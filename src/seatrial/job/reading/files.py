@@ -22,7 +22,7 @@ from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 
-_MOST_WRITES, _LONGEST_PATH, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 8, 250
+_MOST_WRITES, _LONGEST_PATH, _LONGEST_CALL, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 60, 8, 250
 
 #: Methods of datasets and of Lightning's modules that a framework calls in every training.
 _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
@@ -42,7 +42,7 @@ class Files:
         self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
-        self._opened: list[str] = []
+        self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
         self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
@@ -57,7 +57,7 @@ class Files:
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
         self._asking: list[ParsedCall] = []
-        self._demanded: dict[int, list[ast.expr]] = {}
+        self.demanded: dict[int, list[ast.expr]] = {}  # by what a run fails without; noted before its call
         self._calls: dict[Unit, list[tuple[ast.Call, Sequence[Unit]]]] = {}
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._made: list[tuple[ParsedCall, Text | None]] = []
@@ -66,7 +66,7 @@ class Files:
         self._free: list[Unit] = []  # units of which it is not known when they run
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
-        self._moves = False
+        self._moves = self._finds = False  # it changes its folder; an input is there
         self._composed: Mapping[str, str] = {}
         self._configs = ANY  # the folder of Hydra's compose()
 
@@ -93,10 +93,6 @@ class Files:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
                 self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
-
-    def note_demands(self, node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> None:
-        """Note the checks of ``if not path.exists(): raise FileNotFoundError(…)``. Call it before ``note``."""
-        self._demanded |= {id(call): texts for call, texts in calls.demanded(node, assigned)}
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
@@ -151,11 +147,12 @@ class Files:
         unseen = (call for each in self._calls.values() for call, called in each if not called)
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
-        known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
+        self._known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
         ways = {(call.unit, ast.dump(path), call.tests): path for call, path in paths}
         texts = ((call, path, text) for call, path in paths for text in self._texts(path, call.unit))
         for (unit, node, _, tests), path, found in texts:
             flag, by_setting, lacks = self.constants.by_option, self.constants.by_setting, self.constants.lacks
+            self._read.append((unit, node, tests, path, found.text if found else ANY, flag or ""))
             name, last = calls.called_names(node)
             module, where, same = self._module_at(unit[0]), self._place(unit, node), (unit, ast.dump(path))
             while tests and (other := ways.get((*same, (*tests[:-1], (tests[-1][0], not tests[-1][1]))))):
@@ -167,10 +164,9 @@ class Files:
             self.outputs.difference_update({flag or ""} if ready else ())
             if module is None or found is None:
                 opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
-                if module and opens and (unit[0], ast.dump(path)) not in known:
+                if module and opens and (unit[0], ast.dump(path)) not in self._known:
                     self.unchecked[where] = None
                 continue
-            self._opened.append(found.text)
             if driver := calls.remote_driver(node, found.text, module.names):
                 self.remote.setdefault(driver, where)
             is_typed = flag in typed and found.text.startswith(typed[flag]) and may(unit, tests) and ready
@@ -207,11 +203,40 @@ class Files:
         for name, value, where, option in self._candidates(start):
             is_typed, path = where == name, posixpath.normpath(value)
             fits = calls.is_input(name, value, typed=is_typed or not name) and (not name or option not in self.outputs)
-            fits = fits and not any(each.endswith(f"/{value}") for each in self._opened)  # below another's folder
+            fits = fits and not any(each.endswith(f"/{value}") for *_, each, _ in self._read)  # below another's folder
             fits = fits and (path not in typed if is_typed else path not in made and path not in checked)
-            here = os.path.join(self._folder, os.path.expanduser(value))  # noqa: PTH111, PTH118
-            if fits and not os.path.exists(here):  # noqa: PTH110  never raises
+            if fits and not self._exists(value):
                 yield Read(path[:_LONGEST_PATH], where, option)
+
+    def unknown(self, start: Unit, may: Callable[[Unit, Tests], bool], imported: Iterable[str]) -> tuple[str, ...]:
+        """Return reads by unknown paths, the likely ones if any, unless an input is known. Call ``inputs`` first."""
+        found, reached, likely = dict[str, tuple[bool, str]](), self.reached(start), self.constants.likely or may
+        inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
+        for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
+            near, where = unit in self._tried, self._place(unit, node)
+            if begin := text.partition(ANY)[0]:
+                found[where] = False, ""
+                self._exists(begin)
+            elif calls.DATA & {*calls.called_names(node)} and (near or where not in inside):
+                sure, around = likely(unit, tests), f"{unit[0].stem} {unit[1]} {ast.unparse(path)}".lower()
+                runs = (sure or (near and may(unit, tests))) and (unit[0], ast.dump(path)) not in self._known
+                if runs and not calls.NO_DATA.search(around):
+                    shown = f"{where} {ast.unparse(node)[:_LONGEST_CALL]}{f' by {flag}' if flag else ''}"
+                    found.setdefault(where, (not (near and sure), shown))
+        reads = [each for each in found.values() if each[1]]
+        doubt = all(doubt for doubt, _ in reads)
+        texts = (literal(each[2]) or "" for each in self.named_values if reads and doubt)
+        brought = self._finds or any(self._exists(each) and self._finds for each in texts if "." in each)
+        made = chain(*(self._calls.get(unit, ()) for unit in (self._calls if doubt else self._tried) if reads))
+        brought |= any(calls.BRINGING & {calls.called_names(each)[1], *keywords(each)} for each, run in made if not run)
+        brought |= doubt and (bool(self._making) or any(map(calls.OF_DATA.match, imported)))
+        return () if brought else tuple(text for each, text in reads if each is doubt)
+
+    def _exists(self, path: str) -> bool:
+        """Return whether a path is there, and note that an input is unless it holds code, settings or weights."""
+        there = os.path.exists(os.path.join(self._folder, os.path.expanduser(path)))  # noqa: PTH110, PTH111, PTH118
+        self._finds |= there and bool(path.strip("./")) and not calls.NO_DATA.search(path.lower())
+        return there
 
     def _candidates(self, start: Unit) -> Iterator[tuple[str, str, str, str | None]]:
         """Yield (name, value, place, option) of typed words and, unless the script downloads, of others."""
@@ -266,7 +291,7 @@ class Files:
         names = module.names if (module := self._module_at(unit[0])) else {}
         if full_name(dotted(node.func), names) == "hydra.compose" and (given := [*node.args, *keywords(node).values()]):
             return [ast.BinOp(ast.Constant(f"{self._configs}/"), ast.Add(), given[0])]
-        return calls.checked_paths(node) if id(node) in self._demanded else calls.read_paths(node, names)
+        return calls.checked_paths(node) if id(node) in self.demanded else calls.read_paths(node, names)
 
     def _texts(self, path: ast.expr, unit: Unit) -> Iterator[Text | None]:
         """Yield the texts of a path, one for each call of its function, or each object of its class."""
@@ -290,8 +315,8 @@ class Files:
         writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
-        self._reading += [each for each in self._asking if id(each.node) in self._demanded]  # by a name
-        asked = (each for each in self._asking if id(each.node) not in self._demanded)
+        self._reading += [each for each in self._asking if id(each.node) in self.demanded]  # by a name
+        asked = (each for each in self._asking if id(each.node) not in self.demanded)
         asking = [(each, path) for each in asked for path in calls.checked_paths(each.node)]
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
@@ -305,7 +330,7 @@ class Files:
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool:
         """Return whether what may run before a read, or None a check, makes the path or, if it ``asks``, checks it."""
-        demanded = asks is None or id(node) in self._demanded
+        demanded = asks is None or id(node) in self.demanded
         if demanded and self._made_before(text, unit, node.lineno):
             return True
         ran = self._ran_before(unit, node.lineno, self._free)
@@ -353,7 +378,7 @@ class Files:
         return ran
 
     def _advice(self, unit: Unit, node: ast.Call) -> str:
-        texts = [self.constants.text(each, unit) for each in self._demanded.get(id(node), ())]
+        texts = [self.constants.text(each, unit) for each in self.demanded.get(id(node), ())]
         return next((each.text.replace(ANY, "…") for each in texts if each and calls.ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:

@@ -157,10 +157,6 @@ class Flow:
         lists = (each.iter for each in loops if isinstance(node, ast.Name) and last_name(each.target) == node.id)
         return next((each.elts for each in lists if isinstance(each, ast.List | ast.Tuple)), [node])
 
-    def is_local(self, function: str, name: str) -> bool:
-        """Return whether a name is a parameter of a function, or assigned in it."""
-        return function != "" and name in (*parameters(self.functions[function]), *self.assigned(function))
-
     def is_replaced(self, owner: str, name: str) -> bool:
         """Return whether an object's method may be another: ``self`` sets the name, or a class below defines it."""
         below = (each for each, bases in self.bases.items() if owner in bases)

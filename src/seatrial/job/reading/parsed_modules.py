@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.assignments import early_reads
-from seatrial.job.reading.flow import COMPREHENSIONS, Flow
+from seatrial.job.reading.flow import COMPREHENSIONS, Flow, parameters
 from seatrial.job.reading.modules import folders_of, is_file
 from seatrial.job.reading.signs import dotted, last_name
 from seatrial.system.project_files import read_bytes, read_sources
@@ -360,7 +360,8 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
     defined = {each for each in firsts if each in flow.functions or each in flow.bases}
     twice = [each for each in firsts if each in module.unclear or (each in module.names and each in defined)]
     several = flow.is_replaced(kinds[0], rest) if is_self else bool(twice)
-    if several is not unclear or (not kinds and flow.is_local(unit, first)):
+    is_local = not kinds and unit and first in (*parameters(flow.functions[unit]), *flow.assigned(unit))
+    if several is not unclear or is_local:
         return
     for name in names:
         first, _, rest = name.partition(".")
@@ -370,7 +371,8 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
             yield from functions_of(other, inside) if other and inside else ()
         own = [*functions_of(module, name)] if unclear or not imported else []
         starred = [] if own or imported else [at(path) for path, inner in module.bound.values() if inner == "*"]
-        yield from own or (each for other in starred if other for each in functions_of(other, name))
+        found = (source_of(other, name, at) for other in starred)
+        yield from own or (each for other, inner in found if other for each in functions_of(other, inner))
 
 
 def source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None, str]:
@@ -382,8 +384,9 @@ def source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None,
         if {first, name} & {*module.flow.functions, *module.flow.bases}:
             break
         nodes = (node for node in module.flow.body("") if isinstance(node, ast.ImportFrom) and node.level == 1)
-        passed = ((node.module, each) for node in nodes if node.module for each in node.names)
+        passed = [(node.module, each) for node in nodes if node.module for each in node.names]
         pairs = [(path, each.name) for path, each in passed if (each.asname or each.name) == first]
+        pairs = pairs or [(path, first) for path, each in passed if each.name == "*"]
         base = module.path.parent.joinpath(*pairs[0][0].split(".")) if len(pairs) == 1 else None
         files = [each for each in (base.with_suffix(".py"), base / "__init__.py") if is_file(each)] if base else []
         if not files:

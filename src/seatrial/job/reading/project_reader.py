@@ -18,7 +18,7 @@ from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
-from seatrial.job.reading.file_calls import named_values
+from seatrial.job.reading.file_calls import demanded, named_values
 from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
@@ -164,6 +164,7 @@ class ProjectReader:
             remote=self.files.remote,
             inputs=tuple(self.files.inputs((self.start, ""))),
             unchecked=tuple(self.files.unchecked),
+            unknown=self.files.unknown((self.start, ""), may, names),
             unmade=self.files.unmade((self.start, "")),
             files=(*self.modules.files(), *started),
             misfits=(
@@ -366,7 +367,7 @@ class ProjectReader:
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
         if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and any(map(_PARSES_FIELDS.search, sources))):
             self.files.constants.note_options((module.path, unit), node)
-        self.files.note_demands(node, module.flow.assigned(unit))
+        self.files.demanded |= {id(call): texts for call, texts in demanded(node, module.flow.assigned(unit))}
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 

@@ -194,18 +194,12 @@ def host_path(node: ast.AST) -> str | None:
 
 #: Data folders of machines and of notebook hosts; drives of Windows.
 _OF_MACHINES = regex(TABLES["patterns"]["of-machines"])
-
-
 #: With a tracker behind it, the name of a setting by which transformers' trainer reports.
 REPORT_TO = "transformers.report_to."
 #: What a user must replace: ``<your project id>``, ``/path/to/data``, ``YOUR_API_KEY``; not ``<pad>``.
 PLACEHOLDER = regex(r"<[^<>]*\b([Yy]our|[Pp]ath|[Ii]nsert|[Ee]nter)\b[^<>]*>|(^|/)path/to/|(^|/)your[_-]\w|YOUR_[A-Z]")
-
-
 #: Names on the Hugging Face Hub whose files need a login, by their owners and families.
 GATED = regex(TABLES["patterns"]["gated"])
-
-
 #: The beginning of an absolute path of Windows, which Linux takes for a relative one.
 WINDOWS = regex(r"[A-Za-z]:[\\/]")
 
