@@ -122,7 +122,8 @@ def _ours_behind(words: Sequence[str], known: Mapping[str, bool], *, is_apart: b
     reads = given and not is_make
     files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if reads else []
     texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
-    return [each for name, each in given if not any(re.search(rf"(?<![\w-]){name}", text) for text in texts)]
+    code = "\n".join(texts)
+    return [each for name, each in given if not (re.search(rf"(?<![\w-]){name}", code) or _declares(code, name))]
 
 
 def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
