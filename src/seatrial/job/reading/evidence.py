@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +61,9 @@ _EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
+#: Code that sets a variable of the environment, or any.
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}="""
+_SETS_ANY = re.compile(r"environ\.update|putenv|environ\[\w+\] *=|load_dotenv\(")
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
 #: Module-level names of a file → the expressions that they are assigned.
@@ -67,7 +71,10 @@ _Values: TypeAlias = Mapping[str, Sequence[ast.expr | None]]
 
 
 class EnvCheck(NamedTuple):
-    """Hold a check that every run makes at ``where``; ``wanted``: the value must be one of these, or else none."""
+    """Hold a check that every run makes at ``where``; ``wanted``: the value must be one of these, or else none.
+
+    Without values the variable must be set: ``os.environ["DATA"]``.
+    """
 
     name: str
     values: tuple[str, ...]
@@ -172,6 +179,7 @@ class NodeReader:
         self.relative: tuple[str, str, str] | None = None
         self.tops = {start: ""}
         self.checks: list[tuple[Unit, str, ast.stmt]] = []
+        self.required = dict[str, str]()
         self.joins: list[tuple[Unit, Tests, str]] = []
         self.later: list[tuple[Unit, Tests, str, str]] = []
 
@@ -187,6 +195,8 @@ class NodeReader:
                 reading.variables.setdefault(name, (value, where))
         if certain and (read := read_variable(node)):
             reading.read_variables.setdefault(read, where)
+            if seen.always and isinstance(node, ast.Subscript):
+                self.required.setdefault(read, where)
         if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
             for each in module.flow.guarded(node.test):
                 names = [] if getattr(each, "level", 0) else modules_of(each)
@@ -236,12 +246,14 @@ class NodeReader:
             if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
                 self.reading.likely.setdefault(name, where)
 
-    def env_checks(self, constants: Constants) -> Iterator[EnvCheck]:
-        """Yield the checks of environment variables: ``if kind == "mnist": … else: raise ValueError(kind)``."""
+    def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
+        """Yield what runs need of variables: ``if kind == "mnist": … else: raise``, and to be set if no code does."""
         for unit, where, node in self.checks:
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
+        known = (each for each in self.required if not re.search(_SETS.format(each), code))
+        yield from (EnvCheck(each, (), False, self.required[each]) for each in known if not _SETS_ANY.search(code))
 
 
 def _check(node: ast.stmt, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
