@@ -166,14 +166,11 @@ class _Shell(Words):
     def _statement(self, place: str, kind: str, words: list[str], parts: Sequence[list[Statement]]) -> bool | None:
         if kind == "":
             return self._command(place, words)
+        if kind == "for" and (loop := _COUNTED.fullmatch(words[0])):
+            begin, end = (self.text(f"${each}" if each.isidentifier() else each) for each in loop.group(2, 4))
+            words = [loop[1], "in", f"{{{begin}..{(number(end) or -9) - (not loop[3])}}}"]  # unread without a number
         if kind == "function":
             self.functions[words[0]] = parts[0]
-        elif kind == "for" and (loop := _COUNTED.fullmatch(words[0])):
-            first, last = (number(self.text(f"${each}" if each.isidentifier() else each)) for each in loop.group(2, 4))
-            if first is None or last is None:
-                raise UnreadCommand(place)
-            values = map(str, range(first, last + bool(loop[3])))
-            return self._statement(place, kind, [loop[1], "in", *values], parts)
         elif kind == "for" and words[1:2] == ["in"]:
             ends = _RANGE.fullmatch(" ".join(words[2:]))
             first, last = map(int, ends.groups()) if ends else (0, 0)

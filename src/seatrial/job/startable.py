@@ -109,9 +109,8 @@ _MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 def is_foreign(folder: Path) -> bool:
     """Return whether a folder is not the project's own, by its name, or by what is in it."""
-    if folder.name.startswith((".", "__")) or folder.name in _NAMES:
-        return True
-    return any(is_file(folder / mark) for mark in _MARKS)
+    is_named = folder.name.startswith((".", "__")) or folder.name in _NAMES
+    return is_named or any(is_file(folder / mark) for mark in _MARKS)
 
 
 def module_name(script: str, project: Path) -> str:

@@ -217,8 +217,9 @@ class Devices(Evaluation):
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
         reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         unclear = {each.place for each in sinks if each.devices is None and member(each.node) is None}
-        off = {"cpu", *_OTHERS}
-        on_cpu = {each.place for each in sinks if each.kind == "trainer" and not off.isdisjoint(each.devices or ())}
+        on_cpu = {
+            each.place for each in sinks if each.kind == "trainer" and {"cpu", *_OTHERS} & (each.devices or set())
+        }
         for sink in sinks:
             [device, *others] = sink.devices or {""}
             place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]

@@ -62,8 +62,7 @@ _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version"
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets a variable of the environment, or any.
-_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}="""
-_SETS_ANY = re.compile(r"environ\.update|putenv|environ\[\w+\] *=|load_dotenv\(")
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|environ\.update|putenv|environ\[\w+\] *=|load_dotenv\("""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
 #: Module-level names of a file → the expressions that they are assigned.
@@ -71,10 +70,7 @@ _Values: TypeAlias = Mapping[str, Sequence[ast.expr | None]]
 
 
 class EnvCheck(NamedTuple):
-    """Hold a check that every run makes at ``where``; ``wanted``: the value must be one of these, or else none.
-
-    Without values the variable must be set: ``os.environ["DATA"]``.
-    """
+    """Hold a check that every run makes at ``where``: one of the values is ``wanted``, or none; any without values."""
 
     name: str
     values: tuple[str, ...]
@@ -178,8 +174,7 @@ class NodeReader:
         self._typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.relative: tuple[str, str, str] | None = None
         self.tops = {start: ""}
-        self.checks: list[tuple[Unit, str, ast.stmt]] = []
-        self.required = dict[str, str]()
+        self.checks: list[tuple[Unit, str, ast.AST]] = []
         self.joins: list[tuple[Unit, Tests, str]] = []
         self.later: list[tuple[Unit, Tests, str, str]] = []
 
@@ -195,13 +190,11 @@ class NodeReader:
                 reading.variables.setdefault(name, (value, where))
         if certain and (read := read_variable(node)):
             reading.read_variables.setdefault(read, where)
-            if seen.always and isinstance(node, ast.Subscript):
-                self.required.setdefault(read, where)
         if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
             for each in module.flow.guarded(node.test):
                 names = [] if getattr(each, "level", 0) else modules_of(each)
                 reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
-        if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
+        if isinstance(node, ast.Assert | ast.If | ast.Subscript) and certain and seen.always:
             self.checks.append(((module.path, unit), where, node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
@@ -252,11 +245,11 @@ class NodeReader:
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
-        known = (each for each in self.required if not re.search(_SETS.format(each), code))
-        yield from (EnvCheck(each, (), False, self.required[each]) for each in known if not _SETS_ANY.search(code))
+            elif (needed := read_variable(node)) and not re.search(_SETS.format(needed), code):
+                yield EnvCheck(needed, (), False, where)
 
 
-def _check(node: ast.stmt, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
+def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
     """Return what must hold, or a statement fails. Args: known, text: of the tests before, if this is an ``elif``."""
     found = _members(node.test) if isinstance(node, ast.Assert | ast.If) else None
     if found is None or text not in (None, ast.dump(found[0])) or not isinstance(node, ast.If):

@@ -37,10 +37,6 @@ _CACHES = {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"}
 _USUAL = re.compile(table("import_names")["usual_variables"])
 #: Library → variables that change what it does, but for paths and logins.
 _OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
-#: Variables of every container or rank.
-_SET = re.compile(
-    r"(CUDA|HOME|HOST|LOCAL|LOGNAME|MASTER|NVIDIA|PYTHON|SEATRIAL|TORCHELASTIC|USER)\w*|RANK|WORLD_SIZE|PATH"
-)
 _MOST_NAMED = 3
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
@@ -117,10 +113,10 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
     read = {each: where for each, where in script.read_variables.items() if not _USUAL.fullmatch(each)}
     for library in _OF_LIBRARIES.keys() & script.where.keys():
         read |= {each: library for each in host.env if re.fullmatch(_OF_LIBRARIES[library], each) and each not in read}
-    lacks = {each.name: each.where for each in script.env_checks if not each.values}
-    for name in lacks.keys() - {*env, *job.secrets, *host.env}:
-        if not _SET.fullmatch(name):
-            yield f"{lacks[name]} needs the variable {name}, which is not set: -e {name}=VALUE"
+    given = {*env, *job.secrets, *host.env}
+    for name, where in {each.name: each.where for each in script.env_checks if not each.values}.items():
+        if name not in given and (name.startswith("SLURM_") or not _USUAL.fullmatch(name)):
+            yield f"{where} needs the variable {name}, which is not set: -e {name}=VALUE"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
         flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)
