@@ -121,8 +121,8 @@ def _ours_behind(words: Sequence[str], known: Mapping[str, bool], *, is_apart: b
     given = [each for each in parts if each[0][:2] == "--" and each[0] not in others]
     reads = given and not is_make
     files = [Path(words[at]), *map(Path, itertools.islice(scripts(Path()), _MOST_READ))] if reads else []
-    texts = [*read_sources(files, Path.cwd(), _MOST_BYTES)]
-    return [each for name, each in given if not any(re.search(rf"(?<![\w-]){name}", text) for text in texts)]
+    code = "\n".join(read_sources(files, Path.cwd(), _MOST_BYTES))
+    return [each for name, each in given if not (re.search(rf"(?<![\w-]){name}", code) or _declares(code, name))]
 
 
 def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
@@ -174,8 +174,7 @@ def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
     looks = any(re.search(form, each) for name, form in _PLACES.items() if name in ours for each in texts)
     same = bool(ours) and not ours & _ALWAYS_OURS and not looks
     reads = not text or _PARSERS.search(text) or any(each.is_file() for each in _imported_files(script, text))
-    is_theirs = (theirs or odd or same) and reads and declared
-    return [*argv[:at], "--", *argv[at:]] if is_theirs else argv
+    return [*argv[:at], "--", *argv[at:]] if (theirs or odd or same) and reads and declared else argv
 
 
 def typed_parts(words: Sequence[str], known: Mapping[str, bool]) -> Iterator[tuple[str, list[str]]]:
@@ -240,8 +239,7 @@ def _declares(script: str, option: str, *, begun: bool = False) -> bool:
     ``begun``: find any text with the name, or a longer one with this beginning, which argparse accepts.
     """
     own, rest = re.escape(option.lstrip("-")), r"[\w-]*" if begun else ""
-    other_names = r"""(?:["'][^"']*["']\s*,\s*)*"""
-    call = "" if begun else rf"(?i:argument|option|flag|arg)\(\s*{other_names}"
+    call = "" if begun else r"""(?i:argument|option|flag|arg)\(\s*(?:["'][^"']*["']\s*,\s*)*"""
     name = own.replace(re.escape("-"), "_")
     field = rf"|(?m:^|[(,])\s*{name}{rest}\s*:\s*\w" if _BY_ANNOTATION.search(script) else ""
     field += rf"|\b{name}{rest}\s*=" if begun and re.search(_BY_KEY, script) else ""

@@ -170,8 +170,7 @@ def _unreadable(text: str, why: str) -> GpuRequestError:
     about = f"{text!r} is not a valid GPU request ({why})" if repr(text) not in why else why
     run = "seatrial run --help"
     if (match := _OTHERS.fullmatch(text)) and (first := int(match[1])) <= (last := int(match[2] or first)) < first + 16:
-        devices = map(str, range(first, last + 1))
-        run = f"seatrial run --gpus device={','.join(devices)} …"
+        run = f"seatrial run --gpus device={','.join(map(str, range(first, last + 1)))} …"
     elif _PROFILE.fullmatch(f"mig-{text}"):
         run = f"seatrial run --gpus mig-{text} …"
     elif close := difflib.get_close_matches(text.lower(), ("auto", "none", "all"), n=1, cutoff=0.7):

@@ -382,8 +382,7 @@ def _rank_option(seen: dict[str, str]) -> str | None:
 
 def _taken_out(modules: dict[str, str], package: str) -> dict[str, str]:
     """Remove a package's modules from ``modules``, and return them."""
-    names = [name for name in modules if name.partition(".")[0] == package]
-    return {name: modules.pop(name) for name in names}
+    return {name: modules.pop(name) for name in [*modules] if name.partition(".")[0] == package}
 
 
 def telling_part(horovod: Mapping[str, str]) -> str:

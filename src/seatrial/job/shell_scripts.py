@@ -51,6 +51,7 @@ _HARMLESS = re.compile(
 _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
+_COUNTED = re.compile(r"\(\( *(\w+) *= *([^\s;]+) *; *\1 *<(=?) *([^\s;]+) *; *(?:\1\+\+|\+\+\1) *\)\)")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
@@ -62,6 +63,7 @@ _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: A batch job's number of nodes; its ID, which is unknown.
 _NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}SLURM_JOB_ID"
+_TASKS = re.compile(r"(?:--ntasks(-per-node)?|(?<!\S)-n)[= ]*(\d+)")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
     r"(PATH|LD_\w+|TMPDIR|HOME|USER|XDG_\w+)=.*"
@@ -124,8 +126,10 @@ class _Shell(Words):
     def batched(self, *lines: str) -> None:
         """Take what a batch system's options request, behind those of an outer command; note the others."""
         self.batch = [*self.batch, *batch_request(text := " ".join(lines))]
-        nodes, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
-        counts = {"SLURM_NNODES": nodes[1] if nodes else "1", "SLURM_GPUS_ON_NODE": gpus}
+        found, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
+        nodes, tasks = found[1] if found else str(self.values.get("SLURM_NNODES", 1)), _TASKS.search(text)
+        ranks = int(tasks[2]) * int(nodes if tasks[1] else 1) if tasks else self.values.get("SLURM_NTASKS", nodes)
+        counts = {"SLURM_NNODES": nodes, "SLURM_NTASKS": str(ranks), "SLURM_GPUS_ON_NODE": gpus}
         self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
@@ -162,6 +166,9 @@ class _Shell(Words):
     def _statement(self, place: str, kind: str, words: list[str], parts: Sequence[list[Statement]]) -> bool | None:
         if kind == "":
             return self._command(place, words)
+        if kind == "for" and (loop := _COUNTED.fullmatch(words[0])):
+            begin, end = (self.text(f"${each}" if each.isidentifier() else each) for each in loop.group(2, 4))
+            words = [loop[1], "in", f"{{{begin}..{(number(end) or -9) - (not loop[3])}}}"]  # unread without a number
         if kind == "function":
             self.functions[words[0]] = parts[0]
         elif kind == "for" and words[1:2] == ["in"]:
@@ -326,7 +333,9 @@ class _Shell(Words):
             ends = (path.split("/", count)[-1] for count in range(1, path.count("/") + 1))
             end = next((each for each in ends if is_file(self.here / self.folder / each)), path)
             self.reading.why += [f"{place} (not here: {MARKS.sub('', path)})"] * (end != path)
-            command = replace(command, target=(end,))
+            theirs = path.removesuffix(end)
+            arguments = (each.replace(theirs, "") if theirs[1:] else each for each in command.arguments)
+            command = replace(command, target=(end,), arguments=tuple(arguments))
         text = " ".join(command.words()) if command else ""
         if mark := re.search(rf"{UNKNOWN}([^\s{UNKNOWN}{GPUS}]{{0,40}})|{GPUS}", text):
             unset = _UNSET.findall(text)

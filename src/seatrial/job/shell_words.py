@@ -131,7 +131,7 @@ class Words(ABC):
             value, index = [self.name, *self.arguments], name
         if index in ("@", "*") or not isinstance(value, list):
             return value
-        at = number(index or "0")
+        at = number(self.text(f"${index}" if (index or "").isidentifier() else index or "0"))
         return value[at] if at is not None and at < len(value) else None
 
 

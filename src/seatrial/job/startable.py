@@ -109,9 +109,8 @@ _MARKS = ("pyvenv.cfg", "conda-meta/history")
 
 def is_foreign(folder: Path) -> bool:
     """Return whether a folder is not the project's own, by its name, or by what is in it."""
-    if folder.name.startswith((".", "__")) or folder.name in _NAMES:
-        return True
-    return any(is_file(folder / mark) for mark in _MARKS)
+    is_named = folder.name.startswith((".", "__")) or folder.name in _NAMES
+    return is_named or any(is_file(folder / mark) for mark in _MARKS)
 
 
 def module_name(script: str, project: Path) -> str:
@@ -243,12 +242,11 @@ def without_runner(words: Sequence[str]) -> list[str]:
 
 
 def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the command behind ``nohup``, ``srun --gres=gpu:1`` and the like, which start it once, and its request."""
+    """Return the command that ``nohup``, ``srun --gres=gpu:1`` and the like start once, or all words, and a request."""
     starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
     at = next(starts, 0) if words and words[0] in WRAPPERS else 0
     count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
-    if count and count[1] != "1" and words[0] == "srun":
-        raise UnreadCommand(f"srun starts the command {count[1]} times")
+    at = 0 if count and count[1] != "1" and words[0] == "srun" else at
     return words[at:], batch_request(shlex.join(words[:at]))
 
 

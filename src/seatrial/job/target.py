@@ -278,13 +278,15 @@ def _module_target(module: str, words: Sequence[str], project: Path, start: Path
     roots = list(dict.fromkeys([start, project, project / "src"]))
     top = module.split(".")[0]
     ours = any(is_folder(root / top) or is_file(root / f"{top}.py") for root in roots)
-    if ours and find_module(module, roots, main=True) is None and folder_of(module, project) is None:
-        names = [path[:-3].removeprefix("src/").replace("/", ".") for path in scripts(project)]
+    elsewhere = folder_of(module, project)
+    if (ours or elsewhere) and find_module(module, [*roots, project / (elsewhere or ".")], main=True) is None:
+        names = [path[:-3].removeprefix("src/").replace("/", ".") for path in likely_scripts(project)]
         similar = difflib.get_close_matches(module, names, n=1)
+        if is_package := elsewhere is not None:  # Python starts its __main__.py, which it lacks
+            similar = [each for each in names if f".{module}." in f".{each}"]
+        what = f"the package {module} has no __main__.py" if is_package else f"module {module} is not in {project}"
         hint = f"; did you mean {similar[0]}?" if similar else ""
-        raise TargetError(
-            f"module {module} is not in {project}{hint}", run=f"seatrial run -m {similar[0] if similar else top} …"
-        )
+        raise TargetError(f"{what}{hint}", run=f"seatrial run -m {similar[0] if similar else top} …")
     return Target(kind="module", value=module, args=tuple(words))
 
 

@@ -103,9 +103,7 @@ def gives_rank(job: Job, script: ScriptFacts, launcher: Launcher) -> bool:
 
 def restarts(job: Job, *, keeps_checkpoints: bool) -> int:
     """Return how often failed ranks start again; without checkpoints, never by default."""
-    if job.restarts is not None:
-        return job.restarts
-    return RESTARTS if keeps_checkpoints else 0
+    return RESTARTS * keeps_checkpoints if job.restarts is None else job.restarts
 
 
 def join(job: Job, rank_of: int | None, host: Host) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,19 @@ def test_needs_of_a_project(tmp_path: Path, name: str) -> None:
     assert row.get("reason", "") in found.reason and row.get("choice", "") in found.choice.reason
     assert list(found.warnings) == row.get("warnings", list(found.warnings))
     assert all(re.search(re.escape(part), "\n".join(found.warnings)) for part in row.get("warns", ()))
+
+
+def test_a_module_that_its_own_folder_does_not_bring_is_looked_for_once(tmp_path: Path) -> None:
+    write_files(tmp_path, {"sub/deep/__init__.py": ""})
+    script, read = ScriptFacts(imports=("deep",), where={"deep": "-m deep"}), list[str]()
+
+    def reread(folders: Iterable[str]) -> ScriptFacts:
+        read.extend(folders)
+        assert len(read) < 5
+        return script
+
+    project_needs(tmp_path, script, tmp_path, reread=reread)
+    assert read == ["sub"]
 
 
 def test_a_conda_environment_in_utf_16_is_read(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_gpu_that_may_be_missing_is_warned_of(
     assert not first.startswith("!") and words in first
 
 
-@pytest.mark.parametrize("accelerator", ["gpu", "cpu"])
+@pytest.mark.parametrize("accelerator", ["gpu", "cpu", "tpu"])
 @pytest.mark.parametrize(
     "line",
     [
@@ -55,8 +55,12 @@ def test_a_gpu_that_may_be_missing_is_warned_of(
 def test_a_trainers_settings_in_a_file_count(tmp_path: Path, line: str, accelerator: str) -> None:
     (tmp_path / "c.yaml").write_text(f"trainer:\n  accelerator: {accelerator}\n  devices: 2\n")
     [words] = found(tmp_path, f"import lightning\nc = yaml.safe_load(open('c.yaml'))\n{line}\n")
-    on_cpu = "!the script runs on the CPU: c.yaml:2 sets accelerator to cpu"
-    assert words.startswith("c.yaml:3 devices=2 asks for 2 GPUs, but" if accelerator == "gpu" else on_cpu)
+    first = {
+        "gpu": "c.yaml:3 devices=2 asks for 2 GPUs, but",
+        "cpu": "!the script runs on the CPU: c.yaml:2 sets accelerator to cpu",
+        "tpu": "uses tpu, Google's: the run has NVIDIA's alone",
+    }[accelerator]
+    assert first in words and (accelerator == "tpu" or words.startswith(first))
 
 
 @cases("source", "words")

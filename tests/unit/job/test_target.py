@@ -235,6 +235,55 @@ def test_a_job_of_several_nodes_asks_for_them(tmp_path: Path) -> None:
     assert in_our_words(typed.split(), tmp_path) == words
 
 
+def test_a_batch_jobs_tasks_are_counted_and_an_inner_script_has_the_jobs_nodes(tmp_path: Path) -> None:
+    (tmp_path / "in.sh").write_text("torchrun --nnodes=$SLURM_NTASKS train.py --all $SLURM_NNODES\n")
+    (tmp_path / "in.sh").chmod(0o755)
+    (tmp_path / "j.sh").write_text("#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\nsrun ./in.sh\n")
+    words = ["--nodes", "3", "--launcher", "torchrun", "train.py", "--", "--all", "3"]
+    assert in_our_words(["sbatch", "j.sh"], tmp_path) == words
+
+
+def test_a_command_that_srun_starts_several_times_is_refused_with_as_many_gpus(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(TargetError, match="srun is a launcher") as refusal:
+        in_our_words(["srun", "-n", "4", "python", "train.py", "--lr", "1"], tmp_path)
+    assert refusal.value.run == "seatrial run --gpus 4 train.py -- --lr 1"
+
+
+def test_a_loop_that_counts_starts_each_of_its_commands(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    loop = "S=(7 9)\nfor ((i=0; i<${#S[@]}; i++)); do python train.py --seed ${S[$i]} --of ${S[i]}; done\n"
+    (tmp_path / "j.sh").write_text(loop)
+    with pytest.raises(TargetError, match="starts Python 2 times") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    runs = "seatrial run train.py -- --seed 7 --of 7\nseatrial run train.py -- --seed 9 --of 9"
+    assert refusal.value.run == runs
+    (tmp_path / "j.sh").write_text("N=$(wc -l < x)\nfor ((i=1; i<=N; ++i)); do python train.py; done\n")
+    with pytest.raises(TargetError, match=r"cannot|does more|not Python"):
+        in_our_words(["bash", "j.sh"], tmp_path)
+
+
+def test_the_authors_place_of_the_project_is_taken_out_of_the_arguments_too(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").touch()
+    (tmp_path / "j.sh").write_text("python /home/me/proj/src/train.py --config /home/me/proj/a.yaml --data /data/x\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "seatrial run src/train.py -- --config a.yaml --data /data/x"
+
+
+@pytest.mark.parametrize(("module", "found"), [("pkg", "pkg.net"), ("deep", "sub.deep.go")])
+def test_a_package_that_python_cannot_start_is_refused_with_a_module_of_it(
+    project: Path, module: str, found: str
+) -> None:
+    for name in ("__init__.py", "go.py"):
+        (project / "sub/deep").mkdir(parents=True, exist_ok=True)
+        (project / "sub/deep" / name).touch()
+    with pytest.raises(TargetError, match=f"the package {module} has no __main__.py") as refusal:
+        resolve_target([], module, None, project, RECIPES)
+    assert refusal.value.run == f"seatrial run -m {found} …"
+
+
 def test_a_loop_that_only_waits_hides_no_command(tmp_path: Path) -> None:
     wait = "while [ $(jobs -r | wc -l) -ge 4 ]; do sleep 1; done"
     (tmp_path / "j.sh").write_text(f"for s in 1 2; do\n  {wait}\n  python train.py --seed $s &\ndone\n")

@@ -261,6 +261,33 @@ def test_a_variable_of_this_machine_that_the_script_reads_is_named_unless_it_is_
     assert not [*without_variables(job(tmp_path, "MY_API_KEY"), script, {"STEPS": "1"}, host)]
 
 
+def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Path) -> None:
+    lines = [
+        "import os, helper",
+        "ROOT = os.environ['DATA_ROOT']",
+        "RANK, ME = int(os.environ['RANK']), os.environ['USER']",
+        "A = os.environ['A'] if 'A' in os.environ else 1",
+        "try:\n    B = os.environ['B']\nexcept KeyError:\n    B = 1",
+        "C, D, E = os.environ['C'], os.environ.get('D'), os.environ['E']",
+        "def never():\n    return os.environ['F']",
+        "print(int(os.environ['SLURM_PROCID']))",
+    ]
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    (tmp_path / "helper.py").write_text("import os\nos.environ.setdefault('C', '1')\nos.environ['E'] = '2'\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    found = sorted(without_variables(job(tmp_path), script, {}, Host({})))
+    assert [each.partition(" needs the variable ")[2].partition(",")[0] for each in found] == [
+        "SLURM_PROCID",
+        "DATA_ROOT",
+    ]
+    assert found[1] == "train.py:2 needs the variable DATA_ROOT, which is not set: -e DATA_ROOT=VALUE"
+    set_there = {"DATA_ROOT": "/d", "SLURM_PROCID": "0"}
+    assert not [*without_variables(job(tmp_path), script, set_there, Host({}))]
+    (tmp_path / "helper.py").write_text("from dotenv import load_dotenv\nload_dotenv('.env')\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert not [*without_variables(job(tmp_path), script, {}, Host({}))]
+
+
 def test_a_variable_of_this_machine_that_an_imported_library_reads_is_named_with_the_library(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch, wandb\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)

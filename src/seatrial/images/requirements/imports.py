@@ -158,9 +158,8 @@ def provides(listed: str, name: str, package: str) -> bool:
     begins = accumulate(listed.split("-"))  # line-bot-sdk: line, linebot, linebotsdk
     if wanted.replace("-", "") in begins or listed.endswith(f"-{wanted}"):  # torchmanager-diffusion
         return True
-    if len(wanted) >= _SHORTEST_SHARED and wanted == listed[:-1]:  # albumentationsx: albumentations
-        return True
-    return len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed)  # pycrypto, pycryptodome
+    is_all_but_one = len(wanted) >= _SHORTEST_SHARED and wanted == listed[:-1]  # albumentationsx: albumentations
+    return is_all_but_one or (len(listed) >= _SHORTEST_SHARED and wanted.startswith(listed))  # pycrypto, pycryptodome
 
 
 class _Names(NamedTuple):

@@ -171,9 +171,8 @@ def _all_elsewhere(
     while reread and more:
         facts = reread(str(each) for each in dict.fromkeys(own.values()))
         further = _own_elsewhere(facts, packages_of_imports(facts.imports, roots).without(built), project)
-        own = {name: place for name, place in own.items() if name not in facts.imports}
         more = {name: place for name, place in further.items() if place not in own.values()}
-        own |= more
+        own = {name: place for name, place in own.items() if name not in facts.imports} | more
     return own
 
 

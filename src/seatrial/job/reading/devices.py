@@ -33,7 +33,7 @@ _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Options that turn a GPU on, or name it by its number.
 _OF_A_GPU = re.compile("(use_)?(gpu|cuda)s?").fullmatch
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
-_OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "xpu": "Intel's GPU"}
+_OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "tpu": "Google's", "xpu": "Intel's GPU"}
 #: An option with its value, or with the words behind it, among words joined by NUL.
 _WITH_VALUES = re.compile(r"(?<![^\0])([-+]{0,2}[A-Za-z][\w.-]*)(?:=([^\0]+)|\0((?:[^-=\0][^=\0]*(?:\0|$))+))")
 #: Options that name GPUs by their numbers, where one number alone may also count them; and that count them.
@@ -217,7 +217,9 @@ class Devices(Evaluation):
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
         reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         unclear = {each.place for each in sinks if each.devices is None and member(each.node) is None}
-        on_cpu = {each.place for each in sinks if each.kind == "trainer" and "cpu" in (each.devices or ())}
+        on_cpu = {
+            each.place for each in sinks if each.kind == "trainer" and {"cpu", *_OTHERS} & (each.devices or set())
+        }
         for sink in sinks:
             [device, *others] = sink.devices or {""}
             place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]

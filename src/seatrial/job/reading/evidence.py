@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import posixpath
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ _EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
+#: Code that sets a variable of the environment, or any.
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|environ\.update|putenv|environ\[\w+\] *=|load_dotenv\("""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
 #: Module-level names of a file → the expressions that they are assigned.
@@ -67,7 +70,7 @@ _Values: TypeAlias = Mapping[str, Sequence[ast.expr | None]]
 
 
 class EnvCheck(NamedTuple):
-    """Hold a check that every run makes at ``where``; ``wanted``: the value must be one of these, or else none."""
+    """Hold a check that every run makes at ``where``: one of the values is ``wanted``, or none; any without values."""
 
     name: str
     values: tuple[str, ...]
@@ -173,7 +176,7 @@ class NodeReader:
         self._typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.relative: tuple[str, str, str] | None = None
         self.tops = {start: ""}
-        self.checks: list[tuple[Unit, str, ast.stmt]] = []
+        self.checks: list[tuple[Unit, str, ast.AST]] = []
         self.joins: list[tuple[Unit, Tests, str]] = []
         self.later: list[tuple[Unit, Tests, str, str]] = []
 
@@ -193,7 +196,7 @@ class NodeReader:
             for each in module.flow.guarded(node.test):
                 names = [] if getattr(each, "level", 0) else modules_of(each)
                 reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
-        if isinstance(node, ast.Assert | ast.If) and certain and seen.always:
+        if isinstance(node, ast.Assert | ast.If | ast.Subscript) and certain and seen.always:
             self.checks.append(((module.path, unit), where, node))
         if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
@@ -238,15 +241,17 @@ class NodeReader:
             if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
                 self.reading.likely.setdefault(name, where)
 
-    def env_checks(self, constants: Constants) -> Iterator[EnvCheck]:
-        """Yield the checks of environment variables: ``if kind == "mnist": … else: raise ValueError(kind)``."""
+    def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
+        """Yield what runs need of variables: ``if kind == "mnist": … else: raise``, and to be set if no code does."""
         for unit, where, node in self.checks:
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
+            elif (needed := read_variable(node)) and not re.search(_SETS.format(needed), code):
+                yield EnvCheck(needed, (), False, where)
 
 
-def _check(node: ast.stmt, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
+def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
     """Return what must hold, or a statement fails. Args: known, text: of the tests before, if this is an ``elif``."""
     found = _members(node.test) if isinstance(node, ast.Assert | ast.If) else None
     if found is None or text not in (None, ast.dump(found[0])) or not isinstance(node, ast.If):

@@ -357,9 +357,7 @@ def _leaves(node: ast.stmt) -> bool:
 
 def _may_leave(node: ast.stmt) -> bool:
     """Look for an exit without an error, here or below, or a ``break`` or ``continue`` of the loop around it."""
-    if _exits(node):
-        return True
-    return any(
+    return _exits(node) or any(
         _exits(inner) or (leaves and isinstance(inner, ast.Break | ast.Continue))
         for inner, leaves in _statements_in(node)
     )

@@ -78,9 +78,8 @@ class ImportRoots:
         such as ``wandb/``: an installed package of that name goes before it.
         """
         first, around = {self.start.parent, self.project, self.project / "src"}, module.path.parent
-        if any(is_folder(root / top) for root in (*self.absolute, around) if root not in first):
-            return True
-        return is_file(around / f"{top}.py") and b"sys.path" in module.source
+        is_bare = any(is_folder(root / top) for root in (*self.absolute, around) if root not in first)
+        return is_bare or (is_file(around / f"{top}.py") and b"sys.path" in module.source)
 
     def resolved(
         self, module: Module, node: Import, at: Callable[[Path], Module | None], *, needed: bool

@@ -145,6 +145,7 @@ class ProjectReader:
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         others = (each for each in self.modules.known() if each is not module)
+        code = "".join(each.source.decode("utf-8", "replace") for each in self.modules.known())
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
         devices = self.devices.found(self.visited, imported)
@@ -173,7 +174,7 @@ class ProjectReader:
                 *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
-            env_checks=tuple(self.nodes.env_checks(self.files.constants)),
+            env_checks=tuple(self.nodes.env_checks(self.files.constants, code)),
             least_python=self.least_python,
             relative=self.nodes.relative,
             idle=not self.calls and not starts,
