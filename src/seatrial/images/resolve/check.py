@@ -37,9 +37,6 @@ from seatrial.job.plan import Choice
 #: A line that pins one release of a package, or its patch releases.
 _PINNED = re.compile(r"[\w.-]+\s*==\s*([\d.]+?)(?:\.\*)?")
 
-#: Days after a framework's release within which the next ones share the CUDA libraries of another's.
-_NEXT_DAYS = 365
-
 #: A wheel is unpacked to about three times its size (torch 2.13, numpy, scipy).
 _UNPACKED = 3
 
@@ -410,13 +407,13 @@ class _PackageChoice:
         own = bare((line for line in self.needs.requirements.lines if canonical_name(line) == name), builds=False)
         lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
         own = bare(self.needs.requirements.constraints, builds=False)  # without those of the chosen release's partners
-        first, at = replace(request, lines=lines, constraints=own), dict(pinned(request.lines, request.python)).get(name)
-        questions = [first]
+        first = replace(request, lines=lines, constraints=own)
+        questions, at = [first], dict(pinned(request.lines, request.python)).get(name)
         if request.as_of and at:
             patch, newer = (replace(first, constraints=(*own, f"{name}{x}{at},!={at}")) for x in ("~=", ">="))
             day = max(framework_day(request.lines)[1], request.as_of)
-            next_ones = newer.dated(name, as_of=later(day, _NEXT_DAYS))
-            questions = [patch, next_ones, first.dated(name, as_of=day), first]
+            newer = newer.dated(name, as_of=later(day, 365))  # those that share CUDA's libraries
+            questions = [patch, newer, first.dated(name, as_of=day), first]
         answers = (self.resolver.resolve(each) for each in questions)
         packages = next((each.packages for each in answers if isinstance(each, Lock)), ())
         found = next((each.version for each in packages if each.name == name), at)
