@@ -39,7 +39,7 @@ _OWN_CUDA = ("paddlepaddle-gpu", "mxnet-cu")
 _NEWEST: dict[str, str] = table("import_names")["newest_gpus"]
 #: Package → a GPU, and its first release with code for it.
 _FIRST_CODE: dict[str, list[str]] = table("source_builds")["first_code"]
-_FOR_CUDA = re.compile(r"(?:mxnet-cu|cupy-cuda)(1\d|\d)(\d)(?:mkl)?")
+_FOR_CUDA = re.compile(r"(?:mxnet-cu|cupy-cuda|dgl-cu)(1\d|\d)(\d)(?:mkl)?")
 _CUPY = re.compile(r"^cupy-cuda1[23]x(?!.*(?:\[|--hash))")
 _OF_PADDLE = re.compile(r"^--.*paddle|^paddle.*post12")
 #: NVIDIA's last image with MXNet, and the index of Paddle's builds for CUDA 12.

@@ -249,9 +249,12 @@ def _with_packages(
         lambda barred, needs: base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
-    releases = (each.version for each in (checked.lock.packages if checked.lock else ()) if each.name == "spacy")
-    models = (each for release in releases for each in spacy_models(script, needs.requirements, release))
-    needs = replace(needs, warnings=(*still_warned(needs, checked.names), *models))
+    at = {each.name: each.version for each in checked.lock.packages} if checked.lock else {}
+    notes = [*spacy_models(script, needs.requirements, at["spacy"])] if "spacy" in at else []
+    game, release = script.modules.get("gymnasium.atari"), at.get("gymnasium", "0")
+    if game and release[0] != "0" and script.where.keys().isdisjoint(("ale_py", "rl_zoo3")):
+        notes.append(f"{game}: gymnasium {release} has this game after import ale_py alone; add this import")
+    needs = replace(needs, warnings=(*still_warned(needs, checked.names), *notes))
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"
         checked = replace(checked, warnings=(note, *checked.warnings))

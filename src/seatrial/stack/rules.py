@@ -166,7 +166,8 @@ def has_forward_compat(wheel: Wheel, machine: TargetMachine) -> bool:
 
 
 def _admits_partner(constraints: Constraints, package: str, own: str) -> bool:
-    releases = _KERAS_3 if own == "3" else (own,) if own.count(".") > 1 else [f"{own}.{patch}" for patch in range(5)]
+    exact = (own, "0.8.0") if own == "0.8.1" else (own,)  # both require torch 1.7.0
+    releases = _KERAS_3 if own == "3" else exact if own.count(".") > 1 else [f"{own}.{patch}" for patch in range(5)]
     return any(constraints.admits(package, each) for each in releases)
 
 

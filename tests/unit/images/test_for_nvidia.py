@@ -190,6 +190,31 @@ def test_a_framework_without_code_for_the_gpu_is_refused(tmp_path: Path, listed:
 
 
 @pytest.mark.parametrize(
+    ("source", "release", "warns"),
+    [
+        ("import gymnasium as gym\ngym.make('ALE/Pong-v5')\n", "1.0.0", True),
+        ("import gymnasium as gym\nenv_id = 'BreakoutNoFrameskip-v4'\n", "1.2.0", True),
+        ("import gymnasium as gym\ngym.make('ALE/Pong-v5')\n", "0.29.1", False),
+        ("import gymnasium as gym\nimport ale_py\ngym.make('ALE/Pong-v5')\n", "1.0.0", False),
+        ("import gymnasium as gym\ngym.make('CartPole-v1')\n", "1.0.0", False),
+    ],
+)
+def test_atari_games_that_no_import_registers_are_named(tmp_path: Path, source: str, release: str, warns: bool) -> None:
+    with serving() as index:
+        index.has("gymnasium", f"gymnasium-{release}-py3-none-any.whl")
+        index.has("ale-py", "ale_py-0.11.0-py3-none-any.whl")
+        index.has("shimmy", "shimmy-1.3.0-py3-none-any.whl")
+        shown = plan(tmp_path, source, f"gymnasium=={release}\nale-py\n", index=index, cpu_only=True)
+    assert (f"train.py:2 {source.split(chr(39))[1]}: gymnasium {release} has this game" in shown) is warns
+
+
+@pytest.mark.parametrize(("machine", "warns"), [("h100", True), ("a100", False)])
+def test_a_dgl_without_code_for_the_gpu_is_named(tmp_path: Path, machine: str, warns: bool) -> None:
+    shown = plan(tmp_path, "import torch, dgl\n", "torch==2.0.1\ndgl-cu111==0.6.1\n", machine=machine)
+    assert ("package dgl-cu111 has no code for H100 (sm_90): it is built for CUDA 11.1" in shown) is warns
+
+
+@pytest.mark.parametrize(
     ("listed", "machine"),
     [
         ("--extra-index-url https://www.paddlepaddle.org.cn/packages/stable/cu126/\npaddlepaddle-gpu\n", "h100"),

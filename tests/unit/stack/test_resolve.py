@@ -124,6 +124,12 @@ def test_a_conflict_names_both_sides(constraints: Constraints, target: str, side
     assert sides[1] in sentence.split(", but ")[1]
 
 
+@pytest.mark.parametrize(("release", "fits"), [("0.8.0", True), ("0.8.1", True), ("0.8.2", False), ("0.7.0", False)])
+def test_every_torchvision_that_requires_a_torch_goes_with_it(release: str, fits: bool) -> None:
+    wanted = requested(specifier="==1.7.0", partners={"torchvision": SpecifierSet(f"=={release}")})
+    assert isinstance(resolve(wanted, parse_target("v100")), Stack) is fits
+
+
 def fits(wheel: Wheel, python: str, cpu: bool, forward: bool, constraints: Constraints, machine: TargetMachine) -> bool:
     ok = wheel.version in constraints.specifier and constraints.variant in (None, "cpu" if cpu else wheel.variant)
     ok &= Version(wheel.python[0]) <= Version(python) <= Version(wheel.python[1])

@@ -123,10 +123,10 @@ def _old_code(script: ScriptFacts, found: Requirements) -> Iterator[_OldCode]:
     for line in found.lines:
         for row in conflicts["old_packages"].get(canonical_name(line) or "", ()):
             wanted = parsed(line)
-            if "used" in row and not imported(row["used"], script):
+            if "used" in row and not any(imported(each, script) for each in row["used"].split()):
                 continue
             if "before" not in row or (wanted and not wanted.url and is_below(wanted.specifier, row["before"])):
-                yield _OldCode("torch", row["since"], line, row["why"], row["fix"])
+                yield _OldCode(row.get("framework", "torch"), row["since"], line, row["why"], row["fix"])
 
 
 #: A tag or a commit; that revision may still have the name.

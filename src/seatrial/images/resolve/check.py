@@ -22,7 +22,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
-from seatrial.images.resolve.dates import FREE, dated, framework_day, held, limited, named_row, with_releases
+from seatrial.images.resolve.dates import FREE, dated, framework_day, held, later, limited, named_row, with_releases
 from seatrial.images.resolve.edits import LOCK_OF
 from seatrial.images.resolve.explain import bounded, contradiction, not_there, unchecked
 from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_place
@@ -396,7 +396,7 @@ class _PackageChoice:
     def _demanded(self, request: ResolveRequest) -> str | None:
         """Return ``torch==2.4.0``: the framework's release that fits the other packages; None: there is none.
 
-        It is the newest; with a day another patch of the chosen one, or else the newest of the day of the chosen one.
+        It is the newest; with a day another patch of the chosen one, a newer one of the next year, or the day's newest.
         """
         place = framework_place(Requirements(lines=request.lines))
         if place is None:
@@ -406,11 +406,14 @@ class _PackageChoice:
             return None
         own = bare((line for line in self.needs.requirements.lines if canonical_name(line) == name), builds=False)
         lines = (*request.lines[:place], *(own or (name,)), *request.lines[place + 1 :])
-        questions, at = [replace(request, lines=lines)], dict(pinned(request.lines, request.python)).get(name)
+        own = bare(self.needs.requirements.constraints, builds=False)  # without those of the chosen release's partners
+        first = replace(request, lines=lines, constraints=own)
+        questions, at = [first], dict(pinned(request.lines, request.python)).get(name)
         if request.as_of and at:
-            patch = replace(questions[0], constraints=(*request.constraints, f"{name}~={at},!={at}"))
+            patch, newer = (replace(first, constraints=(*own, f"{name}{x}{at},!={at}")) for x in ("~=", ">="))
             day = max(framework_day(request.lines)[1], request.as_of)
-            questions = [patch, questions[0].dated(name, as_of=day), *questions]
+            newer = newer.dated(name, as_of=later(day, 365))  # those that share CUDA's libraries
+            questions = [patch, newer, first.dated(name, as_of=day), first]
         answers = (self.resolver.resolve(each) for each in questions)
         packages = next((each.packages for each in answers if isinstance(each, Lock)), ())
         found = next((each.version for each in packages if each.name == name), at)

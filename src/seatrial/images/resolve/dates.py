@@ -63,7 +63,7 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
 
     What the lines require has the author's day if that is earlier.
     """
-    of_code = needs.as_of and _later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
+    of_code = needs.as_of and later(max(needs.as_of, PYTHON_SINCE.get(request.python, "")), 1)
     if not (day := min(filter(None, (of_code, needs.until)), default="")):
         return request
     free = (*FREE, *pins((*request.lines, *request.constraints)))
@@ -87,7 +87,7 @@ def limited(resolver: UvResolver, request: ResolveRequest, needs: Needs) -> Need
     own = {name: own[name] for name in listed if name in own}
     days = resolver.uploads(request, own) if 2 * len(own) > len(listed) and not needs.until else {}
     newest = max(days, key=lambda name: days[name], default="")
-    if not days.get(newest) or (until := _later(days[newest], _AFTER_DAYS)) >= (needs.as_of or _day(time.time())):
+    if not days.get(newest) or (until := later(days[newest], _AFTER_DAYS)) >= (needs.as_of or _day(time.time())):
         return needs
     why = f"what they require is as of {until}, {_AFTER_DAYS} days after {newest} {own[newest]}"
     return replace(needs.changed(needs.requirements, why=why), until=until)
@@ -126,7 +126,7 @@ def framework_day(lines: tuple[str, ...]) -> tuple[str, str]:
     requirement = Requirement(lines[place])
     framework = PACKAGES[canonicalize_name(requirement.name)]
     day = next(filter(None, (released(framework, each.version) for each in requirement.specifier)), "")
-    return framework, _later(day, _SOON_DAYS) if day else ""
+    return framework, later(day, _SOON_DAYS) if day else ""
 
 
 def held(
@@ -167,5 +167,5 @@ def _day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
-def _later(day: str, days: int) -> str:
+def later(day: str, days: int) -> str:
     return (date.fromisoformat(day) + timedelta(days=days)).isoformat()

@@ -82,6 +82,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "compiler", text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
+        elif text.startswith("ALE/") or text.endswith("NoFrameskip-v4"):
+            yield f"{NAMED}gymnasium.atari", text
     elif isinstance(node, ast.Assign):
         sets = isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).endswith("environ")
         if sets and isinstance(node.value, ast.Constant) and not isinstance(node.value.value, str):

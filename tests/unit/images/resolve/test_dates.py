@@ -118,6 +118,19 @@ def test_packages_of_jaxs_day_are_not_shown_as_of_the_codes(plan: Any) -> None:
     assert row.reason.startswith("jax, six: ")
 
 
+def test_a_framework_of_the_day_that_excludes_a_package_gives_way_to_the_next_years(plan: Any) -> None:
+    rows = "numpy 1.26.4 2024-01-01,torch 2.0.1 2023-05-08,torch 2.1.2 2023-12-14,torch 2.4.1 2024-09-04"
+    for row in (*rows.split(","), "torch 2.13.0 2026-01-01", "picky 1.0 2024-01-01"):
+        name, version, day = row.split()
+        plan.index.has(name, file := f"{name}-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    for torch, vision in (("2.0.1", "0.15.2"), ("2.1.2", "0.16.2"), ("2.4.1", "0.19.1"), ("2.13.0", "0.28.0")):
+        plan.index.has("torchvision", f"torchvision-{vision}-py3-none-any.whl")
+        plan.index.needs[f"torchvision-{vision}"] = (f"torch=={torch}",)
+    plan.index.needs["picky-1.0"] = ("torch!=2.1.2",)
+    assert plan("torch\ntorchvision\npicky==1.0\n", as_of="2024-01-15").stack["torch"] == "2.4.1"
+
+
 def test_a_day_before_packages_had_wheels_for_the_python_is_not_that_of_the_packages(plan: Any) -> None:
     plan("six", as_of="2018-06-01")
     assert plan.chosen("as of") == ["2020-02-14"]
