@@ -314,6 +314,18 @@ def test_detached_it_goes_on_and_down_ends_it(project: Project) -> None:
 
 
 @pytest.mark.slow
+def test_when_the_reader_of_its_output_goes_the_tasks_go_on_in_the_background(project: Project) -> None:
+    running = start(project, HOLD="2")
+    assert running.stdout is not None and running.stderr is not None
+    assert running.stdout.readline().startswith("prep")
+    running.stdout.close()
+    err = running.stderr.read()
+    assert running.wait(timeout=60) == 141 and "is up in the background" in err and "failed" not in err
+    project.wait_for(lambda: set(states(project).values()) == {"done"})
+    project.wait_for(lambda: left_running(project) == "")
+
+
+@pytest.mark.slow
 def test_a_stop_before_a_service_is_seen_to_run_ends_it(project: Project) -> None:
     """Compose may start it after the stop was asked for."""
     server = SERVICE[SERVICE.index("  plain") :]

@@ -58,10 +58,16 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     else:
         console.note(f"{group.name} is up already ({group.id}): going on with it")
     if request.detach:
-        return _detach(request, store, group, console)
+        _detach(request, store, group, console)
+        console.show(group.id)
+        return EXIT_DONE
     watch = Watch(store, group, console, host, again=again)
-    with console.working(f"{group.name} is up"):
-        group = store.change_group(watch.to_the_end(), launcher=None)
+    try:
+        with console.working(f"{group.name} is up"):
+            group = store.change_group(watch.to_the_end(), launcher=None)
+    except BrokenPipeError:
+        _detach(request, store, group, console)
+        raise
     code = exit_code(group)
     show_receipt(group, store.runs, console, host, as_json=request.as_json)
     return code
@@ -209,7 +215,7 @@ def _living(store: GroupStore, file: ComposeFile) -> Group | None:
     return None
 
 
-def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> int:
+def _detach(request: UpRequest, store: GroupStore, group: Group, console: Console) -> None:
     """Start a process that follows the group, so that receipts are made without this one."""
     argv = own_program("up", "-C", str(request.project))
     argv += [word for file in group.details["files"] for word in ("-f", file)]
@@ -217,9 +223,7 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     pid = spawn_detached([*argv, *request.names], output=store.folder(group.id) / "watch.log")
     if (follower := Process.of(pid)) is not None:  # until it has loaded and writes itself down
         store.change_group(group, launcher=identity(follower))
-    console.show(group.id)
     name, where = group.name, store.runs.option
     console.note(
         f"{name} is up in the background; seatrial runs ls{where} lists it, seatrial runs stop {name}{where} ends it"
     )
-    return EXIT_DONE

@@ -57,6 +57,7 @@ class Watch:
     ) -> None:
         self._again, self._requested = again, stops
         self._cut_off: dict[str, bool] = {}
+        self._no_reader: BrokenPipeError | None = None
         self._store, self._group = store, store.change_group(group, launcher=identity(Process.this()))
         self._backend, self._console, self._host = engine_of(group, host), console, host
         self._compose = _compose(store, group, self._backend, host)
@@ -69,10 +70,12 @@ class Watch:
         self._services_announced = False
 
     def to_the_end(self) -> Group:
-        """Follow until every member has ended; Ctrl-C stops them all, a second one kills them."""
+        """Follow until every member has ended, or raise BrokenPipeError; Ctrl-C stops them all, a second kills them."""
         with handled((signal.SIGINT, signal.SIGTERM), self._on_interrupt):
             while not all(member.ended for member in self._group.members):
                 self._look()
+                if self._no_reader is not None and not self._stopping:
+                    raise self._no_reader
                 time.sleep(LOOK_S)
             for thread in self._threads.values():
                 thread.join()
@@ -158,6 +161,8 @@ class Watch:
             self._change(name, **ended(summary), ended_at=time.time())
         except EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
             del self._threads[name]
+        except BrokenPipeError as error:  # nobody reads the output; the member goes on
+            self._no_reader = error
         except (SeatrialError, OSError) as error:
             self._change(name, state="failed", why=str(error), ended_at=time.time())
 

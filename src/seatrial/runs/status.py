@@ -5,6 +5,7 @@ Any process may make the receipt after the end: the run's own command line, or a
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import time
 from collections.abc import Callable, Mapping
@@ -86,8 +87,8 @@ class RunLine:
 
 @fallback(None, on=(ValueError, OverflowError))
 def started_at(run_id: str) -> float | None:
-    """Return when the ID was made, as Unix time; None if it is not an ID. IDs begin with the local time."""
-    return time.mktime(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
+    """Return when the ID was made, as Unix time; None if it is not an ID."""
+    return calendar.timegm(time.strptime(run_id[:15], "%Y%m%d-%H%M%S"))
 
 
 def line_of(run: Run, host: Host) -> RunLine:

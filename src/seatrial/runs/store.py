@@ -35,8 +35,8 @@ _ID = re.compile(r"\d{8}-\d{6}-[0-9a-z]+")
 
 
 def new_run_id(now: float | None = None) -> str:
-    """Make a sortable ID: local start time and four random characters, e.g. ``20261120-231501-k3f9``."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    """Make an ID that sorts in every time zone: UTC and four random characters, e.g. ``20261120-231501-k3f9``."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{stamp}-{''.join(random.SystemRandom().choices(_ID_ALPHABET, k=4))}"
 
 

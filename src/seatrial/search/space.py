@@ -31,14 +31,18 @@ Settings = dict[str, str]
 _NAME = r"[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*"
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})(?::(?P<step>{_NUMBER}))?")
+#: Names of settings that are whole numbers.
+_COUNTED = re.compile(r"batch|size|epoch|step|layer|dim|width|hidden|units|seed|num|workers", re.IGNORECASE)
 _PREFIXES = ("log:", "int:", "int:log:", "log:int:")
 #: Digits of a real number for a script: rounding never gives two trials the same text.
 _DIGITS = 6
 
 
-def _example(name: str) -> str:
-    """Return a command that sets what was typed; a name of ours for other text."""
-    return f"seatrial sweep … --set {name if re.fullmatch(_NAME, name) else 'batch_size'}=64,128"
+def _example(name: str, *values: str) -> str:
+    """Return a command that sets what was typed, each value once; values and a name of ours for other text."""
+    kept = ",".join(filter(None, dict.fromkeys(values)))
+    known = name if re.fullmatch(_NAME, name) else "batch_size"
+    return f"seatrial sweep … --set {known}={kept or ('64,128' if _COUNTED.search(known) else '0.01,0.1')}"
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,9 @@ def parse_space(texts: Sequence[str]) -> Space:
     names = [dimension.name.replace("-", "_") for dimension in dimensions]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"--set names {name} twice: write one --set for it", run=_example(name))
+            specs = [text.partition("=")[2].split(",") for text, own in zip(texts, names, strict=True) if own == name]
+            run = _example(name, *itertools.chain(*specs))
+            raise UsageError(f"--set names {name} twice: write one --set for it", run=run)
     return Space(tuple(dimensions))
 
 
@@ -215,9 +221,9 @@ def parse_dimension(text: str) -> Dimension:
         )
     values = tuple(value.strip() for value in spec.split(","))
     if "" in values:
-        raise UsageError(f"--set {text!r} has an empty value between its commas", run=_example(name))
+        raise UsageError(f"--set {text!r} has an empty value between its commas", run=_example(name, *values))
     if len(set(values)) < len(values):
-        raise UsageError(f"--set {text!r} names a value twice", run=_example(name))
+        raise UsageError(f"--set {text!r} names a value twice", run=_example(name, *values))
     return OneOf(name, values)
 
 

@@ -231,6 +231,14 @@ def test_every_verb_finds_a_stage(project: RunStore, capsys: pytest.CaptureFixtu
     assert "did you mean train?" in capsys.readouterr().err
 
 
+def test_a_group_where_a_run_is_wanted_is_called_one(project: RunStore) -> None:
+    group = GroupStore(project).create((Member("train", state="done", run=run_of(project)),), name="night")
+    for reference in ("night", group.id):
+        with pytest.raises(RunNotFoundError, match="is no run, but a group of runs") as caught:
+            find_run(project, reference)
+        assert caught.value.run == f"seatrial runs show {reference}   # lists its runs"
+
+
 def test_a_stage_without_a_run_names_the_reason(project: RunStore) -> None:
     group = GroupStore(project).create((Member("export", state="skipped", why="train failed"),))
     with pytest.raises(RunNotFoundError) as reported:

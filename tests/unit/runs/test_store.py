@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,22 @@ from seatrial.backends.base import Handle
 from seatrial.errors import NameInUseError, RunNotFoundError, SeatrialError, UntrustedPathError, UsageError
 from seatrial.runs import run_actions
 from seatrial.runs.run import COPIED, Run, run_name
-from seatrial.runs.status import line_of
-from seatrial.runs.store import RunStore, nearest_store, other_projects
+from seatrial.runs.status import line_of, started_at
+from seatrial.runs.store import RunStore, nearest_store, new_run_id, other_projects
 from seatrial.system.host import Host
 from seatrial.system.records import Process
 
 ID = "20261120-231501-k3f9"
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_an_id_tells_when_it_was_made_in_every_time_zone(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+    made = new_run_id(1_796_000_000)
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    assert started_at(made) == 1_796_000_000 and new_run_id(1_796_000_001) > made
+    monkeypatch.undo()
+    time.tzset()
 
 
 # ---------------------------------------------------------------------- names

@@ -47,8 +47,9 @@ def test_what_is_no_setting_is_refused_with_the_next_command(text: str, words: s
 
 
 def test_a_name_is_given_once() -> None:
-    with pytest.raises(UsageError, match="batch_size twice"):
-        parse_space(["batch-size=1,2", "batch_size=3"])
+    with pytest.raises(UsageError, match="batch_size twice") as caught:
+        parse_space(["batch-size=1,2", "batch_size=2,3"])
+    assert caught.value.run == "seatrial sweep … --set batch_size=1,2,3"
 
 
 def test_what_is_typed_is_read_back_the_same() -> None:
