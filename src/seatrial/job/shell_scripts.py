@@ -52,7 +52,7 @@ _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
-_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b|uv (venv|pip|sync)\b")
+_INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 _DECLARES = ("export", "declare", "local", "readonly", "typeset")

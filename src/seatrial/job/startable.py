@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
+from seatrial.job.reading.flow import only_defines
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
+from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_source
 from seatrial.system.text import first_of, regex
 
 #: Programs that start Python on a script themselves.
@@ -42,6 +44,8 @@ BATCH_LINE = regex(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = regex(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 _PYTHON = regex(r"([\w./~-]*/)?python[\d.]*")
+#: Names of scripts that prepare a training or judge it.
+_OTHERS = regex(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download|setup\.py)")
 ASSIGNMENT = regex(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 #: Stands for the number of GPUs in a script's command.
@@ -74,9 +78,19 @@ def scripts(folder: Path) -> Iterator[str]:
 def likely_scripts(project: Path) -> list[str]:
     """Return the scripts that people start, those for training first and modules of packages last."""
     found = [path for path in scripts(project) if path not in ("setup.py", "conftest.py")]
-    modules = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
-    last = [path for path in found if re.match(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download)", path)]
-    return sorted(found, key=lambda each: (each in modules, each.count("/"), "train" not in each, each in last, each))
+    last = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
+    last |= {path for path in found if _only_defines(project / path)}
+    return sorted(found, key=lambda each: (each in last, each.count("/"), *by_use(each)))
+
+
+@fallback(False, on=(UnreadableSourceError, OSError))
+def _only_defines(path: Path) -> bool:
+    return only_defines(parse_source(path.read_bytes()[:MAX_BYTES], path.name).body)
+
+
+def by_use(script: str) -> tuple[bool, bool, str]:
+    """Order scripts by their names: those for training first, those that prepare or judge it last."""
+    return "train" not in script, _OTHERS.match(script) is not None, script
 
 
 def what_is_here(project: Path) -> tuple[str, str, str] | None:
