@@ -362,7 +362,8 @@ class Extension(NamedTuple):
 class Guess(NamedTuple):
     """Hold a module imported at ``place`` whose package may have its name; imported and used names confirm it.
 
-    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do.
+    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do. ``unread``: listed
+    packages that may have it too.
     """
 
     module: str
@@ -373,6 +374,7 @@ class Guess(NamedTuple):
     uses: tuple[str, ...] = ()
     origin: str = ""
     other: str = ""
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
