@@ -55,7 +55,6 @@ _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
-_DECLARES = ("export", "declare", "local", "readonly", "typeset")
 #: Builtins that read unknown input or jump.
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
@@ -70,7 +69,6 @@ _OF_MACHINE = re.compile(
 )
 _UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
-_COMPARES = ("-eq", "-ne", "-lt", "-gt", "-le", "-ge")
 #: Limits: statements run, commands of Python, letters of a script.
 _MOST_RUN, _MOST_STARTED, _MOST_TEXT = 5_000, 200, 50_000
 
@@ -237,7 +235,7 @@ class _Shell(Words):
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
             return self._test(texts if words[0] == "test" else texts[:-1])
-        if words[0] in _DECLARES:
+        if words[0] in ("export", "declare", "local", "readonly", "typeset"):
             for word in words[1:]:
                 self._declare(word, exports=words[0] == "export")
             return True
@@ -438,7 +436,7 @@ class _Shell(Words):
                 return path.is_dir() if sign == "-d" else path.is_file() if sign == "-f" else path.exists()
             case [text, ("=" | "==" | "!=") as sign, pattern]:
                 return fnmatchcase(text, pattern) == (sign != "!=")
-            case [first, sign, second] if sign in _COMPARES:
+            case [first, sign, second] if sign in ("-eq", "-ne", "-lt", "-gt", "-le", "-ge"):
                 one, other = number(first), number(second)
                 return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
         return None

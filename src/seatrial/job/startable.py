@@ -44,8 +44,6 @@ BATCH_LINE = regex(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
 _SHELL_LINE = regex(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
 _PYTHON = regex(r"([\w./~-]*/)?python[\d.]*")
-#: Names of scripts that prepare a training or judge it.
-_OTHERS = regex(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download|setup\.py)")
 ASSIGNMENT = regex(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 #: Stands for the number of GPUs in a script's command.
@@ -80,17 +78,13 @@ def likely_scripts(project: Path) -> list[str]:
     found = [path for path in scripts(project) if path not in ("setup.py", "conftest.py")]
     last = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
     last |= {path for path in found if _only_defines(project / path)}
-    return sorted(found, key=lambda each: (each in last, each.count("/"), *by_use(each)))
+    end = [path for path in found if re.match(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download)", path)]
+    return sorted(found, key=lambda each: (each in last, each.count("/"), "train" not in each, each in end, each))
 
 
 @fallback(False, on=(UnreadableSourceError, OSError))
 def _only_defines(path: Path) -> bool:
     return only_defines(parse_source(path.read_bytes()[:MAX_BYTES], path.name).body)
-
-
-def by_use(script: str) -> tuple[bool, bool, str]:
-    """Order scripts by their names: those for training first, those that prepare or judge it last."""
-    return "train" not in script, _OTHERS.match(script) is not None, script
 
 
 def what_is_here(project: Path) -> tuple[str, str, str] | None:

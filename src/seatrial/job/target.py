@@ -29,7 +29,6 @@ from seatrial.job.startable import (
     batch_request,
     batch_words,
     beginning,
-    by_use,
     console_script,
     converted,
     is_python,
@@ -202,7 +201,7 @@ def _one_command(
         each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
     ]
     if len(found) > _MOST_LISTED:
-        found = sorted(found, key=lambda each: by_use(each[1].target[-1])[:-1])[:1]
+        found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
     runs = [f"seatrial run {' '.join(each)}" for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
@@ -433,8 +432,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     others = [] if similar else likely_scripts(project)
     here = [] if similar else [f"scripts here: {first_of(others, _MOST_NAMED) or 'none up to two folders deep'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
-    named = [each for each in others if Path(each).stem == "main" or "train" in each]
-    likely = others if len(others) == 1 else named  # no arbitrary one is run
+    likely = others if len(others) == 1 else [each for each in others if re.search(r"train|\bmain\.py", each)]
     first = next((each for each in [*similar, *likely] if similar or "/" not in each), "")
     folder, name = os.path.split(first)
     enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None

@@ -362,8 +362,8 @@ class Extension(NamedTuple):
 class Guess(NamedTuple):
     """Hold a module imported at ``place`` whose package may have its name; imported and used names confirm it.
 
-    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do. ``unread``: listed
-    packages that may have it too.
+    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do; ``unread``: what
+    else is listed and may have it.
     """
 
     module: str

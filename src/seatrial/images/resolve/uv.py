@@ -119,6 +119,7 @@ class UvResolver:
         self._limit_s = limit_s
         self.began: float | None = None
         self.late = list[str]()  # answers that the time limit cut off
+        self.unanswered = list[str]()  # questions about files; no answer is no "no"
         self._sources = set[tuple[str, str, str]]()  # (Python, name, version) of existing sources
         self._unread = set[str]()  # those that could not be read
         self._required: dict[tuple[str, str], str] = {}  # (name, version) → text of a source's requires.txt
@@ -127,7 +128,7 @@ class UvResolver:
     def for_guesses(self) -> UvResolver:
         """Return a resolver for all guesses of packages together, with a tenth of the time."""
         found = UvResolver(self._folder, self.host, limit_s=self._limit_s / 10)
-        found.late = self.late
+        found.late, found.unanswered = self.late, self.unanswered
         return found
 
     def resolve(self, request: ResolveRequest) -> Answer:
@@ -241,11 +242,14 @@ class UvResolver:
         """Let a program with a time limit read an index, as a server may never end; None without an answer."""
         argv = [*_BOUNDED, sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS]
         limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
+        end = time.monotonic() + limit_s
         with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:
             env = self._environment(request, Path(folder), _SILENCE_S)
             with suppress(SeatrialError, OSError, ValueError, TypeError, KeyError):
                 ended = command.run(argv, timeout_s=limit_s, input=json.dumps(question), env=env, cwd=Path(folder))
                 return read(json.loads(ended.stdout))
+        if time.monotonic() >= end:
+            self.unanswered.append(program)
         return None
 
     @command.doing("asking the package index")

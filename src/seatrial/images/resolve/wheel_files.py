@@ -57,16 +57,13 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         elif release == "" and guess.package in needs.requirements.conda:
             note = f"{what}, of conda's {guess.package} ({needs.source}), which the package index does not have"
             needs = needs.judged(name, warning=f"{note}: name an image that has it: seatrial run --image IMAGE …")
-        elif release == "" and guess.unread:
-            wanted = "plan again, or name its package in seatrial.toml: [image] requirements"
-            needs = needs.judged(
-                name, warning=f"{what}: {first_of(guess.unread)} may have it, and was not read; {wanted}"
-            )
         elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
-            wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
-            note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}; {wanted}"
-            needs = needs.judged(name, warning=note)
+            note = (
+                f"{what}: neither the project nor a package of that name has {has}{guess.origin}; add {guess.module}.py"
+            )
+            note = f"{what}: {first_of(guess.unread)} may have it, not read; plan again" if guess.unread else note
+            needs = needs.judged(name, warning=f"{note}, or name its package in seatrial.toml: [image] requirements")
         elif release and not release.startswith("?"):
             needs = needs.judged(name, release, why=f"{what}, which {release} provides")
         elif release and name not in listed:
@@ -110,6 +107,8 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
         source = None if bound else resolver.source(line, request)
         if source and Version(source.version or "0") > Version(package.version) and _holds(source, guess.module):
             return f"?{guess.package} {source.version}"
+        if resolver.unanswered:
+            return None
         major, minor, *_ = *Version(package.version).release, 0
         bound = f"<{major}" if major and not bound else f"<{major}.{minor}"
     return ""
@@ -132,11 +131,12 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
     for name in lock.from_source[:_MOST_PACKAGES] if tops - found else ():
         if source := resolver.source(own.get(canonicalize_name(name)) or name, request):
             found |= {each for each in tops if _holds(source, each)}
-    unread = [each.name for each in others if each.name in listed and each.name not in lacked]
-    unread += [line for line in needs.requirements.lines if "://" in line]
+    late = others if resolver.unanswered or resolver.late else ()
+    unread = tuple(each.name for each in late if each.name in listed and each.name not in lacked)
+    unread += tuple(line for line in needs.requirements.lines if "://" in line)
     gone = {warning for warning, (each, _) in needs.absent.items() if each in found}
-    left = {name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone}
-    guessed = {name: guess._replace(unread=tuple(unread)) for name, guess in left.items()}
+    left = ((name, guess._replace(unread=unread)) for name, guess in needs.guessed.items())
+    guessed = {name: guess for name, guess in left if guess.sentence not in gone}
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
 
 
