@@ -11,7 +11,10 @@ from seatrial.job.startable import UnreadCommand
 _EXPANSION = r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])"
 _PIECE = re.compile(rf"\\.|'[^']*'|{_EXPANSION}|([$<>]?\(|\$\{{|[\"'`])|[\w./-]+|.", re.S)
 _QUOTED_PIECE = re.compile(rf"\\.|{_EXPANSION}|(\$\(|\$\{{|`)|[^\\$`\"]+|.", re.S)
+_CLOSING = {"(": ")", "{": "}", '"': '"', "'": "'", "`": "`"}
+_BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
+_ARRAY = re.compile(r"\w+\+?=(?=\()")
 _HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
 #: A placeholder, ``<path>``: no file follows it, which would make ``>`` a redirection.
 _PLACEHOLDER = re.compile(r"(?<!<)<([A-Za-z][\w ./-]*)>(?=/|[ \t]*(?:[\n\\;&|)\"'-]|\Z))")
@@ -42,7 +45,7 @@ def _piece(text: str, at: int, *, quoted: bool = False) -> str:
     assert match is not None
     end = match.end()
     if opened := match[1]:
-        while not text.startswith({"(": ")", "{": "}", '"': '"', "'": "'", "`": "`"}[opened[-1]], end):
+        while not text.startswith(_CLOSING[opened[-1]], end):
             if end >= len(text):
                 raise UnreadCommand(f"{text[at : at + 80]} (its end is missing)")
             end += len(_piece(text, end, quoted=opened == '"'))
@@ -66,7 +69,7 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
     at, line, is_file = 0, 0, False
     while at < len(text):
         start, found = at, place or f"{name}:{line + 1}: {lines[line].strip()[:80]}"
-        if blank := re.match(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*", text, at):
+        if blank := _BLANK.match(text, at):
             at = blank.end()
         elif not text.startswith("((", at) and (operator := _OPERATOR.match(text, at)):
             at = operator.end()
@@ -76,7 +79,7 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
             if not is_file or "<" in operator[1]:
                 yield "<" if is_file else operator[0].rstrip() or "\n", found
         else:
-            at = array.end() if (array := re.match(r"\w+\+?=(?=\()", text, at)) else at
+            at = array.end() if (array := _ARRAY.match(text, at)) else at
             try:
                 at += len(_piece(text, at))
                 while at < len(text) and not text[at].isspace() and not _OPERATOR.match(text, at):
