@@ -42,8 +42,6 @@ _BATCH_TIME = regex(r"(?:--time[= ]|(?<!\S)-t *|walltime=)(?:(\d+)-)?(\d+)(?::(\
 BATCH_LINE = regex(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 #: Scripts for a shell, or for a batch system that starts one.
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
-_SHELL_LINE = regex(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
-_PYTHON = regex(r"([\w./~-]*/)?python[\d.]*")
 ASSIGNMENT = regex(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 #: Stands for the number of GPUs in a script's command.
@@ -202,14 +200,14 @@ def batch_request(text: str) -> list[str]:
 
 def is_python(word: str) -> bool:
     """Return whether a word starts Python: ``python``, ``/usr/bin/python3.10``."""
-    return _PYTHON.fullmatch(word) is not None
+    return re.fullmatch(r"([\w./~-]*/)?python[\d.]*", word) is not None
 
 
 def is_shell(path: Path) -> bool:
     """Recognise a shell script by its name, or by its first line: batch systems take a script of any name."""
     if path.suffix in SHELL_SUFFIXES or path.suffix == ".py" or not is_file(path):
         return path.suffix in SHELL_SUFFIXES
-    return _SHELL_LINE.match(beginning(path, 100)) is not None
+    return re.match(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b", beginning(path, 100)) is not None
 
 
 def starts_python(word: str) -> bool:

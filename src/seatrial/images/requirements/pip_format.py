@@ -24,7 +24,6 @@ from seatrial.stack.facts import FrameworkImage
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.text import as_typed, regex, shown
 
-_COMMENT = regex(r"(^|\s)#.*$")
 _VARIABLE = regex(r"\$\{[A-Z0-9_]+\}")
 _URL = regex(r"^(git\+git@|(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://)")
 _LOGIN_IN_URL = regex(r"https?://[^/\s@]+@")
@@ -314,7 +313,7 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun.append(line[:-1])
             continue
-        text = " ".join(_COMMENT.sub("", " ".join([*begun, line])).split())
+        text = " ".join(re.sub(r"(^|\s)#.*$", "", " ".join([*begun, line])).split())
         begun = []
         if text:
             yield start, text
