@@ -34,7 +34,6 @@ PYPI = "https://pypi.org/simple"
 #: Sections of a configuration file that `pip install` reads, the stronger one last.
 _SECTIONS = ("global", "install")
 _KEYS = ("index-url", "extra-index-url", "find-links", "no-index")
-_LONG = {"-i": "index-url", "-f": "find-links"}
 
 #: Most indexes used of one project.
 _MOST_SOURCES = 8
@@ -112,7 +111,7 @@ def _of_lines(options: tuple[str, ...]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for line in options:
         name, _, value = line.replace("=", " ", 1).partition(" ")
-        key = _LONG.get(name, name.removeprefix("--"))
+        key = {"-i": "index-url", "-f": "find-links"}.get(name, name.removeprefix("--"))
         if key in _KEYS and not value.strip().startswith("file:"):
             found.setdefault(key, []).append(value.strip() or "1")
     return found

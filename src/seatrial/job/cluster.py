@@ -165,8 +165,6 @@ class ClusterPlan(Value):
 _OBJECT = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 #: The name of a queue is the value of a label: 63 characters.
 _QUEUE = r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"
-_WHOLE = regex(r"[0-9]{1,9}")
-_VOLUME = regex(r"^(pvc:|hostpath:|emptydir$)")
 #: Host and optional namespace: github.com/distribution/reference, regexp.go; IPv6 addresses stand in brackets.
 _REGISTRY = regex(
     r"([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
@@ -229,7 +227,7 @@ def _number(value: Any) -> int | None:
     """Return a small whole number, also one as text, as flags are; None for any other value."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**9:
         return value
-    return int(value) if isinstance(value, str) and _WHOLE.fullmatch(value) else None
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else None
 
 
 def _whole(least: int) -> Any:
@@ -316,7 +314,7 @@ class ClusterOptions(KeyTable):
 def volumes_apart(table: Mapping[str, Any]) -> dict[str, Any]:
     """Move ``data = "pvc:mnist"`` to ``kubernetes.data``: it is a cluster's volume, not a folder of this machine."""
     typed = {key: table[key] for key in ("data", "models") if isinstance(table.get(key), str)}
-    if not (moved := {key: value for key, value in typed.items() if _VOLUME.match(value)}):
+    if not (moved := {key: value for key, value in typed.items() if re.match(r"^(pvc:|hostpath:|emptydir$)", value)}):
         return dict(table)
     rest = {key: value for key, value in table.items() if key not in moved}
     return {**rest, "kubernetes": {**rest.get("kubernetes", {}), **moved}}

@@ -143,7 +143,7 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
         cause = "every run reaches this line and fails with a NameError"
         yield TargetError("; ".join(sentences), cause=cause, run="\n".join(dict.fromkeys(fixes)))
     if facts.idle and job.source.kind in ("script", "module"):
-        yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project)
+        yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project, job.target.args)
 
 
 def _own_path(job: Job) -> tuple[str, ...]:

@@ -53,10 +53,9 @@ _FINDS = ("which", "command", "type", "hash")
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 _COUNTED = re.compile(r"\(\( *(\w+) *= *([^\s;]+) *; *\1 *<(=?) *([^\s;]+) *; *(?:\1\+\+|\+\+\1) *\)\)")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
-_INSTALLS = re.compile(r"python[\d.]* -m (venv|virtualenv|pip|ensurepip)\b|uv (venv|pip|sync)\b")
+_INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
-_DECLARES = ("export", "declare", "local", "readonly", "typeset")
 #: Builtins that read unknown input or jump.
 _REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
@@ -72,7 +71,6 @@ _OF_MACHINE = re.compile(
 )
 _UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
-_COMPARES = ("-eq", "-ne", "-lt", "-gt", "-le", "-ge")
 #: Limits: statements run, commands of Python, letters of a script.
 _MOST_RUN, _MOST_STARTED, _MOST_TEXT = 5_000, 200, 50_000
 
@@ -244,7 +242,7 @@ class _Shell(Words):
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
             return self._test(texts if words[0] == "test" else texts[:-1])
-        if words[0] in _DECLARES:
+        if words[0] in ("export", "declare", "local", "readonly", "typeset"):
             for word in words[1:]:
                 self._declare(word, exports=words[0] == "export")
             return True
@@ -447,7 +445,7 @@ class _Shell(Words):
                 return path.is_dir() if sign == "-d" else path.is_file() if sign == "-f" else path.exists()
             case [text, ("=" | "==" | "!=") as sign, pattern]:
                 return fnmatchcase(text, pattern) == (sign != "!=")
-            case [first, sign, second] if sign in _COMPARES:
+            case [first, sign, second] if sign in ("-eq", "-ne", "-lt", "-gt", "-le", "-ge"):
                 one, other = number(first), number(second)
                 return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
         return None

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
+from seatrial.job.reading.flow import only_defines
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
+from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_source
 from seatrial.system.text import first_of, regex
 
 #: Programs that start Python on a script themselves.
@@ -40,8 +42,6 @@ _BATCH_TIME = regex(r"(?:--time[= ]|(?<!\S)-t *|walltime=)(?:(\d+)-)?(\d+)(?::(\
 BATCH_LINE = regex(r"(?m)^#(?:SBATCH|PBS|BSUB)[ \t]+([^#\n]*)")
 #: Scripts for a shell, or for a batch system that starts one.
 SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".ksh", ".slurm", ".sbatch", ".pbs", ".lsf")
-_SHELL_LINE = regex(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b")
-_PYTHON = regex(r"([\w./~-]*/)?python[\d.]*")
 ASSIGNMENT = regex(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 #: Stands for the number of GPUs in a script's command.
@@ -74,9 +74,15 @@ def scripts(folder: Path) -> Iterator[str]:
 def likely_scripts(project: Path) -> list[str]:
     """Return the scripts that people start, those for training first and modules of packages last."""
     found = [path for path in scripts(project) if path not in ("setup.py", "conftest.py")]
-    modules = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
-    last = [path for path in found if re.match(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download)", path)]
-    return sorted(found, key=lambda each: (each in modules, each.count("/"), "train" not in each, each in last, each))
+    last = {path for path in found if is_file(project / posixpath.dirname(path) / "__init__.py")}
+    last |= {path for path in found if _only_defines(project / path)}
+    end = [path for path in found if re.match(r"(?i)(.*/)?_*(eval|test|infer|predict|demo|plot|util|download)", path)]
+    return sorted(found, key=lambda each: (each in last, each.count("/"), "train" not in each, each in end, each))
+
+
+@fallback(False, on=(UnreadableSourceError, OSError))
+def _only_defines(path: Path) -> bool:
+    return only_defines(parse_source(path.read_bytes()[:MAX_BYTES], path.name).body)
 
 
 def what_is_here(project: Path) -> tuple[str, str, str] | None:
@@ -193,14 +199,14 @@ def batch_request(text: str) -> list[str]:
 
 def is_python(word: str) -> bool:
     """Return whether a word starts Python: ``python``, ``/usr/bin/python3.10``."""
-    return _PYTHON.fullmatch(word) is not None
+    return re.fullmatch(r"([\w./~-]*/)?python[\d.]*", word) is not None
 
 
 def is_shell(path: Path) -> bool:
     """Recognise a shell script by its name, or by its first line: batch systems take a script of any name."""
     if path.suffix in SHELL_SUFFIXES or path.suffix == ".py" or not is_file(path):
         return path.suffix in SHELL_SUFFIXES
-    return _SHELL_LINE.match(beginning(path, 100)) is not None
+    return re.match(r"#!\s*\S*/(?:env\s+(?:-\S+\s+)*)?(?:ba|z|k|da)?sh\b", beginning(path, 100)) is not None
 
 
 def starts_python(word: str) -> bool:

@@ -434,7 +434,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     others = [] if similar else likely_scripts(project)
     here = [] if similar else [f"scripts here: {first_of(others, _MOST_NAMED) or 'none up to two folders deep'}"]
     here += [f"recipes: {', '.join(recipes)}"] if here and kind != "script" else []
-    likely = others if len(others) == 1 else [each for each in others if "train" in each]  # no arbitrary one is run
+    likely = others if len(others) == 1 else [each for each in others if re.search(r"train|\bmain\.py", each)]
     first = next((each for each in [*similar, *likely] if similar or "/" not in each), "")
     folder, name = os.path.split(first)
     enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None

@@ -17,9 +17,6 @@ from seatrial.job.reading.modules import is_file
 from seatrial.job.startable import UnreadCommand, beginning, whole, without_runner
 from seatrial.system.project_files import as_list, as_table, parse_toml, parse_yaml
 
-_MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
-_VARIABLE = re.compile(r"([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)")
-_RULE = re.compile(r"([^\s:=#][^:=#]*)::?(?!=)([^:=#;]*)(?:#.*)?")
 _REFERENCE = re.compile(r"\$(?:\$|\((\w+)\)|\{(\w+)\}|\(shell ([^()]*)\)|([@<^]))")
 #: Lines of a Makefile that look like rules or variables, and are neither.
 _DIRECTIVE = re.compile(
@@ -39,7 +36,7 @@ _Rule = tuple[list[str], list[tuple[str, str]]]
 
 def makefile(here: Path) -> Path | None:
     """Return the file that ``make`` reads, or None."""
-    return next((here / name for name in _MAKEFILES if is_file(here / name)), None)
+    return next((here / name for name in ("GNUmakefile", "makefile", "Makefile") if is_file(here / name)), None)
 
 
 def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
@@ -67,13 +64,13 @@ def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
             raise UnreadCommand(place)
         if line.startswith("\t"):
             recipe.append((line.strip().lstrip("@-+ "), place))
-        elif variable := _VARIABLE.fullmatch(line.strip()):
+        elif variable := re.fullmatch(r"([\w.-]+)\s*(\?|::?|\+)?=\s*(.*)", line.strip()):
             name, sign, value = variable.groups()
             before, value = variables.get(name, ""), re.sub(r"(^|\s)#.*", "", value).rstrip()
             value = _expanded(value, variables) if sign in (":", "::") else value
             if name not in given:
                 variables[name] = f"{before} {value}" if sign == "+" else before if sign == "?" and before else value
-        elif rule := _RULE.fullmatch(line):
+        elif rule := re.fullmatch(r"([^\s:=#][^:=#]*)::?(?!=)([^:=#;]*)(?:#.*)?", line):
             recipe = []
             for goal in rule[1].split():
                 needs, commands = rules.get(goal, ([], recipe))

@@ -549,6 +549,20 @@ def test_scripts_deeper_than_the_search_are_not_denied(tmp_path: Path) -> None:
     assert raised.value.cause == "scripts here: a/b/other.py"
 
 
+def test_a_missing_script_is_replaced_by_one_that_does_something_when_started(tmp_path: Path) -> None:
+    (tmp_path / "train_manager.py").write_text("import torch\ndef train():\n    torch.ones(1)\n")
+    (tmp_path / "main.py").write_text("from train_manager import train\nif __name__ == '__main__':\n    train()\n")
+    with pytest.raises(TargetError) as raised:
+        resolve_target(["CVAE_main.py"], None, None, tmp_path, {})
+    assert raised.value.run == "seatrial run main.py"
+
+
+def test_a_script_that_installs_the_project_starts_python_for_its_training_alone(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text("python setup.py install\npython train.py --lr 1\n")
+    command = python_command(["bash", "j.sh"], tmp_path)
+    assert command is not None and command.words() == ["train.py", "--", "--lr", "1"]
+
+
 def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) -> None:
     (tmp_path / "job.sh").mkdir()
     with pytest.raises(TargetError, match=r"Shell script job\.sh not found in [^;]*$"):

@@ -119,7 +119,6 @@ _ASKED = re.compile(r"nvidia[-_](?:cublas|cudnn)|\+cu\d|/whl/cu\d|\bcuda\d*\b", 
 
 #: CPU wheels of torch 1.0 to 2.13 for x86-64 are 90 to 210 MB, CUDA's 500 MB and more. Source: PyTorch's index.
 _LEAST_CUDA_MB = 400.0
-_IN_MB = {"kB": 1e-3, "MB": 1.0, "GB": 1e3}
 
 Progress = Callable[[str], None]
 
@@ -150,7 +149,7 @@ def _is_cuda(found: re.Match[str] | None, out_of_reach: bool) -> bool:
         return False
     if found["metadata"] or not found["size"]:
         return out_of_reach
-    return float(found["size"]) * _IN_MB[found["unit"]] >= _LEAST_CUDA_MB
+    return float(found["size"]) * {"kB": 1e-3, "MB": 1.0, "GB": 1e3}[found["unit"]] >= _LEAST_CUDA_MB
 
 
 def _refused(requirements: Sequence[str], out_of_reach: bool, image: bool) -> CudaUnaskedError:

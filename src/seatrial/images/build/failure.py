@@ -20,7 +20,6 @@ _NOISE = re.compile(r"DONE [\d.]+s$|\.\.\.$|-+$|transferring |[━╸╺ ]+ [\d.
 _NO_NAMES = re.compile(r"Temporary failure in name resolution|Name or service not known")
 
 _NUMBER = re.compile(r"#(\d+) ")
-_STEP_ERROR = re.compile(r"#(\d+) (?:[\d.]+ )?ERROR: ")
 _STEP = re.compile(r"(?:\[\d+/\d+\] )?S(?:TEP|tep) \d+/\d+ ?:")
 
 #: Entry → entries that name the cause better where both are shown: an image that cannot be pulled.
@@ -56,7 +55,6 @@ _PASSED_ON = re.compile(
 
 #: Marks of an error: by pip, apt, git, a compiler at a line of a file, make.
 _MARKED = re.compile(r"(?:\S+: )*(?:(?:fatal )?(?i:error)|E|fatal|\*\*\*)(?:: | )")
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: Lines that name an action without its result: a second build of one step prints nothing else.
 _HEADING = re.compile(r"(?:> )?\[[^\]]*\] |building with ")
@@ -126,7 +124,7 @@ def guess_among(warnings: Sequence[str], package: str) -> str | None:
 
 def failing_step(lines: Sequence[str]) -> list[str]:
     """Return the lines of the step that failed, without BuildKit's numbers; all lines if none is marked."""
-    if numbers := [found[1] for line in lines if (found := _STEP_ERROR.match(line))]:
+    if numbers := [found[1] for line in lines if (found := re.match(r"#(\d+) (?:[\d.]+ )?ERROR: ", line))]:
         own = [line for line in lines if (found := _NUMBER.match(line)) is None or found[1] == numbers[-1]]
         return [text for line in own if (text := readable(line))]
     texts = [text for line in lines if (text := readable(line))]
@@ -180,7 +178,7 @@ def _informative_line(message_line: str, lines: Sequence[str], at: int) -> str:
 
 
 def _text(line: str) -> str:
-    return _PREFIX.sub("", _COLOUR.sub("", line))
+    return _PREFIX.sub("", re.sub(r"\x1b\[[0-9;]*m", "", line))
 
 
 def step_in_words(line: str) -> str | None:

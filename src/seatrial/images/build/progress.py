@@ -25,8 +25,6 @@ _EXPECTED = re.compile(r"^packages to install: (?P<count>\d+)(?: in (?P<folder>.
 
 #: pip and uv, before they download a file, and for a file that is there.
 _DOWNLOAD = re.compile(r"^\s*Downloading (?P<name>\S+)(?!\S)(?<!\.metadata)(?: \((?P<size>[\d.]+ ?[kKMG]?i?B)\))?")
-_PRESENT = re.compile(r"^\s*(?:Using cached|Processing) (?P<name>\S+)")
-_INSTALLING = re.compile(r"^Installing collected packages: (?P<names>.+)")
 
 _BASE = "getting the base image"
 
@@ -73,10 +71,10 @@ class BuildProgress:
             self._bytes += _bytes(match["size"])
             size = f" ({format_bytes(round(_bytes(match['size'])))})" if match["size"] else ""
             self._doing = f"downloading {_package(match['name'])}{size}"
-        elif match := _PRESENT.match(text):
+        elif match := re.match(r"^\s*(?:Using cached|Processing) (?P<name>\S+)", text):
             self._files.add(_package(match["name"]))
             self._doing = ""
-        elif match := _INSTALLING.match(text):
+        elif match := re.match(r"^Installing collected packages: (?P<names>.+)", text):
             self._unpacking = len(match["names"].split(","))
             self._doing = f"unpacking {_packages(self._unpacking)}"
         return begun

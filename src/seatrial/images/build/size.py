@@ -91,9 +91,6 @@ _SHOWN_BYTES = 50_000_000
 _BASE_BYTES = 150_000_000
 
 
-_LINKED = {"fft", "sparse", "linalg"}
-
-
 def _measured() -> dict[str, dict[str, Any]]:
     return own_table(Path(__file__).with_name("unpacked.toml"))
 
@@ -168,7 +165,7 @@ def _slimmed_bytes(image: ImagePlan, level: str, features: Sequence[str]) -> int
         return size
     gone: int = measured["files"] + (measured["headers"] if level != "auto" else 0)
     gone += sum(measured["features"].get(feature, 0) for feature in features)
-    gone += measured["linker"] if set(features) >= _LINKED else 0
+    gone += measured["linker"] if set(features) >= {"fft", "sparse", "linalg"} else 0
     return size - 1_000_000 * (gone + (measured["arch"] if level == "arch" else 0))
 
 

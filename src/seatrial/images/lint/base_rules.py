@@ -138,19 +138,16 @@ def runs_as_root(file: Dockerfile) -> Iterator[Remark]:
         yield remark(users[-1].line if users else file.instructions[-1].line, "root")
 
 
-_FRAMEWORKS = ("torch", "tensorflow", "jax")
-
 _FOR_GPUS = re.compile(r"nvidia/|nvcr\.io|cuda|cu1\d\d|[-_:/]gpu\b|pytorch/pytorch:.*cuda", re.IGNORECASE)
 _CPU_SOURCE = re.compile(r"/whl/(?:nightly/)?cpu(?:[/\s\"']|$)")
 #: A JAX with CUDA: its extra, its plug-in, a jaxlib that was built for it, or NVIDIA's own image.
 _WITH_CUDA = re.compile(r"^jax(?:lib)?\[cuda|^jax-cuda|^jaxlib==[\d.]+\+cuda|jax_cuda_releases")
-_WITH_JAX = re.compile(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b")
 
 
 def no_pins(file: Dockerfile) -> Iterator[Remark]:
     """Find frameworks without a version, nightly builds included."""
     for each in pip_installs(file.commands):
-        wanted = each.package(*_FRAMEWORKS)
+        wanted = each.package(*("torch", "tensorflow", "jax"))
         if wanted and not re.search(r"[=<~@$]", wanted) and not {"-c", "--constraint"} & set(each.flags):
             newest = TORCH_VERSION if re.split(r"\[", wanted)[0] == "torch" else "VERSION"
             yield remark(each.line, "no-pins", wanted=wanted, newest=newest)
@@ -177,7 +174,7 @@ def cpu_torch(file: Dockerfile) -> Iterator[Remark]:
 def cpu_tensorflow_or_jax(file: Dockerfile) -> Iterator[Remark]:
     """Find TensorFlow or JAX without CUDA in an image for GPUs, if nothing else brings one with CUDA."""
     shipped = [each for each in pip_installs(file.commands) if each.command.stage in file.shipped]
-    if not _is_for_gpus(file) or _WITH_JAX.match(file.final.image):
+    if not _is_for_gpus(file) or re.match(r"(?:nvcr\.io/nvidia|ghcr\.io/nvidia)/jax\b", file.final.image):
         return
     if any(_WITH_CUDA.search(word) for each in shipped for word in [*each.packages, *each.sources]):
         return
@@ -197,10 +194,8 @@ def _is_for_gpus(file: Dockerfile) -> bool:
     return bool(_FOR_GPUS.search(file.final.image) or (visible and visible.value not in ("", "void", "none")))
 
 
-_APT = ("apt-get", "apt", "aptitude")
 #: Packages that bring an interpreter: https://packages.ubuntu.com/source/jammy/python3.11.
 _INTERPRETER = re.compile(r"python(3\.\d+)(?:-(?:minimal|full|dev|venv))?(?:[=:].*)?$")
-_VERSIONED = re.compile(r"(?:/usr/bin/)?python(3\.\d+)$")
 _ENVIRONMENT = re.compile(r"-m venv\b|virtualenv|\bconda\b|\bmamba\b|pyenv|get-pip|ensurepip")
 #: The distribution's own names, by which its python3 is run.
 _PIP, _PYTHON = ("pip", "pip3", "/usr/bin/pip3"), ("python3", "/usr/bin/python3")
@@ -256,7 +251,7 @@ def deprecated_launcher(file: Dockerfile) -> Iterator[Remark]:
 def _fills_default(command: Command, pythons: _Pythons) -> bool:
     """Record a command in ``pythons``; return True for the distribution's pip where another Python was added."""
     words, text, install = command.words, command.text, next(installs_of((command,)), None)
-    versioned = _VERSIONED.match(words[0]) if words else None
+    versioned = re.match(r"(?:/usr/bin/)?python(3\.\d+)$", words[0]) if words else None
     tool = install.tool if install else ""
     if words[:1] in (("update-alternatives",), ("ln",)):
         replaced = re.search(r"/(?:python3|pip3?)(?:\s|$)", text) is not None
@@ -267,7 +262,7 @@ def _fills_default(command: Command, pythons: _Pythons) -> bool:
         pythons.default = None
     if replaced or install is None or install.action != "install":
         return False
-    if tool in _APT:
+    if tool in ("apt-get", "apt", "aptitude"):
         for name in install.packages:
             if (match := _INTERPRETER.match(name)) and match[1] != pythons.default:
                 pythons.added.setdefault(match[1], install.line)

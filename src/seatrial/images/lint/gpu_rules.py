@@ -35,7 +35,6 @@ _GPU_CHECK = re.compile(
 )
 
 _OF_PYTHON = ("pip", "uv", "conda")
-_PRINTING = ("echo", "printf", "cat", "sed", "ln", "touch", "which")
 
 
 def hidden_gpus(file: Dockerfile) -> Iterator[Remark]:
@@ -118,7 +117,7 @@ def risky_commands(file: Dockerfile) -> Iterator[Remark]:
             yield remark(command.line, "apt-key")
         if re.search(r"mount\b.*/dev/shm|shmmax", text) or ("/etc/fstab" in text and "/dev/shm" in text):
             yield remark(command.line, "shm")
-        if first not in _PRINTING and (match := _GPU_CHECK.search(text)):
+        if first not in ("echo", "printf", "cat", "sed", "ln", "touch", "which") and (match := _GPU_CHECK.search(text)):
             fails = re.search(r"assert|nvidia-smi|exit\(", text) and not command.sometimes
             severity: Severity = "error" if fails else "warning"
             yield remark(command.line, "gpu-at-build-time", match=match[0], severity=severity)

@@ -16,7 +16,6 @@ _COMMENT = re.compile(r"\s*#")
 #: Source: docs.docker.com/reference/dockerfile/#here-documents
 _WORD = re.compile(r"(?:[^\s\"'\\]|\\.|'[^']*'|\"(?:[^\"\\]|\\.)*\"|[\"'].*|\\)+", re.DOTALL)
 _HEREDOC = re.compile(r"\d*<<(?P<dash>-?)(?P<quote>[\"']?)(?P<name>[^<\"']+)(?P=quote)$")
-_WITH_HEREDOC = ("RUN", "COPY", "ADD")
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def read_instructions(text: str) -> Iterator[Instruction]:
         begun = re.match(rf"[\s{JOINT}]*([^\s{JOINT}]+)", logical)
         name, rest = (begun[1].upper(), logical[begun.end() :]) if begun else ("", "")
         heredoc, body_line = [], number + 1
-        if name in _WITH_HEREDOC:
+        if name in ("RUN", "COPY", "ADD"):
             words = _WORD.findall(rest.replace(JOINT, " ")) if "<<" in rest else []
             for found in filter(None, map(_HEREDOC.match, words)):
                 body, number = _body(lines, number, found["name"], strip_tabs=bool(found["dash"]))

@@ -261,6 +261,7 @@ _LAST_NUMPY: dict[str, list[str]] = table("import_names")["last_numpy"]
 _LAST_LIGHTNING_1, _ANY_NEWER = "1.9.5", "99"
 
 _MUJOCO = "which needs a compiler and ~/.mujoco when it starts: the image has neither"
+_OF_MUJOCO = "use an image with gcc, patchelf, libosmesa6-dev, libgl1-mesa-dev and ~/.mujoco/mujoco210: --image IMAGE"
 _NO_ROMS = "neither atari-py nor ale-py before 0.9 includes the Atari ROMs: require autorom[accept-rom-license]"
 _MOST_SOURCE_BYTES, _MOST_GLOBBED = 20_000_000, 5_000
 
@@ -300,8 +301,8 @@ def implied(
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
             lines.append("shimmy[gym-v26]")  # stable-baselines3 2 wraps Gym's environments with it
-    if "mujoco_py" in script.imports and not warnings:
-        warnings = [f"{script.where['mujoco_py']} imports mujoco_py, {_MUJOCO}; use an image with both: --image IMAGE"]
+    if (name := next((each for each in ("mujoco_py", "d4rl", "mjrl") if each in script.imports), "")) and not warnings:
+        warnings = [f"{script.where[name]} imports {name}, {_MUJOCO}; {_OF_MUJOCO}"]
     scripts = sorted(script_dir.glob("*.py"))[:200]
     quantised = map(_QUANTISED.search, read_sources(scripts, project, _MOST_SOURCE_BYTES))  # read only if needed
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):

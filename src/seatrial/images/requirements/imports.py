@@ -273,7 +273,7 @@ def not_installed(
     guesses = {} if needs.source == "the imports" else packages.guessed
     for name, ask in {**packages.elsewhere, **guesses}.items():
         if not is_listed(needs.requirements, name, ask):
-            why, remedy = f"{needs.source} does not list it", "its package is unknown; name it"
+            why, remedy = f"{needs.source} does not list it", "name its package"
             if name in packages.elsewhere:
                 why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
             shown = ask if name in packages.elsewhere else "PACKAGE"
@@ -314,5 +314,5 @@ def is_listed(found: Requirements, name: str, package: str) -> bool:
 
 def mentions(address: str, name: str) -> bool:
     """Return True if an address has the name of a module: ``git+https://…/keras-contrib.git`` has keras_contrib."""
-    word = re.escape(name.lower().replace("_", "-"))
-    return re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9-])", address.lower().replace("_", "-")) is not None
+    word = re.escape(name.lower()).replace("_", "[-_]?")  # GradCache has grad_cache
+    return re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9_-])", address.lower()) is not None

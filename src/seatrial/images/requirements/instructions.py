@@ -60,14 +60,12 @@ _MOST_OF_A_LINE = 300
 
 #: A list as ``pip install -r docker/requirements.txt`` names it.
 _SHOWN_LIST = regex(r"pip3? install [^\n]{0,200}?(?:-r|--requirement)[ =]*([\w./-]+\.txt)\b")
-_INSTALL = regex(r"pip3? install ([^\n;&|`]*)")
 
 #: Words in the names of further lists for pip, the likeliest first, and words in lists for other uses.
 _LIKELY, _OF_OTHERS = (table("import_names")["lists"][key].split(" ") for key in ("likely", "of_others"))
 
 #: pixi's tables of packages, names of its GPU features, and a bound of its Python.
 _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), regex("gpu|cuda")
-_BOUND = regex(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)")
 
 #: Names of conda's lists, and what is in them: a configuration may have one of the keys, too.
 _ENVIRONMENT, _CHANNELS = regex(r"(?i)env|conda|req"), regex(r"(?m)^channels:")
@@ -135,7 +133,7 @@ def read_pixi(file: Path) -> Requirements | None:
     for_pip = (as_pip_has_it(f"{name} {version}".rstrip(" *"), others) for name, version in versions.items())
     lines = [*filter(None, for_pip)]
     listed = poetry_requirements({"dependencies": pip}, file, "pypi-dependencies")
-    bounds = _BOUND.findall(str(versions.get("python", "")))
+    bounds = re.findall(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)", str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
     required = python_specifier(python, f"{file.name}: python")
@@ -182,7 +180,7 @@ def installed_alone(project: Path, source: str) -> str | None:
     """Return the page that installs a list with ``--no-deps``; None without one."""
     name = re.compile(rf"(?<![\w/.-]){re.escape(source)}\b")
     pages = _read(project, (*_DOCKERFILES, *_PAGES))
-    commands = ((page, each) for page, text in pages for each in _INSTALL.findall(text))
+    commands = ((page, each) for page, text in pages for each in re.findall(r"pip3? install ([^\n;&|`]*)", text))
     return next((page for page, each in commands if "--no-deps" in each and name.search(each)), None)
 
 

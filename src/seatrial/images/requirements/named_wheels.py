@@ -26,7 +26,6 @@ _BUILD = regex(r"cpu|cu\d+|pt\d+cu\d+")
 #: ``2.6.3+cu123torch2.4cxx11abiFALSE`` and ``2.1.2+pt24cu121``: the torch that a wheel was compiled against.
 _AGAINST = regex(r"\b(?:cu\d+)?(?:torch|pt)(\d)\.?(\d+)")
 _LINUX = regex(r"any|(?:many)?linux\w*_(?:x86_64|aarch64)")
-_CPYTHON = regex(r"cp3(\d+)")
 
 
 def released(line: str, known: Callable[[str], object]) -> str:
@@ -49,7 +48,7 @@ def pythons(lines: Iterable[str]) -> SpecifierSet:
     """Return the Pythons that can install the wheels named in these lines."""
     found = SpecifierSet()
     for _, _, tags in _unconditional(lines):
-        minors = {int(cpython[1]) for tag in tags if (cpython := _CPYTHON.fullmatch(tag.interpreter))}
+        minors = {int(cpython[1]) for tag in tags if (cpython := re.fullmatch(r"cp3(\d+)", tag.interpreter))}
         if minors:
             stable = any(tag.abi == "abi3" for tag in tags)
             found &= SpecifierSet(f">=3.{min(minors)}" if stable else f">=3.{min(minors)},<3.{max(minors) + 1}")

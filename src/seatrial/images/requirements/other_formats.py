@@ -38,7 +38,6 @@ ENVIRONMENT_FILES = tuple(
     f"{name}.{ending}" for name in table("import_names")["lists"]["environments"].split() for ending in ("yml", "yaml")
 )
 
-_PYTHON = regex(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)")
 #: ``channel::name``, a version, a build. Source: conda's "package match specifications".
 _CONDA = regex(r"(?:[\w./-]+::)?([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*([=<>!~].*|\d.*)?")
 
@@ -88,7 +87,7 @@ def _read_environment(file: Path, text: str) -> Requirements:
         if isinstance(item, dict) and isinstance(item.get("pip"), list):
             given = (str(each).strip() for each in item["pip"])
             lines += (each for each in given if each and not _ITSELF.fullmatch(each))
-        elif isinstance(item, str) and (match := _PYTHON.match(item)):
+        elif isinstance(item, str) and (match := re.match(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)", item)):
             sign, version = match.groups()
             python = python_specifier(
                 f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"

@@ -24,7 +24,6 @@ from seatrial.stack.facts import FrameworkImage
 from seatrial.system.project_files import is_there, read_text
 from seatrial.system.text import as_typed, regex, shown
 
-_COMMENT = regex(r"(^|\s)#.*$")
 _VARIABLE = regex(r"\$\{[A-Z0-9_]+\}")
 _URL = regex(r"^(git\+git@|(git\+|hg\+|svn\+|bzr\+)?[a-z][a-z0-9+.-]*://)")
 _LOGIN_IN_URL = regex(r"https?://[^/\s@]+@")
@@ -314,7 +313,7 @@ def _logical_lines(path: Path, root: Path) -> Iterator[tuple[int, str]]:
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun.append(line[:-1])
             continue
-        text = " ".join(_COMMENT.sub("", " ".join([*begun, line])).split())
+        text = " ".join(re.sub(r"(^|\s)#.*$", "", " ".join([*begun, line])).split())
         begun = []
         if text:
             yield start, text
@@ -362,7 +361,8 @@ class Extension(NamedTuple):
 class Guess(NamedTuple):
     """Hold a module imported at ``place`` whose package may have its name; imported and used names confirm it.
 
-    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do.
+    ``sentence``: the warning until a release is inspected. ``other``: what to take unless they do; ``unread``: what
+    else is listed and may have it.
     """
 
     module: str
@@ -373,6 +373,7 @@ class Guess(NamedTuple):
     uses: tuple[str, ...] = ()
     origin: str = ""
     other: str = ""
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

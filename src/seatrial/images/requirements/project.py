@@ -115,7 +115,9 @@ def project_needs(
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     ours = [*own, *taken, *([itself] if itself else [])]
     lacking = in_empty_submodules(script, packages.without(ours), project)
-    packages, shown = with_shown(packages.without(ours := [*ours, *lacking]), project)
+    asked = Requirements(also)
+    ours += [*lacking, *(name for name, ask in packages.guessed.items() if is_listed(asked, name, ask))]
+    packages, shown = with_shown(packages.without(ours), project)
     needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
     imports = script.imports
     if needs is None:

@@ -69,6 +69,7 @@ class PackageIndex:
         self._limit_s = limit_s
         self.began: float | None = None
         self.late = list[str]()  # answers that the time limit cut off
+        self.unanswered = list[str]()  # questions about files; no answer is no "no"
         self._unread = set[str]()  # sources that could not be read
 
     def left_s(self) -> float:
@@ -151,11 +152,14 @@ class PackageIndex:
         """Let a program with a time limit read an index, as a server may never end; None without an answer."""
         argv = [*_BOUNDED, sys.executable, "-I", "-c", _PROGRAM.format(program), *_FOLDERS]
         limit_s = self.left_s() / 3  # however many there are, uv gets some of the time
+        end = time.monotonic() + limit_s
         with tempfile.TemporaryDirectory(prefix="seatrial-index-") as folder:
             env = self._environment(request, Path(folder), _SILENCE_S)
             with suppress(SeatrialError, OSError, ValueError, TypeError, KeyError):
                 ended = command.run(argv, timeout_s=limit_s, input=json.dumps(question), env=env, cwd=Path(folder))
                 return read(json.loads(ended.stdout))
+        if time.monotonic() >= end:
+            self.unanswered.append(program)
         return None
 
     @command.doing("asking the package index")

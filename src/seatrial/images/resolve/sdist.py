@@ -27,7 +27,6 @@ from packaging.version import Version
 
 _MOST_BYTES, _MOST_UNPACKED, _MOST_MEMBERS, _MOST_TEXT, _MOST_OF_PATH = 16 << 20, 200 << 20, 20_000, 500_000, 300
 _LINK = re.compile(r"""<a[^>]*href=["']([^"']+)["'][^>]*>\s*([^<]+?)\s*</a>""")
-_JSON = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 
 #: Files that decide how a package is built, and setuptools' list of what it requires.
 _WANTED = re.compile(
@@ -48,7 +47,7 @@ def _get(url: str) -> bytes:
     """Download an address. Raises ValueError for another scheme or too many bytes; OSError."""
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError(url)
-    with urlopen(Request(url, headers={"Accept": _JSON})) as answer:
+    with urlopen(Request(url, headers={"Accept": "application/vnd.pypi.simple.v1+json, text/html;q=0.5"})) as answer:
         data: bytes = answer.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError("too large")

@@ -63,7 +63,7 @@ class UvResolver(PackageIndex):
     def for_guesses(self) -> UvResolver:
         """Return a resolver for all guesses of packages together, with a tenth of the time."""
         found = UvResolver(self._folder, self.host, limit_s=self._limit_s / 10)
-        found.late = self.late
+        found.late, found.unanswered = self.late, self.unanswered
         return found
 
     def resolve(self, request: ResolveRequest) -> Answer:

@@ -38,11 +38,8 @@ _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 _NO_WHEEL = regex(r"Wheels are required for `([A-Za-z0-9._-]+)`")
 _NO_PACKAGE = regex(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)")
 _NO_VERSION = regex(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
-_FILTERED = regex(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`")
 SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 NO_SOLUTION = "No solution found when resolving dependencies"
-_LOGIN = regex(r"401 Unauthorized|403 Forbidden|Missing credentials")
-_NOT_WRITTEN = regex(r"No space left on device|Disk quota exceeded|Read-only file system")
 _IN_URL = regex(r"(?<=://)[^/@\s]+@")
 
 
@@ -102,16 +99,16 @@ def configured(request: ResolveRequest) -> str:
 def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer | str:
     """Read uv's error: a package without a wheel, a full disk, a silent index, a conflict; ``cache``: uv's folder."""
     text = _IN_URL.sub("", text)
-    if failed := _NOT_WRITTEN.search(text):
+    if failed := re.search(r"No space left on device|Disk quota exceeded|Read-only file system", text):
         return Unreachable(f"uv cannot write: {failed[0]} (df -h {as_typed(cache)} {tempfile.gettempdir()})")
-    filtered = tuple(map(canonicalize_name, _FILTERED.findall(text)))
+    filtered = tuple(map(canonicalize_name, re.findall(r"`([A-Za-z0-9._-]+)` was filtered by `exclude-newer`", text)))
     if (no_wheel := _NO_WHEEL.findall(text)) and not filtered:
         words = " ".join(text.split())
         others = [each for each in no_wheel if not re.search(rf"\b{re.escape(each)}\S* depends? on", words)]
         name = min(others or no_wheel, key=words.find)  # the explanation begins with what the others depend on
         release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
         return release[0] if release else str(name)
-    if _LOGIN.search(text):
+    if re.search(r"401 Unauthorized|403 Forbidden|Missing credentials", text):
         return Unreachable(f"{shown_index(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if NO_SOLUTION not in text:
         causes = [line.partition("cause:")[2].strip() for line in text.splitlines() if "cause:" in line]

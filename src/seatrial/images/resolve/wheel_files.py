@@ -23,6 +23,7 @@ from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
 from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there
+from seatrial.system.text import first_of
 
 #: Guesses looked up at once; most releases inspected for each.
 _AT_ONCE, _MOST_RELEASES = 4, 4
@@ -58,15 +59,19 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
             needs = needs.judged(name, warning=f"{note}: name an image that has it: seatrial run --image IMAGE …")
         elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
-            wanted = f"add {guess.module}.py, or name its package in seatrial.toml: [image] requirements"
-            note = f"{what}: neither the project nor a package of that name has {has}{guess.origin}; {wanted}"
-            needs = needs.judged(name, warning=note)
+            note = (
+                f"{what}: neither the project nor a package of that name has {has}{guess.origin}; add {guess.module}.py"
+            )
+            note = f"{what}: {first_of(guess.unread)} may have it, not read; plan again" if guess.unread else note
+            needs = needs.judged(name, warning=f"{note}, or name its package in seatrial.toml: [image] requirements")
         elif release and not release.startswith("?"):
             needs = needs.judged(name, release, why=f"{what}, which {release} provides")
         elif release and name not in listed:
             wanted = f'if that is its package, add it in seatrial.toml: [image] requirements = ["{guess.package}"]'
             note = f"{what}, which is not installed: {needs.source} does not list it; {release[1:]} has this module"
-            needs = needs.judged(name, warning=f"{note}: {wanted}")
+            needs = needs.judged(name, warning=f"{note}: {wanted}{guess.origin}")
+        elif guess.origin and name not in listed:
+            needs = needs.judged(name, warning=f"{guess.sentence}{guess.origin}")
     return needs
 
 
@@ -88,8 +93,12 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
             source = resolver.source(line, request) if isinstance(answer, Lock) else None
             return f"?{line} {source.version}".rstrip() if source and _holds(source, guess.module) else None
         files = resolver.files(request, package, (*words, _STAR))
-        if not any(each.endswith((".py", ".so")) for each in files):  # unread, or a package of dependencies alone
-            return None
+        if not any(each.endswith((".py", ".so")) for each in files):  # too large, or a package of dependencies alone
+            names = {word: f"{guess.module}.{word}" for word in words}
+            row = resolver.names(request, {package: (guess.module, *names.values())}).get(package.name)
+            if row is None or guess.module in row.names:
+                return None
+            files = frozenset((guess.module, *(f":{word}" for word in words if names[word] not in row.names)))
         if any(re.match(rf"{guess.module}(?:[/.]|$)", each) for each in files):
             if bound or (words and {f":{word}" for word in words} <= files):
                 return f"{package.name}=={package.version}" if bound else guess.package
@@ -98,6 +107,8 @@ def _release(resolver: UvResolver, request: ResolveRequest, guess: Guess) -> str
         source = None if bound else resolver.source(line, request)
         if source and Version(source.version or "0") > Version(package.version) and _holds(source, guess.module):
             return f"?{guess.package} {source.version}"
+        if resolver.unanswered:
+            return None
         major, minor, *_ = *Version(package.version).release, 0
         bound = f"<{major}" if major and not bound else f"<{major}.{minor}"
     return ""
@@ -114,14 +125,18 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
     listed = set(map(canonical_name, needs.requirements.lines))
     others = [each for each in lock.packages if any(each.sha256) and not is_known(each.name)] if tops else []
     first = sorted(others, key=lambda each: each.name not in listed)[:_MOST_PACKAGES]
-    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values())))).values()
-    found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked)}
+    lacked = resolver.names(request, dict.fromkeys(first, tuple(chain(*modules.values()))))
+    found = {each for each in tops if any({*modules[each]}.isdisjoint(row.names) for row in lacked.values())}
     own = {canonical_name(line): line for line in needs.requirements.lines}
     for name in lock.from_source[:_MOST_PACKAGES] if tops - found else ():
         if source := resolver.source(own.get(canonicalize_name(name)) or name, request):
             found |= {each for each in tops if _holds(source, each)}
+    late = others if resolver.unanswered or resolver.late else ()
+    unread = tuple(each.name for each in late if each.name in listed and each.name not in lacked)
+    unread += tuple(line for line in needs.requirements.lines if "://" in line)
     gone = {warning for warning, (each, _) in needs.absent.items() if each in found}
-    guessed = {name: guess for name, guess in needs.guessed.items() if guess.sentence not in gone}
+    left = ((name, guess._replace(unread=unread)) for name, guess in needs.guessed.items())
+    guessed = {name: guess for name, guess in left if guess.sentence not in gone}
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
 
 

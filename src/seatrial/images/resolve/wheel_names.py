@@ -39,7 +39,6 @@ _OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
 #: A name that only says that it was removed: ``def x(): raise RuntimeError("x was removed")``.
 _GONE = r"(?m)^(?:def {0}\b|class {0}\b(?:(?!^\S)[\s\S])*?^[ \t]+def __init__\b).*:\s+raise \w+\([^)]*\bremoved\b"
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
-_MANY = re.compile(r"-any\.whl$|manylinux\w+x86_64")
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
 
@@ -101,7 +100,7 @@ def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version,
     mine, found = {f"cp{each.replace('.', '')}" for each in pythons}, []
     for file, address, _ in files_of(index, package, ""):
         with suppress(InvalidWheelFilename):
-            tags = parse_wheel_filename(file)[3] if _MANY.search(file) else ()
+            tags = parse_wheel_filename(file)[3] if re.search(r"-any\.whl$|manylinux\w+x86_64", file) else ()
             if any(tag.interpreter in mine or tag.interpreter.startswith("py3") or tag.abi == "abi3" for tag in tags):
                 found.append((Version(file.split("-")[1]), address))
     return found

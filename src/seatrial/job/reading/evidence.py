@@ -55,7 +55,6 @@ _ASKS = regex(TABLES["patterns"]["asks"])
 _MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
-_EXCHANGED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 #: Functions that parse a version, or its numbers, from text.
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
@@ -311,7 +310,7 @@ def _bounds(test: ast.expr, holds: bool, values: _Values, names: Mapping[str, st
             for left, compared, right in zip(sides, ops, sides[1:], strict=False):
                 if left and right and left.is_module != right.is_module and (sign := _SIGNS.get(type(compared))):
                     module, other = (left, right) if left.is_module else (right, left)
-                    sign = sign if left.is_module else _EXCHANGED.get(sign, sign)
+                    sign = sign if left.is_module else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
                     yield from _bound(module, sign if holds else _OPPOSITE[sign], other.value)
 
 

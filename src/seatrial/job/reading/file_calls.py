@@ -282,6 +282,9 @@ def needed(test: ast.expr | None, holds: bool, assigned: Mapping[str, list[ast.e
     """Yield the checks for paths that all succeed wherever ``test`` evaluates to ``holds``."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from needed(test.operand, not holds, assigned)
+    elif isinstance(test, ast.Compare) and isinstance(value := getattr(test.comparators[0], "value", None), bool):
+        equals = isinstance(test.ops[0], ast.Eq | ast.Is)
+        yield from needed(test.left, equals is (value is holds), assigned) if not test.ops[1:] else ()
     elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
         yield from (call for each in test.values for call in needed(each, holds, assigned))
     elif isinstance(test, ast.Name) and len(values := assigned.get(test.id, [])) == 1:

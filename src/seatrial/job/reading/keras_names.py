@@ -17,7 +17,6 @@ from seatrial.job.reading.signs import NAMED, dotted, keywords, texts_of
 if TYPE_CHECKING:
     from seatrial.job.script import ScriptFacts
 
-_GENERATORS = {"fit_generator", "evaluate_generator", "predict_generator"}
 _OPTIMIZERS = {"Adam", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"}
 _OF_WEIGHTS = (".h5", ".hdf5", ".ckpt", ".tf")
 
@@ -31,7 +30,7 @@ def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
     called, given = dotted(node.func), keywords(node)
-    if (last := called.rpartition(".")[2]) in _GENERATORS:
+    if (last := called.rpartition(".")[2]) in {"fit_generator", "evaluate_generator", "predict_generator"}:
         yield f"Model.{last}", last
     if last in _OPTIMIZERS and "legacy" not in called and not {"params", None} & set(given):
         if "lr" in given and not node.args:  # torch's optimizers take the parameters first

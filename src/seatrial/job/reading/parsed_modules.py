@@ -8,7 +8,7 @@ import re
 import shlex
 import symtable
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -321,7 +321,7 @@ def _loose_names(source: bytes) -> tuple[dict[int, set[str]], set[str]]:
     return loose, bound
 
 
-def idle_error(target: str, project: Path) -> TargetError:
+def idle_error(target: str, project: Path, arguments: Sequence[str] = ()) -> TargetError:
     """Return the error for a file that only has definitions; the fix runs the project's scripts that import it."""
     parts = [each for each in re.split(r"[/.]", target.removeprefix("-m ").removesuffix(".py")) if each != "__init__"]
     names = {".".join(parts[at:]) for at in range(len(parts))}
@@ -334,7 +334,8 @@ def idle_error(target: str, project: Path) -> TargetError:
         if not names.isdisjoint({*imported, *(module.strip(".") for module, _ in lines)}) and STARTS.search(text):
             shown = str(file.relative_to(project))
             found.append(("__main__" not in text, "train" not in shown, shown))
-    users = [f"seatrial run {shlex.quote(each[2])}" for each in sorted(found) if each[0] == min(found)[0]][:_MOST_USERS]
+    first = [[each[2], *["--"] * bool(arguments), *arguments] for each in sorted(found) if each[0] == min(found)[0]]
+    users = [f"seatrial run {shlex.join(each)}" for each in first[:_MOST_USERS]]
     message = f"{target} only defines functions or classes; running it does nothing"
     cause = None if users else "no script of the project imports it"
     return TargetError(message, cause=cause, run="\n".join(users) or None)
@@ -353,6 +354,8 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
     with ``unclear`` those that it may stand for, if it has several meanings."""
     first, _, rest = called.partition(".")
     flow, is_self = module.flow, first == "self" and "." in unit
+    if first == "super" and (above := flow.bases.get(unit.partition(".")[0])):
+        called, first = f"{above[0]}.{rest}", above[0]
     kinds = [each for each in module.meanings(first) if isinstance(each, str) and rest]
     kinds = [unit.partition(".")[0]] if is_self else kinds
     names = [f"{each}.{rest}".rstrip(".") for each in kinds] + [called] * (not kinds or unclear)

@@ -155,6 +155,14 @@ def test_an_address_stands_for_the_module_of_its_name_alone(tmp_path: Path) -> N
     assert set(needs.requirements.lines) == {"keras", address}
 
 
+@pytest.mark.parametrize("line", ["git+https://github.com/luyug/GradCache", "grad_cache @ git+https://x.org/luyug/g"])
+def test_a_requested_address_ends_the_search_for_the_module_of_its_name(tmp_path: Path, line: str) -> None:
+    script = ScriptFacts(imports=("grad_cache",), where={"grad_cache": "train.py:1"})
+    assert project_needs(tmp_path, script, tmp_path).guessed
+    needs = project_needs(tmp_path, script, tmp_path, (line,))
+    assert not (needs.guessed or needs.warnings or needs.requirements.lines)
+
+
 def test_the_plan_selects_the_build_in_place_of_an_index_of_one_build(tmp_path: Path) -> None:
     listed = "--extra-index-url https://download.pytorch.org/whl/cpu\ntorch>=2.1\n"
     assert not needs_of(tmp_path, **{"requirements.txt": listed}).requirements.options

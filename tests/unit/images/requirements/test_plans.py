@@ -286,6 +286,7 @@ def test_a_missing_file_is_no_missing_program() -> None:
         ("opencv-python\n", {"base": "rockylinux:9"}, [], "", 'system_packages = ["libgl1", "libglib2.0-0"]'),
         ("lightgbm\n", {"system_packages": ("libgomp1",)}, [], "libgomp1", ""),
         ("fiona\nrasterio>=1.5\n", {}, ["libexpat1"], "libexpat1", ""),
+        ("pyrender\n", {}, ["libegl1, libgl1, libglu1-mesa"], "libegl1 libgl1 libglu1-mesa", ""),
     ],
     ids=[
         "none",
@@ -293,6 +294,7 @@ def test_a_missing_file_is_no_missing_program() -> None:
         "a base that may be no Debian",
         "what the user lists is not named again",
         "once",
+        "of what it loads at import",
     ],
 )
 def test_packages_of_a_plan(
@@ -374,9 +376,11 @@ def test_each_gym_gets_its_atari_package_and_a_warning_about_missing_roms(
     assert [each.rpartition("ROMs: ")[2] for each in made.image.warnings] == [warned] * (warned is not None)
 
 
-def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path) -> None:
-    made = planned(tmp_path, {"requirements.txt": "mujoco-py\n", "train.py": "import mujoco_py\n"})
-    assert "train.py:1 imports mujoco_py, which needs a compiler and ~/.mujoco" in str(made.image.warnings)
+@pytest.mark.parametrize("module", ["mujoco_py", "d4rl"])
+def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path, module: str) -> None:
+    made = planned(tmp_path, {"requirements.txt": f"{module}\n", "train.py": f"import {module}\n"})
+    assert f"train.py:1 imports {module}, which needs a compiler and ~/.mujoco" in str(made.image.warnings)
+    assert "libosmesa6-dev, libgl1-mesa-dev and ~/.mujoco/mujoco210: --image IMAGE" in str(made.image.warnings)
 
 
 @pytest.mark.parametrize(

@@ -423,6 +423,12 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     assert "imports strange: neither the project nor a package of that name has it" in missing
 
 
+def test_a_module_is_not_denied_while_a_listed_package_is_unread(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uv.UvResolver, "names", lambda self, *_: self.unanswered.append("names") or {})
+    [warning] = plan("plain\n", ScriptFacts(imports=("strange",))).warnings
+    assert "imports strange: plain may have it, not read; plan again, or name its package in " in warning
+
+
 @pytest.mark.parametrize(("module", "missing"), [("tn.chinese", False), ("tn.english", True), ("other", True)])
 def test_a_module_of_a_listed_wheel_with_another_name_is_not_missing(
     plan: Any, index: Index, module: str, missing: bool

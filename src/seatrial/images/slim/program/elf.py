@@ -20,7 +20,6 @@ SHT_NOBITS, SHF_ALLOC = 8, 2
 DT_NEEDED, DT_SONAME = 1, 14
 STT_OBJECT, STT_FUNC, STT_TLS, STT_IFUNC = 1, 2, 6, 10
 
-_HEADER = "<16sHHIQQQIHHHHHH"
 _PHDR, _SHDR = "<IIQQQQQQ", "<IIQQQQIIQQ"
 PHDR_BYTES, SHDR_BYTES = 56, 64
 
@@ -42,7 +41,7 @@ class Elf:
 
     def __init__(self, data: Data) -> None:
         self.data = data
-        fields = struct.unpack_from(_HEADER, data, 0)
+        fields = struct.unpack_from("<16sHHIQQQIHHHHHH", data, 0)
         self.type, self.machine = fields[1], fields[2]
         self.phoff, self.shoff = fields[5], fields[6]
         phnum, shnum, self.shstrndx = fields[10], fields[12], fields[13]

@@ -22,7 +22,6 @@ _FOLDERS: tuple[tuple[Pattern[str], str], ...] = ((re.compile(r"(^|/)tests?$"), 
 
 #: ptxas, nvlink and libdevice: XLA calls them when it compiles, on every run of TensorFlow and JAX on a GPU.
 _TOOLS: tuple[tuple[Pattern[str], str], ...] = ((re.compile(r"^nvidia/[^/]+/(bin|nvvm|src)$"), "CUDA build tools"),)
-_XLA = ("tensorflow", "jaxlib")
 
 #: Headers: what compiles at run time reads them, and then they stay.
 _HEADERS: tuple[tuple[Pattern[str], str], ...] = (
@@ -63,7 +62,7 @@ def slim_files(site: Path, report: SlimReport, *, keep_headers: bool) -> None:
 def removable(site: Path, *, keep_headers: bool) -> tuple[dict[str, int], list[Path]]:
     """(reason → bytes, the files and topmost folders that go)."""
     rules = _FOLDERS if keep_headers else _FOLDERS + _HEADERS
-    if not any((site / name).is_dir() for name in _XLA):
+    if not any((site / name).is_dir() for name in ("tensorflow", "jaxlib")):
         rules += _TOOLS
     removed: dict[str, int] = {}
     paths: list[Path] = []

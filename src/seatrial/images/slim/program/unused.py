@@ -48,7 +48,6 @@ _GONE: dict[str, tuple[str, ...]] = {
 #: nvJitLink is loaded by these, and by what names it: cuDNN's engines since CUDA 13.
 _LINKERS = {"fft", "sparse", "linalg"}
 _LINKER = "libnvJitLink.so.*"
-_LINKER_NAME = b"libnvJitLink.so"
 
 #: Who may refer to a stubbed library: what torch itself loads it for. Another package that does keeps it.
 _FRAMEWORK = ("libtorch", "libc10", "libcu", "libnv", "libshm")
@@ -96,7 +95,7 @@ def _stub(
         return None
     if fnmatch(path.name, _LINKER):
         theirs = (each for each in staying if "nvidia" in each.parts)
-        openers = sorted(each.name for each in theirs if mapped(each).data.find(_LINKER_NAME) >= 0)
+        openers = sorted(each.name for each in theirs if mapped(each).data.find(b"libnvJitLink.so") >= 0)
         if openers:
             report.kept[path.name] = f"{openers[0]} opens it by name"
             return None
