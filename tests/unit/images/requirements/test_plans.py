@@ -12,6 +12,7 @@ from packaging.markers import default_environment
 from image_plans import planned
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.findings.match import match_text
+from seatrial.images.requirements.adjust import system_packages
 from seatrial.images.requirements.imports import spacy_models
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import Target
@@ -272,6 +273,12 @@ def test_the_pin_that_is_named_is_a_way_out(
 def test_what_is_missing_all_the_same_has_a_finding(line: str, fix: str) -> None:
     [finding] = match_text(line)
     assert finding.fix == f"in seatrial.toml: [image] system_packages = {fix}"
+
+
+@pytest.mark.parametrize(("release", "needed"), [("4.2.0.34", True), ("4.3.0.38", False)])
+def test_opencv_with_qt_4_gets_the_libraries_of_x(release: str, needed: bool) -> None:
+    found = system_packages(["opencv-python"], [f"opencv-python=={release}"])["opencv-python"]
+    assert found == ("libgl1", "libglib2.0-0", *("libsm6", "libxext6", "libxrender1") * needed)
 
 
 def test_a_missing_file_is_no_missing_program() -> None:
