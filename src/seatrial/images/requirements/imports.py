@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -213,7 +214,7 @@ def elsewhere_in_the_project(
         ]
         folders = list(dict.fromkeys([*script.python_path, *map(str, own.values())]))
         them = "that folder" if len(folders) == 1 else "these folders"
-        path = ":".join(os.path.relpath(project / each, start) for each in folders)
+        path = shlex.quote(":".join(os.path.relpath(project / each, start) for each in folders))
         yield f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with -e PYTHONPATH={path}"
     alike = {remedy: name for name, (_, remedy) in reversed(script.missing.items()) if "protoc " in remedy}
     for name, (where, remedy) in script.missing.items():
@@ -224,7 +225,7 @@ def elsewhere_in_the_project(
             raise ConfigError(f"{where} imports {name} from the git submodule {folder}, which is empty", run=run)
         yield f"{where} imports {name}, which is not in the project: {remedy}"
     if image := script.modules.get("scipy.misc.…"):
-        yield f"{image}: scipy 1.3 removed it; use imageio.v2.imread, imageio.v2.imwrite or PIL.Image.resize"
+        yield f"{image}: scipy 1.3 removed it; use imageio.imread, imageio.imwrite or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
 
@@ -245,7 +246,7 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
         if folder is not None and is_folder(folder):
             both = Path(os.path.commonpath((folder, project)))
             paths = (each / "src" if is_folder(each / "src") else each for each in (folder, project))
-            python_path = ":".join(os.path.relpath(each, both) for each in paths)
+            python_path = shlex.quote(":".join(os.path.relpath(each, both) for each in paths))
             way = f"run where both are: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
         yield (
             f"{where} imports {name}, which pyproject.toml takes from a folder outside of the project, and not from an "
