@@ -160,6 +160,13 @@ def test_open_package_for_older_pythons_alone_decides_the_python(plan: Any) -> N
     assert "drug 1.8 requires Python >=3.7,<3.10" in plan.made.reason("python")
 
 
+def test_open_package_with_a_wheel_for_an_older_python_alone_decides_the_python(plan: Any) -> None:
+    plan.index.wheels("bound", "1.2", "39")
+    plan.index.source("bound", "1.2", {"setup.py": "", "a.c": ""})
+    assert plan("bound\nplain\n").base == "python:3.9-slim-bookworm"
+    assert plan.chosen("from source") == []
+
+
 def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Any) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
