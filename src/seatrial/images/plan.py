@@ -26,7 +26,7 @@ from seatrial.images.dockerfile.plain import render_plain
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
-from seatrial.images.requirements.imports import spacy_models, still_warned
+from seatrial.images.requirements.imports import absent_data, still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
@@ -250,9 +250,9 @@ def _with_packages(
         lambda barred, needs: base_and_stack(job, needs, machine, barred),
         own_base=own_base,
     )
-    releases = (each.version for each in (checked.lock.packages if checked.lock else ()) if each.name == "spacy")
-    models = (each for release in releases for each in spacy_models(script, needs.requirements, release))
-    needs = replace(needs, warnings=(*still_warned(needs, checked.names), *models))
+    at = {each.name: each.version for each in (checked.lock.packages if checked.lock else ())}
+    lacking = absent_data(script, needs.requirements, at)
+    needs = replace(needs, warnings=(*still_warned(needs, checked.names), *lacking))
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"
         checked = replace(checked, warnings=(note, *checked.warnings))

@@ -298,14 +298,20 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def spacy_models(script: ScriptFacts, found: Requirements, release: str) -> Iterator[str]:
-    """Yield a warning for each model that spaCy loads: only its own repository has them, one for each minor release."""
+def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str]) -> Iterator[str]:
+    """Yield warnings of spaCy's models, which its repository alone has, and of NLTK's data; ``at``: releases."""
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
-    for name in (each for each in models if each.count("_") > 1 and not is_listed(found, each, each)):
-        file = f"{name}-{'.'.join(release.split('.')[:2])}.0"
+    for name in (each for each in models if "spacy" in at and each.count("_") > 1 and not is_listed(found, each, each)):
+        file = f"{name}-{'.'.join(at['spacy'].split('.')[:2])}.0"
         page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}-py3-none-any.whl"
         remedy = f'add it in seatrial.toml: [image] requirements = ["{name} @ {page}"]'
         yield f"{models[name].partition(' ')[0]} loads {name}, neither listed nor on the package index; {remedy}"
+    rows, used = table("import_names")["nltk_data"], [each for each in script.modules.items() if "nltk." in each[0]]
+    reads = {rows[part]: where for name, where in used for part in name.split(".") if part in rows}
+    if "nltk" in at and reads and not any("nltk.download" in name for name, _ in used):
+        older = "_(tab|eng)$" if re.match(r"3\.[0-8]\b", at["nltk"]) else "$"  # before 3.9, which renamed them
+        needs = f"{next(iter(reads.values())).partition(' ')[0]} needs what NLTK downloads apart, and no code does so"
+        yield f"{needs}: before it, call nltk.download({[re.sub(older, '', each) for each in reads]})"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -29,8 +29,7 @@ class ResolveRequest:
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
-        as_of: day by which packages were uploaded, as 2021-09-03; "" for today. dates: package → a day of its own.
-            soon: day by which what supports the framework's release was uploaded, or "".
+        as_of: day by which packages were uploaded; "" for today. soon: torch's day. dates: package → a day of its own.
     """
 
     lines: tuple[str, ...]

@@ -287,7 +287,7 @@ class UvResolver:
 
         A day that leaves no solution, or no wheel, is a year later for the packages named, or torch's, then lifted. So
         it is where a listed package is older than its day, as what it requires had no wheel then.
-    """
+        """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
         early, retried, soon = None, False, ""  # whether uv passed over releases in favour of pre-releases

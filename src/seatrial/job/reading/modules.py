@@ -63,9 +63,8 @@ def is_package(path: Path) -> bool:
 
 
 def folder_of(module: str, project: Path, names: Collection[str] = (), near: str = "") -> Path | None:
-    """Return the folder that a module with these names lies in, relative to the project; None without one. It is the
-    one below most of the folders of ``near``, then the nearest to the project's top. A file that imports the module
-    itself, such as models/music2latent.py, is another one.
+    """Return the folder of a module with these names in the project, nearest to ``near``, then to its top; None without
+    one. A file that imports the module itself, such as models/music2latent.py, is another one.
     """
     itself = re.compile(rf"^[ \t]*(?:from|import)[ \t]+{re.escape(module)}\b", re.MULTILINE)
     for folder in sorted(folders_of(project), key=lambda each: -len(os.path.commonpath((each, project / near)))):
