@@ -25,7 +25,7 @@ from seatrial.images.dockerfile.layers import TOOLS, ImageContents, Layers, dige
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
 from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
-from seatrial.images.requirements.imports import spacy_models, still_warned
+from seatrial.images.requirements.imports import absent_data, still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
@@ -250,7 +250,7 @@ def _with_packages(
         own_base=own_base,
     )
     at = {each.name: each.version for each in checked.lock.packages} if checked.lock else {}
-    notes = [*spacy_models(script, needs.requirements, at["spacy"])] if "spacy" in at else []
+    notes = [*absent_data(script, needs.requirements, at)]
     game, release = script.modules.get("gymnasium.atari"), at.get("gymnasium", "0")
     if game and release[0] != "0" and script.where.keys().isdisjoint(("ale_py", "rl_zoo3")):
         notes.append(f"{game}: gymnasium {release} has this game after import ale_py alone; add this import")

@@ -274,6 +274,24 @@ def test_a_configuration_that_an_option_names_by_default_is_missed(tmp_path: Pat
     assert [each.partition(". If")[0] for each in found] == [named] * missed
 
 
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("try:\n    f('photos/*.png')\nexcept Exception:\n    pass\n", "photos (etc.py:3)"),
+        ("study.optimize(g)\n", "my data/x (etc.py:5)"),
+        ("parser.set_defaults(g=g)\n", ""),
+        ("try:\n    f('outputs/*.pt')\nexcept Exception:\n    pass\n", ""),
+    ],
+    ids=["a listed folder below try", "in a function that another calls", "in a command", "of results"],
+)
+def test_a_folder_that_the_run_may_list_is_missed(tmp_path: Path, source: str, named: str) -> None:
+    etc = "from glob import glob\ndef f(p):\n    glob(p)\ndef g(t):\n    glob('./my data/x')\n"
+    (tmp_path / "etc.py").write_text(etc)
+    target = target_of(tmp_path, f"from etc import f, g\n{source}")
+    found = [*not_found(Job(project=tmp_path, target=target), script_facts(target, tmp_path).inputs, ())]
+    assert [each.partition(". If")[0] for each in found] == [f"Not found on this machine: {named}"] * bool(named)
+
+
 def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:
     (tmp_path / "sub" / "conf").mkdir(parents=True)
     (tmp_path / "sub" / "conf" / "c.yaml").touch()

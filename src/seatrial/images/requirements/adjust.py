@@ -365,8 +365,7 @@ def system_packages(lines: Iterable[str], locked: Iterable[str] = ()) -> dict[st
         row = table("system_packages")["before"].get(pinned.name, {"release": "0", "packages": []})
         libraries = [each for each in needed.get(pinned.name, ()) if each.startswith("lib")]
         libraries += row["packages"] if is_below(pinned.specifier, row["release"]) else []
-        if libraries and pinned.name not in found:
-            found[pinned.name] = tuple(libraries)
+        found |= {pinned.name: tuple(dict.fromkeys((*found.get(pinned.name, ()), *libraries)))} if libraries else {}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -212,7 +213,7 @@ def elsewhere_in_the_project(
         ]
         folders = list(dict.fromkeys([*script.python_path, *map(str, own.values())]))
         them = "that folder" if len(folders) == 1 else "these folders"
-        path = ":".join(os.path.relpath(project / each, start) for each in folders)
+        path = shlex.quote(":".join(os.path.relpath(project / each, start) for each in folders))
         yield f"{'; '.join(lies)}: unless the script adds {them} to sys.path, run with -e PYTHONPATH={path}"
     alike = {remedy: name for name, (_, remedy) in reversed(script.missing.items()) if "protoc " in remedy}
     for name, (where, remedy) in script.missing.items():
@@ -223,7 +224,7 @@ def elsewhere_in_the_project(
             raise ConfigError(f"{where} imports {name} from the git submodule {folder}, which is empty", run=run)
         yield f"{where} imports {name}, which is not in the project: {remedy}"
     if image := script.modules.get("scipy.misc.…"):
-        yield f"{image}: scipy 1.3 removed it; use imageio.v2.imread, imageio.v2.imwrite or PIL.Image.resize"
+        yield f"{image}: scipy 1.3 removed it; use imageio.imread, imageio.imwrite or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
 
@@ -244,7 +245,7 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
         if folder is not None and is_folder(folder):
             both = Path(os.path.commonpath((folder, project)))
             paths = (each / "src" if is_folder(each / "src") else each for each in (folder, project))
-            python_path = ":".join(os.path.relpath(each, both) for each in paths)
+            python_path = shlex.quote(":".join(os.path.relpath(each, both) for each in paths))
             way = f"run where both are: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
         yield (
             f"{where} imports {name}, which pyproject.toml takes from a folder outside of the project, and not from an "
@@ -296,14 +297,20 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
     )
 
 
-def spacy_models(script: ScriptFacts, found: Requirements, release: str) -> Iterator[str]:
-    """Yield a warning for each model that spaCy loads: only its own repository has them, one for each minor release."""
+def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str]) -> Iterator[str]:
+    """Yield warnings of spaCy's models, which its repository alone has, and of NLTK's data; ``at``: releases."""
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
-    for name in (each for each in models if each.count("_") > 1 and not is_listed(found, each, each)):
-        file = f"{name}-{'.'.join(release.split('.')[:2])}.0"
+    for name in (each for each in models if "spacy" in at and each.count("_") > 1 and not is_listed(found, each, each)):
+        file = f"{name}-{'.'.join(at['spacy'].split('.')[:2])}.0"
         page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}-py3-none-any.whl"
         remedy = f'add it in seatrial.toml: [image] requirements = ["{name} @ {page}"]'
         yield f"{models[name].partition(' ')[0]} loads {name}, neither listed nor on the package index; {remedy}"
+    rows, used = table("import_names")["nltk_data"], [each for each in script.modules.items() if "nltk." in each[0]]
+    reads = {rows[part]: where for name, where in used for part in name.split(".") if part in rows}
+    if "nltk" in at and reads and not any("nltk.download" in name for name, _ in used):
+        older = "_(tab|eng)$" if re.match(r"3\.[0-8]\b", at["nltk"]) else "$"  # before 3.9, which renamed them
+        needs = f"{next(iter(reads.values())).partition(' ')[0]} needs what NLTK downloads apart, and no code does so"
+        yield f"{needs}: before it, call nltk.download({[re.sub(older, '', each) for each in reads]})"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -219,7 +219,6 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
         listed = canonical_name(line := re.split(" @ file:| --hash=", line)[0].rstrip())  # another machine's
         for name, package in wanted.items():
             of_it = mentions(line, name) if listed is None else provides(listed, name, package)
-            of_it &= line.lower() != packages.guessed.get(name, "").lower()  # its releases are inspected
             of_it &= name not in packages.elsewhere or listed != canonical_name(name)  # pip install detectron2 -f URL
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line

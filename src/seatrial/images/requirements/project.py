@@ -183,7 +183,7 @@ def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Pat
     found: dict[str, Path] = {}
     for name in packages.strangers:
         names = [each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")]
-        place = folder_of(name, project, names)
+        place = folder_of(name, project, names, near=script.where.get(name, ""))
         if place is not None and (names or name in packages.unknown or not is_package(project / place)):
             found[name] = place
     return found

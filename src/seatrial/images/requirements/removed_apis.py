@@ -34,7 +34,7 @@ _OF_THE_HUB = "4.22"
 
 def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[str, ...]:
     """Refuse code that the chosen releases cannot run, and warn where it may not run. Raises ConfigError."""
-    warnings = _of_keras_2_11(script, resolved)
+    warnings, lacked = _of_keras_2_11(script, resolved), dict[str, str]()  # sentence → edit
     for name, row in table("import_names")["removed_from_packages"].items():
         package, since = row["package"], row["since"]
         where = imported(name, script)
@@ -44,10 +44,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             had = f"the plan has tensorflow {tensorflow}" if tensorflow else "no list asks for an older one"
             older = f"{package}<{since}" if row.get("has_wheels", True) else None  # for a Python that a plan takes
             pin = _older_tensorflow(since, resolved) if tensorflow else older
-            raise ConfigError(
-                f"{where} imports {name}, which {package} {since} and later lack; {had}",
-                run=row["instead"] + (f", or pin {pin}" if pin else ""),
-            )
+            what = f"{where} imports {name}, which {package} {since} and later lack"
+            lacked[what] = row["instead"] + (f", or pin {pin}" if pin else "")
+    if lacked:
+        raise ConfigError(f"{', and '.join(lacked)}; {had}", run="\n    ".join(dict.fromkeys(lacked.values())))
     for name, place in script.modules.items():
         if not (found := lost(name)) or found.package == "torch":
             continue

@@ -29,7 +29,7 @@ class ResolveRequest:
         elsewhere: packages with wheels at another address; they count as built from source.
         links: wheels that the build gets as well.
         authorities: PEM bundle in place of the system's; None for the system's.
-        as_of: day by which packages were uploaded, as 2021-09-03; "" for today. dates: package → a day of its own.
+        as_of: day by which packages were uploaded; "" for today. soon: torch's day. dates: package → a day of its own.
     """
 
     lines: tuple[str, ...]
@@ -49,6 +49,7 @@ class ResolveRequest:
     authorities: Path | None = None
     as_of: str = ""
     dates: tuple[tuple[str, str], ...] = ()
+    soon: str = ""
 
     def only(self, *lines: str) -> ResolveRequest:
         """Return the request for these lines, whatever they require, without bounds and preferences."""

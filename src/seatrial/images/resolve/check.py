@@ -163,7 +163,7 @@ class _PackageChoice:
         if (request := self.request(resolved)) is None:
             return base, resolved, Checked(), self.needs
         answer = None if self.bounded or len(self.options) > 1 else self._answer(request)
-        if answer is None or (isinstance(answer, Unsatisfiable) and not answer.no_package):
+        if answer is None or getattr(answer, "lacking", None) or not getattr(answer, "no_package", True):
             return *self._with_wheels(), self.needs
         if isinstance(answer, Unreachable):
             return base, resolved, Checked(warnings=unchecked(answer, request.python, {})), self.needs

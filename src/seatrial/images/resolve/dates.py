@@ -68,8 +68,8 @@ def dated(request: ResolveRequest, needs: Needs) -> ResolveRequest:
         return request
     free = (*FREE, *pins((*request.lines, *request.constraints)))
     own = [name for name in _names(request.lines) if name not in _OF_TRANSFORMERS] if day != of_code else []
-    found = replace(request, as_of=day).dated(*own, as_of=of_code)
     framework, theirs = framework_day(request.lines)
+    found = replace(request, as_of=day, soon=theirs).dated(*own, as_of=of_code)
     beginnings = _OF_TENSORFLOW if framework == "tensorflow" else ()
     names = [name for name in _names(request.lines) if name.startswith(beginnings)]
     names += table("import_names")["of_jax"].split() if framework == "jax" and theirs > (of_code or theirs) else ()

@@ -37,7 +37,7 @@ from seatrial.system.host import Host
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 FRESH_S = 30 * 86_400.0
-_FORMAT = 12
+_FORMAT = 13
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -214,7 +214,7 @@ def digest_of(request: ResolveRequest) -> str:
     parts: list[Any] = [_FORMAT, _PLATFORM, request.lines, request.constraints, request.python]
     parts += [request.prereleases, request.dependencies, request.excluded, request.preferred]
     parts += [request.lowest, request.overrides, request.elsewhere, request.named]
-    parts += [request.as_of, request.dates if request.as_of else ()]
+    parts += [request.as_of, (request.dates, request.soon) if request.as_of else ()]
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

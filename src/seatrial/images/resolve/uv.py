@@ -119,14 +119,14 @@ class UvResolver(PackageIndex):
     def _run(self, request: ResolveRequest, pins: Mapping[str, str], stand_ins: dict[str, str]) -> Answer:
         """Run uv until all packages without a wheel are known; packages of ``pins`` become stand-ins.
 
-        A day that leaves no solution, or no wheel, is a year later for the packages named, then lifted. So it is where
-        a listed package is older than its day, as what it requires had no wheel then.
+        A day that leaves no solution, or no wheel, is a year later for the packages named, or torch's, then lifted. So
+        it is where a listed package is older than its day, as what it requires had no wheel then.
         """
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
-        early, retried = None, False  # whether uv passed over releases in favour of pre-releases
+        early, retried, soon = None, False, ""  # whether uv passed over releases in favour of pre-releases
         while True:
-            exact = (f"{name}=={version}" for name, version in (newest or {}).items())
+            exact = (f"{name}{'>=' if name in later else '=='}{at}" for name, at in (newest or {}).items())
             try:
                 bounded = replace(request, constraints=(*request.constraints, *exact), early=early)
                 answer = self._fitting(bounded, excluded, stand_ins)
@@ -159,7 +159,8 @@ class UvResolver(PackageIndex):
                     newest = {name: version for name, version in newest.items() if name not in odd}
                     continue
             if request.as_of and (names := self._to_lift(request, answer, every=not newest)):
-                request, later = _lifted(request, names, later), (*later, *names)
+                soon = request.soon if isinstance(answer, Unsatisfiable) and "torch" in answer.named else soon
+                request, later = _lifted(request, names, later, soon), (*later, *names)
                 continue
             if newest and isinstance(answer, Unsatisfiable):
                 newest = {name: version for name, version in newest.items() if name not in at_odds}
@@ -315,9 +316,9 @@ class UvResolver(PackageIndex):
         return answer
 
 
-def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[str]) -> ResolveRequest:
-    """Return the request with a day a year later for these packages, "*" for all; without a day the second time."""
-    after = (date.fromisoformat(request.as_of) + timedelta(days=365)).isoformat()
+def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[str], soon: str) -> ResolveRequest:
+    """Return the request with a day a year later, or ``soon``, for these names, "*" for all; then without a day."""
+    after = max((date.fromisoformat(request.as_of) + timedelta(days=365)).isoformat(), soon)
     if "*" in names:
         return replace(request, as_of="", dates=()) if "*" in later else replace(request, as_of=after)
     own = dict(request.dates)

@@ -37,11 +37,11 @@ _IS_PATH = regex(rf"(?s)(\.{{0,2}}|~|[C-Z]:)[/\\].*|.*/.*/.*|.*\.({'|'.join(SETS
 #: Data that Ultralytics' train() does not read from a file of the user's. Source: docs.ultralytics.com/datasets.
 _OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultralytics'])})[\w.-]*")
 #: Calls that find nothing in a missing folder, and folders that trackers and trainers make.
-_MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
+MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Calls that fail without the file or folder of their path.
-READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - _MAY_LACK
+READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - MAY_LACK
 #: Calls that read data, calls and packages that bring it, and names of, or around, what holds none.
-DATA, BRINGING = (READERS | _MAY_LACK | SETS["data-readers"]) - SETS["of-weights"], SETS["bringing"]
+DATA, BRINGING = (READERS | MAY_LACK | SETS["data-readers"]) - SETS["of-weights"], SETS["bringing"]
 OF_DATA, NO_DATA = (regex("|".join(SETS[each])) for each in ("of-data", "no-data"))
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
@@ -65,7 +65,7 @@ LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
 _ENDS = r"(s|ger|puts?|[gp]ing|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
 _NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
 #: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
-_A_PATH = regex(r"(?!.*//|[\d./-]*$|(?i:auto|none|null|true|false)$)(~?[./]|\w)[\w./+@=-]*")
+_A_PATH = regex(r"(?!.*//|[\d./-]*$|(?i:auto|none|null|true|false)$)(\.{0,2}/[\w ./+@=-]*|(~?[./]|\w)[\w./+@=-]*)")
 _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
 _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
 _IN_FOLDERS = regex(r"(data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|([\w-]+\.)*(data_?)?(root|dir)")
@@ -180,7 +180,7 @@ def may_be_no_file(node: ast.Call, text: str, path: str, names: Mapping[str, str
         re.search(r"^~(?!/)|(?<!^[A-Z]):|\n", path)
         or (reads_by_name(node, names) and not _IS_PATH.fullmatch(text))
         or (last == "compose" and not path.endswith(".yaml"))  # may be of the ConfigStore
-        or (last in _MAY_LACK and OUTPUT.search(path.replace("/", "-")))
+        or (last in MAY_LACK and OUTPUT.search(path.replace("/", "-")))
         or (last == "train" and _OF_ULTRALYTICS.fullmatch(text))
     )
 
@@ -220,7 +220,7 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
     elif isinstance(node, ast.Dict):
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
     elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
-        last = "path" if last in READERS | _MAY_LACK else last
+        last = "path" if last in READERS | MAY_LACK else last
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]

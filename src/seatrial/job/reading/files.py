@@ -185,10 +185,11 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or any_part)
-            if seen and calls.is_input("", text, typed=True):
+            lists = last in calls.MAY_LACK  # a folder's files
+            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or (any_part and not lists))
+            if seen and calls.is_input("", shown := posixpath.join("." * lists, text), typed=True):
                 option = flag if value == found.text else None
-                self._perhaps.setdefault(text, Read(text[:_LONGEST_PATH], where, option))
+                self._perhaps.setdefault(text, Read(shown[:_LONGEST_PATH], where, option))
             if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))

@@ -393,6 +393,8 @@ class ProjectReader:
             entries += [(module.path, name) for name in commands if not commands[1:]]
             self.files.note_runs((module.path, unit), entries, always=seen.always, tests=seen.tests)
             self.files.constants.note_entries(entries)
+        lent = [] if run or called.endswith("set_defaults") else [*called_by(module, unit, node, self.modules.at)]
+        self.files.note_runs((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
         self.parsers.note(
             *(node, f"{module.shown}:{node.lineno}"),

@@ -12,7 +12,8 @@ from packaging.markers import default_environment
 from image_plans import planned
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.findings.match import match_text
-from seatrial.images.requirements.imports import spacy_models
+from seatrial.images.requirements.adjust import system_packages
+from seatrial.images.requirements.imports import absent_data
 from seatrial.images.requirements.pip_format import Requirements
 from seatrial.job.model import Target
 from seatrial.job.plan import ImagePlan
@@ -96,9 +97,28 @@ def test_code_and_versions(
 def test_a_model_that_spacy_loads_is_named_with_the_wheel_of_spacys_release(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text('import spacy\nnlp = spacy.load("en_core_web_sm")\nspacy.load("model")\n')
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
-    [warning] = spacy_models(script, Requirements(("spacy",)), "3.7.4")
+    [warning] = absent_data(script, Requirements(("spacy",)), {"spacy": "3.7.4"})
     assert warning.startswith("train.py:2 loads en_core_web_sm") and "/en_core_web_sm-3.7.0-py3-none-any.whl" in warning
-    assert not [*spacy_models(script, Requirements(("spacy", "en-core-web-sm==3.7.1")), "3.7.4")]
+    assert not [*absent_data(script, Requirements(("spacy", "en-core-web-sm==3.7.1")), {"spacy": "3.7.4"})]
+
+
+@pytest.mark.parametrize(
+    ("source", "release", "data"),
+    [
+        ("from nltk import word_tokenize\n", "3.9.1", "punkt_tab"),
+        ("from nltk.tokenize import sent_tokenize\n", "3.8.1", "punkt"),
+        ("import nltk\nnltk.pos_tag(words)\n", "3.9.1", "averaged_perceptron_tagger_eng"),
+        ("import nltk\nnltk.download(name)\nnltk.word_tokenize(text)\n", "3.9.1", ""),
+        ("from nltk.translate.bleu_score import corpus_bleu\n", "3.9.1", ""),
+    ],
+)
+def test_data_that_nltk_reads_is_named_unless_code_downloads_it(
+    tmp_path: Path, source: str, release: str, data: str
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    found = [each.rpartition("call ")[2] for each in absent_data(script, Requirements(("nltk",)), {"nltk": release})]
+    assert found == [f"nltk.download(['{data}'])"] * bool(data)
 
 
 @pytest.mark.parametrize(
@@ -272,6 +292,12 @@ def test_the_pin_that_is_named_is_a_way_out(
 def test_what_is_missing_all_the_same_has_a_finding(line: str, fix: str) -> None:
     [finding] = match_text(line)
     assert finding.fix == f"in seatrial.toml: [image] system_packages = {fix}"
+
+
+@pytest.mark.parametrize(("release", "needed"), [("4.2.0.34", True), ("4.3.0.38", False)])
+def test_opencv_with_qt_4_gets_the_libraries_of_x(release: str, needed: bool) -> None:
+    found = system_packages(["opencv-python"], [f"opencv-python=={release}"])["opencv-python"]
+    assert found == ("libgl1", "libglib2.0-0", *("libsm6", "libxext6", "libxrender1") * needed)
 
 
 def test_a_missing_file_is_no_missing_program() -> None:

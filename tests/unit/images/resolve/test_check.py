@@ -160,6 +160,13 @@ def test_open_package_for_older_pythons_alone_decides_the_python(plan: Any) -> N
     assert "drug 1.8 requires Python >=3.7,<3.10" in plan.made.reason("python")
 
 
+def test_open_package_with_a_wheel_for_an_older_python_alone_decides_the_python(plan: Any) -> None:
+    plan.index.wheels("bound", "1.2", "39")
+    plan.index.source("bound", "1.2", {"setup.py": "", "a.c": ""})
+    assert plan("bound\nplain\n").base == "python:3.9-slim-bookworm"
+    assert plan.chosen("from source") == []
+
+
 def test_own_base_gets_a_warning_in_place_of_a_refusal(plan: Any) -> None:
     made = plan("numpy==1.17.4\n", base="python:3.12-bookworm")
     assert made.base == "python:3.12-bookworm"
@@ -424,7 +431,7 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
 
 
 def test_a_module_is_not_denied_while_a_listed_package_is_unread(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uv.UvResolver, "names", lambda self, *_: self.unanswered.append("names") or {})
+    monkeypatch.setattr(package_index.PackageIndex, "names", lambda self, *_: self.unanswered.append("names") or {})
     [warning] = plan("plain\n", ScriptFacts(imports=("strange",))).warnings
     assert "imports strange: plain may have it, not read; plan again, or name its package in " in warning
 

@@ -131,6 +131,17 @@ def test_a_framework_of_the_day_that_excludes_a_package_gives_way_to_the_next_ye
     assert plan("torch\ntorchvision\npicky==1.0\n", as_of="2024-01-15").stack["torch"] == "2.4.1"
 
 
+def test_a_package_that_needs_an_older_torch_is_of_torchs_day_and_not_an_ancient_one(plan: Any) -> None:
+    of_torch = ("torch 2.2.0 2024-01-30", "numpy 1.19.5 2021-01-05")
+    for row in (*of_torch, "fits 1.0 2017-01-01", "fits 2.0 2021-01-01", "fits 2.1 2024-02-01"):
+        name, version, day = row.split()
+        plan.index.has(name, file := f"{name}-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    plan.index.needs |= {"fits-2.0": ("torch<2",), "fits-2.1": ("torch<3", "six>=1.17")}
+    made = plan("torch==2.2.0\nfits\nlate\n", as_of="2021-06-01")
+    assert {"fits==2.1", "six==1.17", "late==1.0"} <= {*"\n".join(made.context_texts.values()).split()}
+
+
 def test_a_day_before_packages_had_wheels_for_the_python_is_not_that_of_the_packages(plan: Any) -> None:
     plan("six", as_of="2018-06-01")
     assert plan.chosen("as of") == ["2020-02-14"]
