@@ -78,6 +78,7 @@ def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: st
         + "p.parse_args()",
         HEAD + LR + "parser.add_argument('rest', nargs='...')\n" + PARSE,
         HEAD + LR + "parser.add_argument('rest', nargs='A...')\n" + PARSE,
+        HEAD + LR + "parser.add_argument('', dest='mode')\n" + PARSE + "open(args.mode)\n",
         HEAD + LR + "exec(open('more.py').read())\n" + PARSE,
         HEAD + LR + "from sys import argv\nargv.remove('--other')\n" + PARSE,
         HEAD + LR + "from absl import app, flags\nflags.DEFINE_string('other', '', '')\n" + PARSE,

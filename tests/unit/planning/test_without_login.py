@@ -283,9 +283,18 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
     assert found[1] == "train.py:2 needs the variable DATA_ROOT, which is not set: -e DATA_ROOT=VALUE"
     set_there = {"DATA_ROOT": "/d", "SLURM_PROCID": "0"}
     assert not [*without_variables(job(tmp_path), script, set_there, Host({}))]
-    (tmp_path / "helper.py").write_text("from dotenv import load_dotenv\nload_dotenv('.env')\n")
+    sets = ("from dotenv import load_dotenv\nload_dotenv('.env')\n", "import os\nos.environ[f'{x}_ROOT'] = y\n")
+    for code in (*sets, "import rootutils\nrootutils.setup_root(__file__, dotenv=True)\n"):
+        (tmp_path / "helper.py").write_text(code)
+        script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+        assert not [*without_variables(job(tmp_path), script, {}, Host({}))], code
+
+
+def test_a_needed_variable_with_a_secret_is_passed_without_its_value_and_one_of_no_name_is_none(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nkey = os.environ['MY_API_KEY']\nos.environ['A(B'], os.environ['']\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
-    assert not [*without_variables(job(tmp_path), script, {}, Host({}))]
+    found = [*without_variables(job(tmp_path), script, {}, Host({}))]
+    assert found == ["train.py:2 needs the variable MY_API_KEY, which is not set: --secret MY_API_KEY"]
 
 
 def test_a_variable_of_this_machine_that_an_imported_library_reads_is_named_with_the_library(tmp_path: Path) -> None:

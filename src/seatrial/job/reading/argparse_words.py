@@ -51,7 +51,7 @@ class ParserWords:
             self._open |= not all(own(dotted(getattr(each, "func", each))) for each in parents)
             self._open |= not _UNUSUAL.isdisjoint(given) or len(node.args) > 1
         elif last == "add_argument":
-            flags = [flag for flag in map(literal, node.args) if flag is not None]
+            flags = [flag for flag in map(literal, node.args) if flag]
             how = [given[name] for name in ("nargs", "action", None) if name in given]
             usual = all(isinstance(each, ast.Constant) and each.value not in _UNUSUAL for each in how)
             self._open |= not usual or not flags or len(flags) < len(node.args)

@@ -398,7 +398,7 @@ class Constants:
                 self.note_options(unit, module.flow.functions[unit[1]])
 
     def _note_option(self, unit: Unit, node: ast.Call) -> None:
-        words = [word for word in map(literal, node.args) if word is not None]
+        words = [word for word in map(literal, node.args) if word]
         dest = literal(keywords(node).get("dest"))
         longest = next((word for word in words if word.startswith("--")), words[0] if words else "")
         name = dest or longest.lstrip("-").replace("-", "_")

@@ -61,7 +61,7 @@ _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version"
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets a variable of the environment, or any.
-_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|environ\.update|putenv|environ\[\w+\] *=|load_dotenv\("""
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|environ(\.update|\[[^"'\]].{{0,60}}\] *=[^=])|putenv|dotenv|setup_root"""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
 #: Module-level names of a file → the expressions that they are assigned.
@@ -246,7 +246,7 @@ class NodeReader:
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
-            elif (needed := read_variable(node)) and not re.search(_SETS.format(needed), code):
+            elif (needed := read_variable(node) or "").isidentifier() and not re.search(_SETS.format(needed), code):
                 yield EnvCheck(needed, (), False, where)
 
 

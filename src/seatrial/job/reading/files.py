@@ -8,10 +8,12 @@ import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import chain, islice
 from math import inf
 from pathlib import Path, PurePosixPath
 
+from seatrial.errors import fallback
 from seatrial.job.reading import file_calls as calls
 from seatrial.job.reading.argparse_words import typed_options, typed_words
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
@@ -209,6 +211,7 @@ class Files:
             if fits and not self._exists(value):
                 yield Read(path[:_LONGEST_PATH], where, option)
 
+    @fallback((), on=RecursionError)  # a path of hundreds of terms
     def unknown(self, start: Unit, may: Callable[[Unit, Tests], bool], imported: Iterable[str]) -> tuple[str, ...]:
         """Return reads by unknown paths, the likely ones if any, unless an input is known. Call ``inputs`` first."""
         found, reached, likely = dict[str, tuple[bool, str]](), self.reached(start), self.constants.likely or may
@@ -246,6 +249,7 @@ class Files:
         if self._opaque:
             return
 
+        @cache
         def used(name: str) -> bool:
             uses = [(at, tests or ()) for _, at, tests in self.uses.get(name, ())]
             may = (all(self._truth(test, at) in (None, wanted) for test, wanted in tests) for at, tests in uses)
