@@ -407,7 +407,7 @@ class Constants:
         name = dest or longest.lstrip("-").replace("-", "_")
         if words and name:
             known = self.options.setdefault(name, ParserOption(words, unit, node))
-            known.again = known.again or known.node is not node
+            known.again = known.again or (known.node is not node and ast.dump(known.node) != ast.dump(node))
 
     def given(self, flag: str) -> str:
         """Return the value of an option by its flag, as ``of_option`` finds it; "" for none."""
