@@ -157,7 +157,7 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
         mount = posixpath.normpath(posixpath.join(job.folder_inside, posixpath.dirname(left[0].path)))
         fix = f", or edit {left[0].where}" if left[0].where else ""
         if option := left[0].option:
-            fix = f", or: -- {option}{' ' if option.startswith('-') else '='}PATH"
+            fix = f", or: -- {option}{' ' if option[0] == '-' and '=' not in option else '='}PATH"
         elif left[0].path.startswith(("/", "../")):
             fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}"
         which = "one" if left[1:] else "it"

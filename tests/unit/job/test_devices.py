@@ -14,6 +14,7 @@ from seatrial.job.script import script_facts
 from tables import cases
 
 HEAD = "import argparse, os, yaml\nimport torch\np = argparse.ArgumentParser()\n"
+_A = "p.add_argument('--a', default='z'); a = p.parse_args()"
 
 
 def target_of(folder: Path, source: str, *args: str) -> Target:
@@ -290,6 +291,50 @@ def test_a_folder_that_the_run_may_list_is_missed(tmp_path: Path, source: str, n
     target = target_of(tmp_path, f"from etc import f, g\n{source}")
     found = [*not_found(Job(project=tmp_path, target=target), script_facts(target, tmp_path).inputs, ())]
     assert [each.partition(". If")[0] for each in found] == [f"Not found on this machine: {named}"] * bool(named)
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "named"),
+    [
+        (
+            "class C:\n    d = os.environ.get('D', '.')\n    train = os.path.join(d, 'sets/x/*')\nf(C.train)\n",
+            "",
+            "sets/x",
+        ),
+        ("d = 'b/'\nclass C:\n    d = 'a/'\n    def f(self, x=d + 'c/y'):\n        open(x)\nC().f()\n", "", "a/c/y"),
+        ("class C:\n    d = 'a/'\nd = 'b/'\nf(train=d + 'c/y')\n", "", "b/c/y"),
+        ("f()\n", "task.dataset_path=data/x", "data/x"),
+        ("f()\n", "--model=owner/model", ""),
+        ("f()\n", "--kind=data/out", ""),
+        ("class C:\n    root = '/own/sets'\nf(C.root)\n", "--gin_bindings=C.root = 'a/b'", "a/b"),
+        ("class C:\n    root = '/own/sets'\nf(C.root)\n", "", "/own/sets"),
+        ("f(data_dir='/lab/projects/sets/x')\n", "", "/lab/projects/sets/x"),
+        ("f(data_dir='/lab/sets/results')\n", "", ""),
+        (
+            f"def g(a):\n    if a == 'x':\n        f(root='../x/y')\nif 1:\n    {_A}\nelse:\n    {_A}\ng(a.a)",
+            "--a=x",
+            "../x/y",
+        ),
+        (
+            f"def g(a):\n    if a == 'x':\n        f(root='../x/y')\nif 1:\n    {_A}\nelse:\n    {_A}\ng(a.a)",
+            "--a=y",
+            "",
+        ),
+        (
+            f"def g(a):\n    if a == 'z':\n        f(root='../x/y')\nif 1:\n    {_A}\nelse:\n    {_A}\ng(a.a)",
+            "",
+            "../x/y",
+        ),
+    ],
+)
+def test_a_path_that_a_class_a_word_or_a_condition_gives_is_missed(
+    tmp_path: Path, source: str, words: str, named: str
+) -> None:
+    target = target_of(tmp_path, source, *filter(None, [words]))
+    facts, job = script_facts(target, tmp_path), Job(project=tmp_path, target=target)
+    found = [*missing_inputs(job, facts.reads), *not_found(job, facts.inputs, ())]
+    assert len(found) == bool(named)
+    assert all(f" {named}" in each for each in found)
 
 
 def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:

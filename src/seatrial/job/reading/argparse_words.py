@@ -131,10 +131,10 @@ def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
 
 
 def typed_words(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (option or key, value) of ``--data a``, ``--data=a`` and ``data.root=a``; ("", value) of another word."""
+    """Yield (option or key, value) of ``--data a``, ``data.root=a``, gin's ``--b="c.d = 'a'"``; ("", value) of any."""
     name = ""
     for word in arguments:
-        option, sign, value = word.partition("=")
+        option, sign, value = word[:-1].replace(" = '", "=").rpartition("=") if " = '" in word else word.partition("=")
         is_name = word.startswith("-") and not sign
         if not is_name:
             yield (option, value) if sign and "/" not in option else (name, word)

@@ -25,7 +25,7 @@ _SETTING = regex(
     r"""\s*(?:-\s+|local\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*"""
     r"""(?:[,;]\s*)?(?:#.*)?"""
 )
-_TYPED_SETTING = regex(r"(?:\+{0,2}|--(?=[\w-]+\.))((?:\w[\w-]*[./])*[\w-]+)=([^\s\[{]+)")
+_TYPED_SETTING = regex(r"(?:\+{0,2}|--(?=[\w-]+\.)|--\w+=)((?:\w[\w-]*[./])*[\w-]+)(?:=| = ')([^\s\[{']+)'?")
 _DOTTED_OPTION = regex(r"--\w[\w-]*(\.[\w-]+)+$")
 #: Numbers of GPUs in a list.
 _NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")

@@ -306,13 +306,16 @@ class Constants:
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])
-        top = (unit[0], "")
+        top, line = (unit[0], ""), getattr(node, "lineno", 0)
+        of_class = module.flow.attributes(module.flow.classes.get(line, ""), name) if unit == top else []
+        if own := [value for method, value in of_class if not method and (value.end_lineno or 0) < line]:
+            return [_Value(own[-1], unit, len(own) == 1)]
         if (plain := self._plain.get(unit)) is None:
             plain = self._plain[unit] = {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])}
         for where in (unit,) if given else (unit, top):
             assigned = [each for each in module.flow.assigned(where[1]).get(name, []) if not _keeps(each, name)]
-            if where == unit and hasattr(node, "lineno"):  # what a later line assigns is not there yet
-                before = [each for each in assigned if each is None or (each.end_lineno or 0) < node.lineno]
+            if where == unit and line:  # what a later line assigns is not there yet
+                before = [each for each in assigned if each is None or (each.end_lineno or 0) < line]
                 last = max((at for at, each in enumerate(before) if id(each) in plain), default=0)
                 assigned = before[last:] if before or given else assigned
             if values := list(dict.fromkeys(assigned)):
@@ -404,7 +407,7 @@ class Constants:
         name = dest or longest.lstrip("-").replace("-", "_")
         if words and name:
             known = self.options.setdefault(name, ParserOption(words, unit, node))
-            known.again = known.again or known.node is not node
+            known.again = known.again or (known.node is not node and ast.dump(known.node) != ast.dump(node))
 
     def given(self, flag: str) -> str:
         """Return the value of an option by its flag, as ``of_option`` finds it; "" for none."""

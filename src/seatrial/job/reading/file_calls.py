@@ -68,7 +68,8 @@ _NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
 _A_PATH = regex(r"(?!.*//|[\d./-]*$|(?i:auto|none|null|true|false)$)(\.{0,2}/[\w ./+@=-]*|(~?[./]|\w)[\w./+@=-]*)")
 _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
 _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
-_IN_FOLDERS = regex(r"(data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|([\w-]+\.)*(data_?)?(root|dir)")
+_FOLDER = r"((data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|(data_?)?(root|dir))"
+_IN_FOLDERS, _OF_DATA = regex(rf"([\w-]+[.=])*{_FOLDER}"), regex(r"data(set)?s?/")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
@@ -198,7 +199,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     fits = _A_PATH.fullmatch(value) and (loaded or typed or _OF_INPUTS.search(name))
     if not fits or _NOT_READ.search(name) or "cache" in name:
         return False
-    if not loaded and (_NOT_READ.search(value.lower()) or OUTPUT.search(value.replace("/", "-"))):
+    ends = "/".join(value.split("/")[-2:] if value.startswith("/") else [value])  # of projects/, work/ of the author's
+    if not loaded and (_NOT_READ.search(ends.lower()) or OUTPUT.search(value.replace("/", "-"))):
         return False
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder
@@ -207,7 +209,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
         if name and "/" not in value and (of_a_package or not (loaded or _OF_INPUTS.search(name))):
             return False
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
-    return value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1 or bool(_IN_FOLDERS.fullmatch(name))
+    shown = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1 or (typed and _OF_DATA.match(value))
+    return bool(shown or _IN_FOLDERS.fullmatch(name))
 
 
 def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:

@@ -248,12 +248,13 @@ class Files:
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if self._opaque:
             return
+        typed = {key for key, (_, where) in self.constants.settings.items() if where.endswith(key)}
 
         @cache
         def used(name: str) -> bool:
             uses = [(at, tests or ()) for _, at, tests in self.uses.get(name, ())]
             may = (all(self._truth(test, at) in (None, wanted) for test, wanted in tests) for at, tests in uses)
-            return name in self.seen or any(may)
+            return name not in typed and (name in self.seen or any(may))
 
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]

@@ -95,7 +95,7 @@ class Flow:
     Attributes:
         functions: name, or ``Class.name``, → the function; nested ones, too, where no other has the name.
         doubled: names of functions that are defined more than once.
-        bases: class → the names of its bases.
+        bases: class → the names of its bases. classes: line → the innermost class around it.
     """
 
     def __init__(self, tree: ast.Module, *, main: bool, provided: Provided) -> None:
@@ -108,9 +108,11 @@ class Flow:
         self.doubled: set[str] = set()
         self._assigned: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.bases: dict[str, tuple[str, ...]] = {}
+        self.classes: dict[int, str] = {}
         for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
                 self.bases[node.name] = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+                self.classes |= dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), node.name)
                 for method in node.body:
                     if isinstance(method, FunctionNode):
                         self._define(f"{node.name}.{method.name}", method)

@@ -312,7 +312,7 @@ class Evaluation:
         given = keywords(option.node)
         action, typed = literal(given.get("action", ast.Constant("store"))), self.typed(option)
         default = self.values(given["default"], option.unit) if "default" in given else frozenset([None])
-        if option.again or action not in ("store", "store_true", "store_false"):
+        if (option.again and not typed) or action not in ("store", "store_true", "store_false"):
             return None
         if action != "store":
             off = action == "store_false"
