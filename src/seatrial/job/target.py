@@ -50,7 +50,7 @@ _MODULE = regex(r"\w[\w-]*(\.\w[\w-]*)*")
 #: Text that a script has and a list of packages or a data file has not.
 _CODE = regex(r"\A#!|^\s*(import|from|def|class|print|for|if|with)\b", re.MULTILINE)
 
-_MOST_OF_YAML, _MOST_OF_SCRIPT = 20_000, 50_000
+_MOST_OF_YAML, _MOST_OF_SCRIPT, _MOST_OF_MODULE = 20_000, 50_000, 1_000_000
 #: Most scripts that an error lists if none is similar.
 _MOST_NAMED = 5
 #: Linux's longest file name, in bytes; longer ones make every question about the file an error.
@@ -148,7 +148,7 @@ def python_command(
     name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
     found = locate_module(module, [here / folder])
     what = f"the entry point {words[0]} of this project calls {function}() of {module}"
-    if found and not re.search(_GETS.format(function), text := whole(found[0], _MOST_OF_SCRIPT)):
+    if found and not re.search(_GETS.format(function), text := beginning(found[0], _MOST_OF_MODULE)):
         file, starts = os.path.relpath(found[0], here), "__main__" in text
         run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"
         raise TargetError(f"{what}, which has no {function}", run=run, instead=(words[0], [file]) if starts else None)
@@ -195,6 +195,11 @@ def _one_command(
     from seatrial.job.shell_scripts import MARKS, read_shell
 
     reading = read_shell(text, arguments, called, here, batch, env)
+    files = (command.target[0] for at, command in reading.started if at == ".")
+    beside = next((each for each in files if is_file(path.parent / each) and not is_file(here / each)), None)
+    if beside and is_file(path):
+        there = f"(cd {as_typed(path.parent)} && {shlex.join(['seatrial', 'run', 'bash', path.name, *arguments])})"
+        raise TargetError(f"{name} finds {beside} from its own folder alone", run=there)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
     found = [  # only scripts that exist before it runs

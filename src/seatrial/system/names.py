@@ -25,7 +25,7 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACC
 #: Text that is a secret wherever it stands: user info of a URL, and well-known tokens.
 SECRET_TEXT = re.compile(
     r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)|(?:(?<=https://)|(?<=http://))[^/\s:@]+(?=@)"
-    r"|\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{12,}"
+    r"|\b(?:github_pat_|glpat-|sk-|xox[abp]-|hf_jwt_|(?:hf_|hf_oauth_|gh[op]_|AKIA)(?=[A-Za-z0-9]{12}))[\w-]{12,}"
 )
 #: A user of the other machine.
 _URL_USER = re.compile(r"(?<=ssh://)[^/\s:@]+(?=@)")

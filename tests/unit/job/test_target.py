@@ -381,6 +381,23 @@ def test_a_command_in_an_unknown_one_is_named(tmp_path: Path, text: str) -> None
     assert re.fullmatch(r"\(cd sub && seatrial run (--env A=1 )?(./)?train.py -- --lr 1\)", str(refusal.value.run))
 
 
+def test_a_script_that_finds_python_from_its_own_folder_alone_is_started_there(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "train.py").touch()
+    (tmp_path / "scripts/x.sh").write_text("python ../train.py --cfg=../cfg.yaml\n")
+    with pytest.raises(TargetError, match=r"scripts/x\.sh finds \.\./train\.py from its own folder alone") as refusal:
+        in_our_words(["bash", "scripts/x.sh", "1"], tmp_path)
+    assert re.fullmatch(r"\(cd \S*scripts && seatrial run bash x.sh 1\)", str(refusal.value.run))
+    assert in_our_words(["bash", "x.sh"], tmp_path / "scripts") is not None
+
+
+def test_an_entry_point_of_a_long_module_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project.scripts]\ntrain-it = "long:start"\n')
+    (tmp_path / "long.py").write_text("# text\n" * 10_000 + "def start():\n    print(1)\n")
+    with pytest.raises(TargetError, match=r"calls start\(\) of long, which -m long does not"):
+        in_our_words(["train-it"], tmp_path)
+
+
 def test_a_variable_of_make_has_the_value_that_it_had_where_it_was_set_at_once(tmp_path: Path) -> None:
     text = "A := 1\nB := $(A)$(C) $$X\nD = $(A)\nA := 2\nC = 3\ntrain:\n\tX=x; C=c; python train.py $(B) $(D)\n"
     (tmp_path / "Makefile").write_text(text)

@@ -203,7 +203,8 @@ class Devices(Evaluation):
         for sink in sorted(chosen, key=lambda each: (not each.settings, not isinstance(each.node, ast.Constant)))[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
-            change = f"choose {'cuda' if sink.settings else 'the GPU'} in {words.partition(' ')[0]}"
+            wanted = "true" if words.lower().endswith(" false") else "cuda" if sink.settings else "the GPU"
+            change = f"choose {wanted} in {words.partition(' ')[0]}"
             certain = (known and decides) or (plain and isinstance(sink.node, ast.Constant))  # a name may change
             trains = known and not imported & _MOVERS and any(b".backward(" in each for each in sources)
             yield Reason(2, words, change, "cpu" if decides or plain or trains else "", certain)

@@ -182,6 +182,9 @@ class Evaluation:
                 one, other = self.values(left, unit), self.values(right, unit)
                 compare = _COMPARISONS[type(kind)]
                 return None if one is None or other is None else frozenset(compare(a, b) for a in one for b in other)
+            case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [ast.List(parts) | ast.Tuple(parts)]) if parts:
+                either = ast.BoolOp(ast.Or(), [ast.Compare(left, [ast.Eq()], [each]) for each in parts])
+                return self.values(either if isinstance(kind, ast.In) else ast.UnaryOp(ast.Not(), either), unit)
             case ast.IfExp():
                 taken = _taken(_truth(self.values(node.test, unit)), node.body, node.orelse)
                 return _union([self.values(each, unit) for each in taken])

@@ -117,6 +117,8 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
     for name, where in {each.name: each.where for each in script.env_checks if not each.values}.items():
         if name not in given and (name.startswith("SLURM_") or not _USUAL.fullmatch(name)):
             way = f"--secret {name}" if SECRET.search(name) else f"-e {name}=VALUE"
+            of_rank = re.fullmatch("SLURM_(PROCID|LOCALID|NTASKS|NPROCS)", name)
+            way = "srun sets it for each rank, torchrun RANK and WORLD_SIZE" if of_rank else way
             yield f"{where} needs the variable {name}, which is not set: {way}"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
