@@ -94,7 +94,11 @@ def load_job(
         typed = ", ".join(_FLAGS.get(f"kubernetes.{key}", key) for key in from_flags["kubernetes"])
         raise UsageError(f"{typed}: only for runs on Kubernetes", run="seatrial run … --on k8s")
     _check_paths(config, project)
-    target, start = _target(project, cwd, from_file, from_flags, config.get("image", {}).get("ready"), recipes)
+    image = config.get("image", {})
+    if "python" in image and "ready" not in image:
+        why = "a build has the Python of image.base, such as python:3.12-slim-bookworm"
+        raise ConfigError(f"image.python is for an existing image, image.ready; {why}", run=_file_source(project).run)
+    target, start = _target(project, cwd, from_file, from_flags, image.get("ready"), recipes)
     if start != project and "workdir" not in config:
         config["workdir"] = str(start.relative_to(project))
     wishes = _not_replaced(from_file, from_flags)

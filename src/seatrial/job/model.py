@@ -64,7 +64,7 @@ class ImageOptions(KeyTable):
 
     base: keys.Image = Field(default="python:3.11-slim-bookworm", description="Image that the build starts from.")
     ready: keys.Image | None = Field(default=None, description="An existing image to run as is; nothing is built.")
-    python: keys.Line | None = Field(
+    python: keys.Interpreter | None = Field(
         default=None, description="Python interpreter in an existing image, if not in a standard location."
     )
     ca_bundle: keys.PathLike | None = Field(

@@ -167,6 +167,13 @@ def test_a_list_that_the_image_names_may_bring_horovod(tmp_path: Path, file: str
     assert chosen(plan, "horovod").value == "as image.requirements has it"
 
 
+def test_options_of_a_build_are_named_where_nothing_is_built(tmp_path: Path) -> None:
+    image = ImageOptions(ready=READY, requirements=("einops",), max_size_bytes=2**30)
+    warned = f"{READY} is used as it is: requirements, max_size of [image] has no effect"
+    assert warned in plan_of(tmp_path, "", image=image).warnings
+    assert not any("[image]" in each for each in plan_of(tmp_path, "", ready=True).warnings)
+
+
 def test_an_image_may_have_its_own_horovod(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HOROVOD, gpus=2, ready=True)
     assert plan.agent.stand_ins == ("horovod",)

@@ -30,7 +30,8 @@ from seatrial.job.in_container import (
     IMAGE_UNKNOWN,
     PYTHON_COMMAND,
 )
-from seatrial.job.model import Job
+from seatrial.job.keys import typed_keys
+from seatrial.job.model import ImageOptions, Job
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
 from seatrial.planning.container.env import service_env, without_login, without_models, without_variables
@@ -96,6 +97,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
 
         pulled = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices)
         named = (*image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled),)
+        set_ones = job.image.model_fields_set - {"ready", "python", "target"}
+        if idle := [key for key, name in typed_keys(ImageOptions).items() if name in set_ones]:
+            named += (f"{ready} is used as it is: {', '.join(idle)} of [image] has no effect",)
     warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *warn_of_outside(job, script), *lost)
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     env = {**tracker_env, **made.target_env}
