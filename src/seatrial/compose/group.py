@@ -251,7 +251,7 @@ def find_run(store: RunStore, reference: str) -> Run:
             if GroupStore(store).look_up(reference) is None and not (store.record / "sweeps" / reference).is_dir():
                 raise
             run = f"seatrial runs show {reference}   # lists its runs"
-            raise RunNotFoundError(f'"{reference}" is no run, but a group of runs', run=run) from None
+            raise RunNotFoundError(f'"{reference}" names a group of runs', run=run) from None
         group, member = without
         why = f": {member.why}" if member.why else ""
         logs = f"docker compose -p {group.details.get('project')} logs {reference}"

@@ -196,10 +196,10 @@ def _one_command(
 
     reading = read_shell(text, arguments, called, here, batch, env)
     files = (command.target[0] for at, command in reading.started if at == ".")
-    beside = next((each for each in files if is_file(path.parent / each) and not is_file(here / each)), None)
-    if beside and is_file(path):
+    sibling = next((each for each in files if is_file(path.parent / each) and not is_file(here / each)), None)
+    if sibling and is_file(path):
         there = f"(cd {as_typed(path.parent)} && {shlex.join(['seatrial', 'run', 'bash', path.name, *arguments])})"
-        raise TargetError(f"{name} finds {beside} from its own folder alone", run=there)
+        raise TargetError(f"{name} finds {sibling} from its own folder alone", run=there)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
     found = [  # only scripts that exist before it runs

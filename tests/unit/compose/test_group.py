@@ -234,7 +234,7 @@ def test_every_verb_finds_a_stage(project: RunStore, capsys: pytest.CaptureFixtu
 def test_a_group_where_a_run_is_wanted_is_called_one(project: RunStore) -> None:
     group = GroupStore(project).create((Member("train", state="done", run=run_of(project)),), name="night")
     for reference in ("night", group.id):
-        with pytest.raises(RunNotFoundError, match="is no run, but a group of runs") as caught:
+        with pytest.raises(RunNotFoundError, match="names a group of runs") as caught:
             find_run(project, reference)
         assert caught.value.run == f"seatrial runs show {reference}   # lists its runs"
 

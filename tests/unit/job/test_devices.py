@@ -489,8 +489,8 @@ def test_reads_by_unknown_paths_are_named_where_no_input_is_known(tmp_path: Path
     target = target_of(tmp_path, f"{code}\n")
     facts = script_facts(target, tmp_path)
     assert [*facts.unknown] == reads
-    told = [*not_found(Job(project=tmp_path, target=target), (), (), facts.unknown)]
-    assert [each.partition(". Unless")[0] for each in told] == [
+    found = [*not_found(Job(project=tmp_path, target=target), (), (), facts.unknown)]
+    assert [each.partition(". Unless")[0] for each in found] == [
         f"Inputs whose paths only a run shows: {each}" for each in reads
     ]
 

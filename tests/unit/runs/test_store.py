@@ -24,7 +24,7 @@ ID = "20261120-231501-k3f9"
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
-def test_an_id_tells_when_it_was_made_in_every_time_zone(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
+def test_an_id_shows_when_it_was_made_in_every_time_zone(monkeypatch: pytest.MonkeyPatch, zone: str) -> None:
     made = new_run_id(1_796_000_000)
     monkeypatch.setenv("TZ", zone)
     time.tzset()

@@ -115,8 +115,8 @@ def project_needs(
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     ours = [*own, *taken, *([itself] if itself else [])]
     lacking = in_empty_submodules(script, packages.without(ours), project)
-    asked = Requirements(also)
-    ours += [*lacking, *(name for name, ask in packages.guessed.items() if is_listed(asked, name, ask))]
+    own_lines = Requirements(also)
+    ours += [*lacking, *(name for name, ask in packages.guessed.items() if is_listed(own_lines, name, ask))]
     packages, shown = with_shown(packages.without(ours), project)
     needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
     imports = script.imports
@@ -183,7 +183,7 @@ def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Pat
     found: dict[str, Path] = {}
     for name in packages.strangers:
         names = [each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")]
-        place = folder_of(name, project, names, near=script.where.get(name, ""))
+        place = folder_of(name, project, names, place=script.where.get(name, ""))
         if place is not None and (names or name in packages.unknown or not is_package(project / place)):
             found[name] = place
     return found

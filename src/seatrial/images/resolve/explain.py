@@ -75,7 +75,7 @@ def not_there(
     name = answer.name
     if answer.no_package and request.links and not any(each.kind == "index" for each in request.sources):
         return ConfigError(
-            f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be asked",
+            f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be used",
             run=f"pip wheel --no-deps {name} -w {request.links[0].parent.name}",
         )
     if answer.no_package:

@@ -187,9 +187,9 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            lists = last in calls.MAY_LACK  # a folder's files
-            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or (any_part and not lists))
-            if seen and calls.is_input("", shown := posixpath.join("." * lists, text), typed=True):
+            part = any_part and last not in calls.MAY_LACK  # these list a folder
+            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or part)
+            if seen and calls.is_input("", shown := posixpath.join("." * (last in calls.MAY_LACK), text), typed=True):
                 option = flag if value == found.text else None
                 self._perhaps.setdefault(text, Read(shown[:_LONGEST_PATH], where, option))
             if missing and not self._is_there(unit, node, found, text, asks=asks):
@@ -217,16 +217,16 @@ class Files:
         found, reached, likely = dict[str, tuple[bool, str]](), self.reached(start), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
         for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
-            near, where = unit in self._tried, self._place(unit, node)
+            tried, where = unit in self._tried, self._place(unit, node)
             if begin := text.partition(ANY)[0]:
                 found[where] = False, ""
                 self._exists(begin)
-            elif calls.DATA & {*calls.called_names(node)} and (near or where not in inside):
+            elif calls.DATA & {*calls.called_names(node)} and (tried or where not in inside):
                 sure, around = likely(unit, tests), f"{unit[0].stem} {unit[1]} {ast.unparse(path)}".lower()
-                runs = (sure or (near and may(unit, tests))) and (unit[0], ast.dump(path)) not in self._known
+                runs = (sure or (tried and may(unit, tests))) and (unit[0], ast.dump(path)) not in self._known
                 if runs and not calls.NO_DATA.search(around):
                     shown = f"{where} {ast.unparse(node)[:_LONGEST_CALL]}{f' by {flag}' if flag else ''}"
-                    found.setdefault(where, (not (near and sure), shown))
+                    found.setdefault(where, (not (tried and sure), shown))
         reads = [each for each in found.values() if each[1]]
         doubt = all(doubt for doubt, _ in reads)
         texts = (literal(each[2]) or "" for each in self.named_values if reads and doubt)
@@ -266,9 +266,9 @@ class Files:
             if text and text.sure:
                 yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
         fit = (each for each in self.named_values if calls.is_input(each[0], "./a/b", typed=False))
-        asked = (each for each in fit if (used(each[0]) if each[1] else each[0] not in self._checked_names))
+        wanted = (each for each in fit if (used(each[0]) if each[1] else each[0] not in self._checked_names))
         unused = {value for value, name in self.of_class.items() if not used(name)}
-        free = (each for each in asked if each[0] not in self._written_names and id(each[2]) not in unused)
+        free = (each for each in wanted if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
             by_library = unit[0] == start[0] and not callers.get(unit)  # no call is seen: Fire's, a decorator's
@@ -322,8 +322,8 @@ class Files:
         made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         self._reading += [each for each in self._asking if id(each.node) in self.demanded]  # by a name
-        asked = (each for each in self._asking if id(each.node) not in self.demanded)
-        asking = [(each, path) for each in asked for path in calls.checked_paths(each.node)]
+        checks = (each for each in self._asking if id(each.node) not in self.demanded)
+        asking = [(each, path) for each in checks for path in calls.checked_paths(each.node)]
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         callers, reached = self.constants.callers, self.reached(start)

@@ -62,12 +62,13 @@ def is_package(path: Path) -> bool:
     return is_file(path / "__init__.py")
 
 
-def folder_of(module: str, project: Path, names: Collection[str] = (), near: str = "") -> Path | None:
-    """Return the folder of a module with these names in the project, nearest to ``near``, then to its top; None without
-    one. A file that imports the module itself, such as models/music2latent.py, is another one.
+def folder_of(module: str, project: Path, names: Collection[str] = (), place: str = "") -> Path | None:
+    """Return the folder of a module with these names in the project, nearest to ``place``, then to its top.
+
+    None without one. A file that imports the module itself, such as models/music2latent.py, is another one.
     """
     itself = re.compile(rf"^[ \t]*(?:from|import)[ \t]+{re.escape(module)}\b", re.MULTILINE)
-    for folder in sorted(folders_of(project), key=lambda each: -len(os.path.commonpath((each, project / near)))):
+    for folder in sorted(folders_of(project), key=lambda each: -len(os.path.commonpath((each, project / place)))):
         file, inside = find_module(module, [folder]), folder / module.replace(".", os.sep)
         text = "".join(read_sources([file], project, _MAX_BYTES)) if file and names else ""
         listed = inside.glob("*") if names and is_folder(inside) else ()

@@ -403,7 +403,7 @@ def test_each_gym_gets_its_atari_package_and_a_warning_about_missing_roms(
 
 
 @pytest.mark.parametrize("module", ["mujoco_py", "d4rl"])
-def test_an_import_of_mujoco_py_says_what_the_image_lacks(tmp_path: Path, module: str) -> None:
+def test_an_import_of_mujoco_py_names_what_the_image_lacks(tmp_path: Path, module: str) -> None:
     made = planned(tmp_path, {"requirements.txt": f"{module}\n", "train.py": f"import {module}\n"})
     assert f"train.py:1 imports {module}, which needs a compiler and ~/.mujoco" in str(made.image.warnings)
     assert "libosmesa6-dev, libgl1-mesa-dev and ~/.mujoco/mujoco210: --image IMAGE" in str(made.image.warnings)
