@@ -367,6 +367,6 @@ DebianPackage = Annotated[
 Mirror = Annotated[str, _checked(_mirror), Schema({**TEXT, "pattern": f"^{_URL}$"})]
 Day = Annotated[str, Typed(_day, TEXT)]
 Line = Annotated[str, _checked(matching(r"[^\x00-\x1f\x7f]+", "one line of text")), Schema({**TEXT, "minLength": 1})]
-Interpreter = Annotated[str, Matched(r"[^\x00-\x1f\x7f0-9-][^\x00-\x1f\x7f]*", "an interpreter, such as /opt/conda/bin/python")]
+Interpreter = Annotated[str, Matched(r"(?!\d)[^\x00-\x1f\x7f]+", "an interpreter, such as /opt/conda/bin/python")]
 Globs = Annotated[Listed[str], one_or_more("models/*.pth")]
 Percent = Annotated[float | None, or_false(_percent, {**_ABOVE_ZERO, "maximum": 100})]
