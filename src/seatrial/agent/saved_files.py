@@ -25,8 +25,8 @@ _CHUNK_BYTES = 1 << 22
 _NOISE = re.compile(
     r"\.|__pycache__$|site-packages$|node_modules$|(torchinductor|torchelastic|matplotlib|pymp|pip|ray)([-_]|$)"
 )
-#: Names by tempfile: scratch files, unless they are models.
-_SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}(?=[./]|$)")
+#: Names by tempfile, and hidden ones such as onnxruntime's /tmp/.ses: scratch files, unless they are models.
+_SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}(?=[./]|$)|/\.[^/]*$")
 #: Folders of an image that hold no results of scripts.
 _SYSTEM = {"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr"}
 

@@ -90,7 +90,8 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
 
     host, screen, typed = cli.this_host(), Screen(), shlex.join(cli.target_arguments())
     if typed:
-        run = f"echo {shlex.quote(typed)} | seatrial shell {shlex.join(words) or 'train.py'}"
+        own = [*sys.argv[2 : sys.argv.index("--")], *([] if words else ["train.py"])]
+        run = f"echo {shlex.quote(typed)} | seatrial shell {shlex.join(own)}"
         raise UsageError(f"seatrial shell takes no command: {typed}", run=run)
     job = read_allowed_job(words, flags, screen)
     prepared = launch.prepare(job, host, building=screen.building, interactive=True)
@@ -202,8 +203,9 @@ def _detach(prepared: Prepared, host: Host, screen: Screen) -> int:
 def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
     """Show the run to its end, then its receipt."""
     from seatrial.runs.jobs import report_when_ready
+    from seatrial.runs.run_actions import is_live
     from seatrial.runs.streams import TYPING_INTERVAL_S, passing_on
-    from seatrial.runs.watch import LOG_INTERVAL_S, follow, interrupt_stops
+    from seatrial.runs.watch import LOG_INTERVAL_S, ensure_recorder, follow, interrupt_stops
 
     run, plan = prepared.run, prepared.plan
     looks_s = LOG_INTERVAL_S if plan.agent.input is None else TYPING_INTERVAL_S
@@ -212,9 +214,15 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
             importlib.import_module("seatrial.runs.ending")
             from seatrial.receipt.render.pages import PACKAGE, compile_pages
         compile_pages(PACKAGE)
-        ready, typing = report_when_ready(plan.job.serve, screen.note), passing_on(run, plan)
-        with ready, typing, screen.showing_progress(run) as show:
-            ended = follow(run, screen.write, host, echo=screen.note, between_looks=show, log_interval_s=looks_s)
+        ready = report_when_ready(plan.job.serve, screen.note)
+        try:
+            with ready, passing_on(run, plan), screen.showing_progress(run) as show:
+                ended = follow(run, screen.write, host, echo=screen.note, between_looks=show, log_interval_s=looks_s)
+        except BrokenPipeError:
+            if is_live(run, host):
+                ensure_recorder(run)
+                screen.note(f"nobody reads the output; {run.id} is still running: seatrial runs stop {run.id} ends it")
+            raise
     exit_code = _receipt(prepared, host, screen, ended=ended)
     if exit_code == EXIT_GPU_CONTRACT and plan.on_this_host:  # its GPUs are not of this host
         from seatrial.doctor.examine import second_opinion

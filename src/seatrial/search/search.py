@@ -208,24 +208,23 @@ def resume_search(
     study = find_study(RunStore(project, host), name)
     study.go_on()
     if stopped := study.retry_stopped():
-        note(f"{stopped} trials that were stopped run again")
+        note(f"trials that were stopped and run again: {stopped}")
     job = Job.model_validate_json(study.definition.job, strict=False)
     return _search(study, trials or study.definition.trials, budget_s, parallel, job, host, note)
 
 
 def find_study(store: RunStore, name: str) -> Study:
-    """Return the project's study of this name. Raises RunNotFoundError."""
+    """Return the project's study of this name, or the ``last`` one used. Raises RunNotFoundError."""
+    files = sorted((store.record / "sweeps").glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    known = [file.parent.name for file in files if file.is_file() and file.stat().st_size]
+    name = known[0] if known and name == "last" else name
     path = _file(store, name) if re.fullmatch(NAME, name) else None
     if path is None or not Study(path).is_made:
-        files = (store.record / "sweeps").glob(f"*/{FILE}")
-        known = sorted(file.parent.name for file in files if file.is_file() and file.stat().st_size)
-        similar = nearest(name, known)
+        advised = f"--resume {nearest(name, known) or known[0]}" if known else "train.py --set lr=0.1,0.01"
         raise RunNotFoundError(
             f"Study {name} not found in this project",
             cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
-            run=f"seatrial sweep --resume {similar or known[0]}"
-            if known
-            else "seatrial sweep train.py --set lr=0.1,0.01",
+            run=f"seatrial sweep {advised}",
         )
     return Study(path)
 

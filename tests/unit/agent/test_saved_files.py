@@ -45,7 +45,7 @@ def test_keep_copies_results_and_nothing_else(folders: tuple[Path, Path]) -> Non
         "run.log",
         "tmpabcd1234/best.ckpt",
     ]
-    noise = ["x.lock", "k.cubin", "main.cpp", ".hidden/m.pt", "__pycache__/m.npy", "torchinductor_me/k.json"]
+    noise = ["x.lock", "k.cubin", "main.cpp", ".hidden/m.pt", ".ses", "__pycache__/m.npy", "torchinductor_me/k.json"]
     for name in (*made, *noise, "tmpabcd1234/x.json"):
         (unkept / name).parent.mkdir(exist_ok=True)
         (unkept / name).write_text("x")

@@ -50,7 +50,10 @@ def message(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_a_sentence_and_the_next_command(words: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sentence_and_the_next_command(
+    words: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["seatrial", *words.split()])
     assert cli._main(words.split()) in (2, 5)
     sentence, command = message(capsys)
     assert (sentence.replace(str(project), "PROJECT"), command) == REFUSED[words]

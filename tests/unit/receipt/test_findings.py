@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fakes import a_plan
+from fakes import a_container, a_plan
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.gpu_request import GpuRequest
@@ -63,6 +63,13 @@ def lab(project: Path, *, backend: str = "docker", module: str = "") -> Plan:
     target = Target(kind="module", value=module) if module else Target(kind="script", value="code/fit.py")
     plan = a_plan(job=Job(project=project / "lab", target=target), backend=backend)
     return plan if backend == "docker" else plan.model_copy(update={"image": None})
+
+
+def test_missing_file_of_a_compose_service_is_named_where_its_container_has_it(tmp_path: Path) -> None:
+    mounts = ({"source": tmp_path, "target": "/w"},)
+    job = Job(project=tmp_path, target=Target(kind="image", value=""))
+    plan = a_plan(job=job, container=a_container(workdir="/w/sub", mounts=mounts))
+    assert str(missing_file(plan, "data.csv").cause).startswith("/w/sub/data.csv is not there")
 
 
 @cases("path", "place", "fix")

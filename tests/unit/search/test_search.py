@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from seatrial.cli.screen import SearchScreen
 from seatrial.errors import EngineUnavailableError
 from seatrial.job.model import Job, Target
 from seatrial.job.tables import SweepTable
+from seatrial.runs.store import RunStore
 from seatrial.search.request import define
-from seatrial.search.search import PLACE_FOLDER, Search, open_search
+from seatrial.search.search import PLACE_FOLDER, Search, find_study, open_search
 from seatrial.search.trial import Ending
 from seatrial.system.host import Host
 
@@ -44,6 +46,15 @@ def test_a_finished_study_that_is_joined_runs_and_is_stopped_where_it_is_left_ha
     assert again.study.standing() == "running"
     again.study.leave()  # as one that was killed
     assert again.study.standing() == "stopped"
+
+
+def test_last_is_the_study_that_was_used_last(tmp_path: Path) -> None:
+    older, newer = (_open(tmp_path, name=name).study for name in ("z", "a"))
+    store = RunStore(tmp_path / "project", Host({"SEATRIAL_STATE": str(tmp_path / "state")}))
+    os.utime(older.path, (1, 1))
+    assert find_study(store, "last").path == newer.path
+    os.utime(newer.path, (0, 0))
+    assert find_study(store, "last").path == older.path
 
 
 def test_a_problem_of_the_searcher_does_not_end_the_study(
