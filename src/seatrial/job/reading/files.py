@@ -190,9 +190,8 @@ class Files:
             part = any_part and last not in calls.MAY_LACK  # these list a folder
             seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or part)
             if seen and calls.is_input("", shown := posixpath.join("." * (last in calls.MAY_LACK), text), typed=True):
-                self._perhaps.setdefault(
-                    text, Read(shown[:_LONGEST_PATH], where, flag if value == found.text else None)
-                )
+                option = flag if value == found.text else None
+                self._perhaps.setdefault(text, Read(shown[:_LONGEST_PATH], where, option))
             if missing and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
