@@ -312,9 +312,9 @@ class RunEvidence:
     @property
     def project(self) -> str:
         """Return the project's folder as the target sees it; a Compose service mounts it where its file says."""
-        mounts, project = self.plan.container.mounts if self.plan.container else (), self.plan.job.project
-        inside = next((mount.target for mount in mounts if mount.source == project), CONTAINER_PROJECT)
-        return str(project) if self.plan.on_the_host else inside
+        project, mounts = self.plan.job.project, self.plan.container.mounts if self.plan.container else ()
+        outside = str(project) if self.plan.on_the_host else CONTAINER_PROJECT
+        return next((mount.target for mount in mounts if mount.source == project), outside)
 
     @property
     def models_folder(self) -> Path | None:

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from seatrial.errors import RunNotFoundError, SeatrialError, UntrustedPathError, UsageError, fallback
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.keys import NAME
 from seatrial.job.model import Job
 from seatrial.planning.host import read_host
 from seatrial.runs.store import RunStore
@@ -218,15 +217,14 @@ def find_study(store: RunStore, name: str) -> Study:
     files = sorted((store.record / "sweeps").glob(f"*/{FILE}"), key=lambda file: file.stat().st_mtime, reverse=True)
     known = [file.parent.name for file in files if file.is_file() and file.stat().st_size]
     name = known[0] if known and name == "last" else name
-    path = _file(store, name) if re.fullmatch(NAME, name) else None
-    if path is None or not Study(path).is_made:
+    if name not in known or not Study(_file(store, name)).is_made:
         advised = f"--resume {nearest(name, known) or known[0]}" if known else "train.py --set lr=0.1,0.01"
         raise RunNotFoundError(
             f"Study {name} not found in this project",
             cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
             run=f"seatrial sweep {advised}",
         )
-    return Study(path)
+    return Study(_file(store, name))
 
 
 def looked_at(study: Study, host: Host) -> Search:
