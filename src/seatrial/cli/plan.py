@@ -270,9 +270,8 @@ def _print_contents(built: Built, out: Console) -> None:
         out.print(f"\n{title}", style="bold")
         out.print(table)
     _print_copies(contents["twice"], out)
-    saved = contents["saved"]
-    out.print("\nSlimming would save", style="bold")
-    total = 0
+    saved, total = contents["saved"], 0
+    out.print("\nSlimming would save" + " nothing" * (max(saved.values()) < _LEAST), style="bold")
     for level in ("files", "unused", "arch"):
         total += saved[level]
         if saved[level] >= _LEAST:
