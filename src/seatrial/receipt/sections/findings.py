@@ -176,9 +176,8 @@ def _missing_file(run: RunEvidence) -> Finding | None:
         fix = install if run.plan.on_the_host else None
         evidence = [f"subprocess found no program {path}"]
         return by_id("program-missing").finding(evidence, values={"program": path}, fix=fix)
-    root = os.path.normpath(run.project)
-    own = run.plan.job.target.kind == "image" and run.plan.container
-    start = posixpath.join(root, (own or run.plan.job).workdir or "")
+    root, job = os.path.normpath(run.project), run.plan.job
+    start = posixpath.join(root, ((job.target.kind == "image" and run.plan.container) or job).workdir or "")
     target = posixpath.normpath(posixpath.join(start, path))
     cause, fix = _place_of_file(path, target, start.rstrip("/"), root, run.plan)
     if missing[0].startswith("NotA"):  # a file of the project is read as a folder; of one elsewhere nothing is known
