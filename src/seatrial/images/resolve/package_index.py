@@ -69,7 +69,7 @@ class PackageIndex:
         self._limit_s = limit_s
         self.began: float | None = None
         self.late = list[str]()  # answers that the time limit cut off
-        self.unanswered = list[str]()  # questions about files; no answer is no "no"
+        self.unanswered = list[str]()  # programs whose questions about files no index answered
         self._unread = set[str]()  # sources that could not be read
 
     def left_s(self) -> float:
