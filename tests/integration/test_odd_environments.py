@@ -218,6 +218,21 @@ def test_head_of_a_long_log(project: Project) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (141, "line\n", "")
 
 
+def test_a_run_whose_output_nobody_reads_goes_on_and_says_so(tmp_path: Path) -> None:
+    project = Project(
+        tmp_path / "project", "local", {**environment(tmp_path), "SEATRIAL_STATE": str(tmp_path / "state")}
+    )
+    project.write("wait.py", "import time\nfor i in range(600):\n    print(i, flush=True)\n    time.sleep(0.1)\n")
+    command = (
+        f"{sys.executable} -m seatrial run wait.py --on local --gpus none --trust | head -1; exit ${{PIPESTATUS[0]}}"
+    )
+    bash = ["bash", "-c", command]
+    ended = subprocess.run(bash, cwd=project.folder, env=project.environ, capture_output=True, text=True, timeout=60)
+    [run] = project.runs
+    assert f"nobody reads the output; {run.name} is still running" in ended.stderr
+    assert (ended.returncode, project.cli("runs", "stop", run.name).returncode) == (141, 0)
+
+
 def test_files_do_not_take_the_place_of_a_closed_stream(project: Project) -> None:
     """A plan or a log that is opened as descriptor 1 would get what the target prints."""
     before = set(project.runs)
