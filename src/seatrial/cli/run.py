@@ -90,7 +90,7 @@ def shell(words: tuple[str, ...], flags: dict[str, Any]) -> int:
 
     host, screen, typed = cli.this_host(), Screen(), shlex.join(cli.target_arguments())
     if typed:
-        own = [*sys.argv[2 : sys.argv.index("--")], *([] if words else ["train.py"])]
+        own = [*sys.argv[sys.argv.index("shell") + 1 : sys.argv.index("--")], *([] if words else ["train.py"])]
         run = f"echo {shlex.quote(typed)} | seatrial shell {shlex.join(own)}"
         raise UsageError(f"seatrial shell takes no command: {typed}", run=run)
     job = read_allowed_job(words, flags, screen)
