@@ -19,6 +19,7 @@ from seatrial.train.data.images import (  # noqa: E402
     ImageSet,
     ResidentImages,
     affine,
+    stream_images,
 )
 from seatrial.train.distributed import Ranks  # noqa: E402
 from seatrial.train.engine import choose_engine  # noqa: E402
@@ -44,7 +45,9 @@ def plain(model, images, labels):
     return F.cross_entropy(model(images), labels)
 
 
-def trained(name, engine, loss, *, dropout=0.0, precision="fp32", augment=None, steps=STEPS, seed=3):
+def trained(
+    name, engine, loss, *, dropout=0.0, precision="fp32", augment=None, steps=STEPS, seed=3, kind=ResidentImages
+):
     """The model before and after training, and its losses."""
     device = torch.device("cuda")
     ranks, chosen = Ranks(0, 1, device), Precision(precision, device)
@@ -61,7 +64,7 @@ def trained(name, engine, loss, *, dropout=0.0, precision="fp32", augment=None, 
     model.to(device, memory_format=torch.channels_last)
     before = copy.deepcopy(model)
     data = ImageSet(images.to(torch.uint8), labels, 10)
-    source = ResidentImages(data, Normalisation.of(images), 64, ranks, 0, augment)
+    source = kind(data, Normalisation.of(images), 64, ranks, 0, augment)
     step = Step(model, loss, adamw(model, 1e-3, 1e-4), source, ranks=ranks, precision=chosen, kernels=loss is not plain)
     source.start(1, 0)
     step.start_epoch(0, 0)
@@ -118,6 +121,14 @@ def test_graph_and_eager_are_equal_to_the_bit(name):
     _, graph, losses = trained(name, "graph", cross_entropy)
     assert losses == curve
     assert all(torch.equal(a, b) for a, b in zip(eager.parameters(), graph.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+def test_a_streamed_set_trains_as_a_resident_one_to_the_bit(engine):
+    """Strides decide which of cuDNN's algorithms runs, so the gathering kernel's batches have those of torch's."""
+    _, _, resident = trained("mnist", engine, cross_entropy)
+    _, _, streamed = trained("mnist", engine, cross_entropy, kind=stream_images)
+    assert resident == streamed
 
 
 @pytest.mark.parametrize("engine", ["eager", "graph", "compile", "compile+graph"])

@@ -95,5 +95,6 @@ def sum_rows(matrix_RN: Tensor) -> Tensor:
 
 
 def channels_last(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype) -> Tensor:
-    """Allocate [B, C, H, W], channels last, on the device of ``like``."""
-    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
+    """Allocate [B, C, H, W], channels last, on the device of ``like``; one channel with the strides torch gives it."""
+    layout = torch.channels_last if shape[1] > 1 else torch.contiguous_format
+    return torch.empty(shape, dtype=dtype, device=like.device, memory_format=layout)
