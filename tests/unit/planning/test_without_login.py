@@ -291,6 +291,28 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
         assert not [*without_variables(job(tmp_path), script, {}, Host({}))], code
 
 
+@pytest.mark.parametrize(
+    ("code", "needed"),
+    [
+        ("ROOT = os.environ.get('ROOT_DIR')\nif ROOT is None or not ROOT:\n    raise ValueError('no root')\n", True),
+        ("def of(name):\n    path = os.getenv(name)\n    assert path is not None\nof('ROOT_DIR')\n", True),
+        ("assert len(sys.argv) == 1 and os.getenv('ROOT_DIR')\n", True),
+        ("if 'ROOT_DIR' not in os.environ:\n    sys.exit('no root')\n", True),
+        ("if os.getenv('ROOT_DIR', 'data') is None:\n    raise ValueError('no root')\n", False),
+        ("assert not os.getenv('ROOT_DIR')\n", False),
+        ("if os.getenv('ROOT_DIR') is None and len(sys.argv) < 2:\n    sys.exit('no root')\n", False),
+        ("if os.getenv('ROOT_DIR') is None:\n    print('no root')\n", False),
+    ],
+)
+def test_a_variable_without_which_a_check_of_every_run_fails_is_named(tmp_path: Path, code: str, needed: bool) -> None:
+    (tmp_path / "train.py").write_text(f"import os, sys\n{code}")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    found = [*without_variables(job(tmp_path), script, {}, Host({}))]
+    assert [" needs the variable ROOT_DIR, which is not set: -e ROOT_DIR=VALUE" in each for each in found] == [
+        True
+    ] * needed
+
+
 def test_a_needed_variable_with_a_secret_is_passed_without_its_value_and_one_of_no_name_is_none(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os\nkey = os.environ['MY_API_KEY']\nos.environ['A(B'], os.environ['']\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)

@@ -285,6 +285,8 @@ def not_installed(
         place = script.where.get(name, "the target")
         inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")}
         other = own_modules.renamed(name, inner, project)
+        if not other and name not in _names().generic and own_modules.generates(project):  # the project's own name
+            other = "; the project's installation builds it: pip install --target lib ., then -e PYTHONPATH=lib"
         yield f"{place} imports {name}: not in the project, and no package is installed{other}", (name, name)
 
 
@@ -302,7 +304,8 @@ def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str])
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
     for name in (each for each in models if "spacy" in at and each.count("_") > 1 and not is_listed(found, each, each)):
         file = f"{name}-{'.'.join(at['spacy'].split('.')[:2])}.0"
-        page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}-py3-none-any.whl"
+        kind = ".tar.gz" if at["spacy"][:2] == "2." else "-py3-none-any.whl"  # wheels since 3.0
+        page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}{kind}"
         remedy = f'add it in seatrial.toml: [image] requirements = ["{name} @ {page}"]'
         yield f"{models[name].partition(' ')[0]} loads {name}, neither listed nor on the package index; {remedy}"
     rows, used = table("import_names")["nltk_data"], [each for each in script.modules.items() if "nltk." in each[0]]

@@ -220,6 +220,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
         for name, package in wanted.items():
             of_it = mentions(line, name) if listed is None else provides(listed, name, package)
             of_it &= name not in packages.elsewhere or listed != canonical_name(name)  # pip install detectron2 -f URL
+            of_it &= listed not in table("import_names")["other_names"]  # cupy is its source, sklearn fails
             if of_it and name not in found and packages.known.get(name) != line:
                 found[name] = line
                 notes.append(f"{place} {line}")

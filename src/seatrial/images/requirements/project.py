@@ -186,6 +186,9 @@ def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Pat
         place = folder_of(name, project, names, place=script.where.get(name, ""))
         if place is not None and (names or name in packages.unknown or not is_package(project / place)):
             found[name] = place
+    for name in (each for each, (_, fix) in script.missing.items() if "PYTHONPATH=" in fix):  # of a folder of that name
+        if (place := folder_of(name, project)) is not None:
+            found.setdefault(name.partition(".")[0], place)
     return found
 
 

@@ -23,7 +23,7 @@ from seatrial.job.reading.signs import (
     keywords,
     last_name,
     literal,
-    read_variable,
+    variable_key,
 )
 
 #: Stands for the parts of a text that no constant shows.
@@ -268,8 +268,8 @@ class Constants:
         self._looks = self._looks if depth else 0
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("lower", "upper") and not node.args:
             return self.variable(node.func.value, unit, depth + 1)  # type: ignore[attr-defined]
-        if name := read_variable(node):
-            return name
+        if key := variable_key(node):
+            return text.text if (text := self.text(key, unit, depth + 1)) and text.sure else None
         values = [each for each in self._values(node, unit, depth) if each.sure] if depth < _DEEPEST else []
         return self.variable(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else None
 

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.job.reading.constants import Constants
 from seatrial.job.reading.devices import Reason
 from seatrial.job.reading.file_calls import Read, Write
-from seatrial.job.reading.flow import RunNode, Tests, fails
+from seatrial.job.reading.flow import RunNode, Tests, conditions, fails
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
@@ -230,6 +230,14 @@ class NodeReader:
         if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
             self.relative = self.relative or (where, ("." * node.level + (node.module or "")), self.tops[module.path])
 
+    def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
+        """Note an import that not every run comes to, except one for some releases: ``if torch.__version__ < …``."""
+        asked = [each for test, _ in tests or () for each in ast.walk(test)]
+        known = [each for node in asked for each in module.flow.assigned("").get(dotted(node), ()) if each is not None]
+        if not any(dotted(each).endswith("__version__") for node in (*asked, *known) for each in ast.walk(node)):
+            self.reading.optional.setdefault(name, where)
+            self.later.append((unit, tests, name, where))
+
     def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
         """Note ranks that are needed, and imports that may run, behind conditions. Args: own: see ImportRoots."""
         for unit, tests, evidence in self.joins:
@@ -246,8 +254,11 @@ class NodeReader:
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
-            elif (needed := read_variable(node) or "").isidentifier() and not re.search(_SETS.format(needed), code):
-                yield EnvCheck(needed, (), False, where)
+                continue
+            read = (read_variable(node), *(constants.variable(_set(*each), unit) for each in conditions(node)))
+            for needed in (each for each in read if each and each.isidentifier()):
+                if not re.search(_SETS.format(needed), code):
+                    yield EnvCheck(needed, (), False, where)
 
 
 def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
@@ -261,6 +272,16 @@ def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) 
     if not wanted or fails(node.orelse):
         return (expression, (*known, *values), True) if wanted else None
     return _check(node.orelse[0], (*known, *values), ast.dump(expression)) if len(node.orelse) == 1 else None
+
+
+def _set(part: ast.expr, holds: bool) -> ast.expr | None:
+    """Return what is set if a condition holds, or does not."""
+    match part:
+        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+            return left if isinstance(op, ast.IsNot) == holds else None
+        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as op], comparators=[table]):
+            return ast.Subscript(table, left, ast.Load()) if isinstance(op, ast.In) == holds else None
+    return part if holds else None
 
 
 def _members(test: ast.expr) -> _Members | None:
@@ -284,10 +305,9 @@ class _Side(NamedTuple):
 def version_bounds(node: ast.AST, values: _Values, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (module, ``<=1.4.0``) without which a statement or a call, as transformers' check_min_version, fails."""
     match node:
-        case ast.Assert(test=test):
-            yield from _bounds(test, True, values, names)
-        case ast.If(test=test, body=[*_, ast.Raise()]):
-            yield from _bounds(test, False, values, names)
+        case ast.Assert() | ast.If():
+            for part, holds in conditions(node):
+                yield from _bounds(part, holds, values, names)
         case ast.Call(func=func, args=[ast.Constant(value=str(text)), *_]) if "_version" in last_name(func):
             top, called = full_name(dotted(func), names).partition(".")[0], last_name(func)
             with suppress(InvalidRequirement, InvalidVersion):
@@ -298,20 +318,14 @@ def version_bounds(node: ast.AST, values: _Values, names: Mapping[str, str]) -> 
 
 
 def _bounds(test: ast.expr, holds: bool, values: _Values, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the bounds on versions if a condition holds, or if it does not."""
-    match test:
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            yield from _bounds(inner, not holds, values, names)
-        case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) == holds:
-            for part in parts:
-                yield from _bounds(part, holds, values, names)
-        case ast.Compare(left=first, ops=ops, comparators=others) if holds or len(ops) == 1:
-            sides = [_side(each, values, names) for each in (first, *others)]
-            for left, compared, right in zip(sides, ops, sides[1:], strict=False):
-                if left and right and left.is_module != right.is_module and (sign := _SIGNS.get(type(compared))):
-                    module, other = (left, right) if left.is_module else (right, left)
-                    sign = sign if left.is_module else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
-                    yield from _bound(module, sign if holds else _OPPOSITE[sign], other.value)
+    """Yield the bounds on versions if a comparison holds, or if it does not."""
+    if isinstance(test, ast.Compare) and (holds or len(test.ops) == 1):
+        sides = [_side(each, values, names) for each in (test.left, *test.comparators)]
+        for left, compared, right in zip(sides, test.ops, sides[1:], strict=False):
+            if left and right and left.is_module != right.is_module and (sign := _SIGNS.get(type(compared))):
+                module, other = (left, right) if left.is_module else (right, left)
+                sign = sign if left.is_module else {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(sign, sign)
+                yield from _bound(module, sign if holds else _OPPOSITE[sign], other.value)
 
 
 def _bound(module: _Side, sign: str, version: str) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import PurePosixPath
 
 from seatrial.job.reading.constants import ANY, Text, declared, member
-from seatrial.job.reading.flow import FunctionNode, fails
+from seatrial.job.reading.flow import FunctionNode, conditions, fails
 from seatrial.job.reading.signs import SETS, TABLES, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.text import regex
 
@@ -283,17 +283,14 @@ def demanded(node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> It
 
 def needed(test: ast.expr | None, holds: bool, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[ast.Call]:
     """Yield the checks for paths that all succeed wherever ``test`` evaluates to ``holds``."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        yield from needed(test.operand, not holds, assigned)
-    elif isinstance(test, ast.Compare) and isinstance(value := getattr(test.comparators[0], "value", None), bool):
-        equals = isinstance(test.ops[0], ast.Eq | ast.Is)
-        yield from needed(test.left, equals is (value is holds), assigned) if not test.ops[1:] else ()
-    elif isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And if holds else ast.Or):
-        yield from (call for each in test.values for call in needed(each, holds, assigned))
-    elif isinstance(test, ast.Name) and len(values := assigned.get(test.id, [])) == 1:
-        yield from needed(values[0], holds, {})
-    elif holds and isinstance(test, ast.Call) and last_name(test.func) in ASKS:
-        yield test
+    for part, true in conditions(test, holds):
+        if isinstance(part, ast.Compare) and isinstance(value := getattr(part.comparators[0], "value", None), bool):
+            equals = isinstance(part.ops[0], ast.Eq | ast.Is)
+            yield from needed(part.left, equals is (value is true), assigned) if not part.ops[1:] else ()
+        elif isinstance(part, ast.Name) and len(values := assigned.get(part.id, [])) == 1:
+            yield from needed(values[0], true, {})
+        elif true and isinstance(part, ast.Call) and last_name(part.func) in ASKS:
+            yield part
 
 
 def called_names(node: ast.Call) -> tuple[str, str]:

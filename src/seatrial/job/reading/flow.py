@@ -379,6 +379,22 @@ def fails(block: Sequence[ast.stmt]) -> bool:
     return bool(ends) and not _exits(ends[0])
 
 
+def conditions(node: ast.AST | None, holds: bool = True) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield (part, whether it holds) of each part that decides a test, or a check without which a statement fails."""
+    match node:
+        case ast.Assert(test=test):
+            yield from conditions(test)
+        case ast.If(test=test) if fails(node.body):
+            yield from conditions(test, False)
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            yield from conditions(inner, not holds)
+        case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) == holds:
+            for part in parts:
+                yield from conditions(part, holds)
+        case ast.expr():
+            yield node, holds
+
+
 def _goes_on(handler: ast.ExceptHandler) -> bool:
     """Return whether a run may go on after an error; no error of the code is a KeyboardInterrupt."""
     leaves = any(isinstance(inner, ast.Return | ast.Continue | ast.Break) for inner in ast.walk(handler))

@@ -15,6 +15,7 @@ from seatrial.job.reading.modules import (
     PACKAGING,
     STANDARD_MODULES,
     Missing,
+    folder_of,
     folders_of,
     is_empty,
     is_file,
@@ -114,6 +115,8 @@ class ImportRoots:
             folders = [root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1]
             folders += [root / parts[0] for root in roots if len(parts) > 1 and is_empty(root / parts[0])]
             inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
+            if parts[1:] and not any(found) and any(is_folder(root / parts[0]) for root in roots):
+                inside |= folder_of(name, self.project) is not None  # below another folder, which is to be installed
             missing = [(parts, "")] if found[-1] is None and (inside or cython) else []
             owner = parts if name != "__init__" else []
             missing += [([*owner, str(each)], other.shown) for each in lacking if other]

@@ -415,8 +415,7 @@ class ProjectReader:
             queue += (units := [(file, "") for file in files])
             self.files.note_runs(unit, units, always=seen.always, tests=seen.tests)
             if not is_own and queue is self.perhaps:
-                self.reading.optional.setdefault(name, where)
-                self.nodes.later.append((unit, seen.tests, name, where))
+                self.nodes.note_perhaps(module, unit, seen.tests, name, where)
             elif not is_own:
                 self.reading.needed.setdefault(name, where)
 

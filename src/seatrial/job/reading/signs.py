@@ -164,11 +164,16 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
 
 def read_variable(node: ast.AST | None) -> str | None:
     """Return ``STEPS`` of ``os.environ["STEPS"]``, ``environ.get("STEPS", 3)`` and ``getenv``; None of other nodes."""
+    return literal(variable_key(node))
+
+
+def variable_key(node: ast.AST | None) -> ast.expr | None:
+    """Return the expression that names the variable of the environment that a node reads."""
     match node:
         case ast.Call(func=func, args=[key, *_]) if dotted(func).endswith(("environ.get", "getenv")):
-            return literal(key)
+            return key
         case ast.Subscript(value=table, slice=key, ctx=ast.Load()) if last_name(table) == "environ":
-            return literal(key)
+            return key
     return None
 
 

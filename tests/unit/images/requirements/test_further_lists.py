@@ -105,6 +105,12 @@ def test_the_readmes_commands_are_evidence_for_what_is_imported(tmp_path: Path) 
     ]
 
 
+def test_a_package_that_a_readme_installs_by_a_name_without_wheels_keeps_the_name_with_them(tmp_path: Path) -> None:
+    readme = "```\npip3 install chainer cupy sklearn\n```\n"
+    lines = needs_of(tmp_path, ("chainer", "cupy", "sklearn"), **{"README.md": readme}).requirements.lines
+    assert {"chainer", "cupy-cuda12x", "scikit-learn"} <= {*lines} and not {"cupy", "sklearn"} & {*lines}
+
+
 def test_a_dockerfile_comes_before_a_readme_and_a_list_before_both(tmp_path: Path) -> None:
     files = {"README.md": README, "Dockerfile": "FROM x\nRUN apt-get update && \\\n  pip install einops==0.5\n"}
     needs = needs_of(tmp_path, ("einops",), **files)

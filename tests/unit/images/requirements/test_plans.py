@@ -100,6 +100,8 @@ def test_a_model_that_spacy_loads_is_named_with_the_wheel_of_spacys_release(tmp_
     [warning] = absent_data(script, Requirements(("spacy",)), {"spacy": "3.7.4"})
     assert warning.startswith("train.py:2 loads en_core_web_sm") and "/en_core_web_sm-3.7.0-py3-none-any.whl" in warning
     assert not [*absent_data(script, Requirements(("spacy", "en-core-web-sm==3.7.1")), {"spacy": "3.7.4"})]
+    [warning] = absent_data(script, Requirements(("spacy",)), {"spacy": "2.2.2"})
+    assert "/en_core_web_sm-2.2.0.tar.gz" in warning  # there were no wheels
 
 
 @pytest.mark.parametrize(
