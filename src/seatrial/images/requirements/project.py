@@ -65,7 +65,7 @@ LISTS = ("requirements.txt", "requirements_versions.txt")
 
 #: Names of TensorFlow with which code computes; others read data.
 _COMPUTES = regex(
-    r"(tf_)?keras|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
+    r"(tf_)?keras(?!\.(preprocessing|utils|datasets)\b)|tf_agents|tensorflow_(addons|hub|probability(?!\.sub))|"
     r"tensorflow\.(compat\.v\d\.)?(keras|nn|layers|Variable|GradientTape|estimator|Session)"
 )
 #: An import of any file; most files, and bytes of one, in which it is looked for.
@@ -193,9 +193,13 @@ def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Pat
 
 
 def _unused(script: ScriptFacts) -> dict[str, str]:
-    """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data."""
+    """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data.
+
+    So does Keras' TensorFlow, which nothing imports, next to torch.
+    """
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
-    if script.framework == "jax" and not any(map(_COMPUTES.match, script.modules)):
+    reads = script.framework == "jax" or not {script.framework, *script.where} & {"tensorflow"}
+    if reads and not any(map(_COMPUTES.match, script.modules)):
         used -= {"tensorflow"}
     others = (each for each in ("tensorflow", "jax") if script.framework and each not in used)
     return dict.fromkeys(others, "the target does not compute with it")

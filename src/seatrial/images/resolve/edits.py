@@ -50,7 +50,7 @@ def written(lines: Sequence[str], needs: Needs) -> str:
         pairs = [(place, match["old"].rstrip(), _rewritten(line, match, place)) for place, _, match in places]
         rows += [f"{place}  {old} → {edited}" for place, old, edited in pairs if old != edited]
         sections |= {section for _, section, _ in places}
-        sections |= {"a removal"} if GONE in line else set()
+        sections |= {"a removal"} if GONE in line or name == "python" else set()
         new += [] if places else [line]
     rows += [f"write {' and '.join(new)} in {needs.source.replace('the imports', 'requirements.txt')}"] if new else []
     rows += [f"write the hashes in {needs.source} anew"] if needs.requirements.hashed and rows else []
@@ -74,6 +74,7 @@ def _places_of(wanted: Requirement, needs: Needs) -> Iterator[tuple[str, str, re
     name = canonicalize_name(wanted.name)
     others = [foreign for foreign, own in _OTHER_NAMES.items() if own == name]
     others += ["requires-python", "python-requires"] * (name == "python")
+    others += ["python-version"] * (name == "python" and needs.source.endswith("Pipfile"))  # elsewhere mypy's
     names = "|".join([name, *others]).replace("-", "[-_.]+")
     form = re.compile(
         rf"""(?im)(?:^[ \t]*(?:-[ ]+)?(?:[\w-]+::)?|(?<=["']))(?P<old>(?:https?://\S+/)?(?P<name>{names})"""
@@ -87,8 +88,8 @@ def _places_of(wanted: Requirement, needs: Needs) -> Iterator[tuple[str, str, re
     for file, above, match in places:
         kind = file, all(part.version in match["rest"] for part in wanted.specifier)
         section, key = ([*form.findall(above), ""][-2:][0] for form in (_SECTION, _KEY))
-        listed = "depend" in section + key or (name == "python" and match["rest"])  # no keyword, nor a package's index
-        if first in (None, kind) and (not file.endswith(".toml") or listed):
+        listed = not file.endswith(".toml") or "depend" in section + key  # no keyword, nor a package's index
+        if first in (None, kind) and (match["rest"].strip() if name == "python" else listed):
             first = kind
             yield f"{file}:{above.count(chr(10)) + 1}", section if file.endswith(".toml") else "", match
 
@@ -111,8 +112,10 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     own, rest = match["name"], match["rest"]
     if versions == GONE:
         return "remove it: the package index has no such package, and the target does not import it"
-    versions = versions[1:].removesuffix(".*") if own == "python" and ".y" in place else versions
-    name = own if ".y" in place or canonicalize_name(own) == canonicalize_name(name) else name  # conda has its own
+    if name == "python" and (".y" in place or "Pipfile" in place):
+        versions = versions[1 + ("Pipfile" in place) :].removesuffix(".*")
+    same = name == "python" or canonicalize_name(own) == canonicalize_name(name)
+    name = own if ".y" in place or same else name  # conda has its own
     if re.match(r" *= *[\"'{]", rest):
         if versions.startswith(" @ git+"):
             return f'{name} = {{git = "{versions[7:]}"}}'

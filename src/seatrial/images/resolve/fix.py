@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, GpuContractError
@@ -50,10 +51,11 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
             break
         edits |= further
         try:
-            checked = choose(_edited(needs, edits))[2]
+            _, resolved, checked, *_ = choose(_edited(needs, edits))
         except (ConfigError, GpuContractError) as error:
             refusal = error
             continue
+        edits |= {"python": f"python=={resolved.stack.python}.*"} if "python" in edits else {}
         unread = checked.warnings[:1] if resolver and not checked.lock else ()
         notes = (f"   # not checked: {each.partition(': whether')[0]}" for each in unread)
         first.run = "".join((written([*edits.values()], needs), *notes))
@@ -83,7 +85,7 @@ def _edited(needs: Needs, edits: Mapping[str, str]) -> Needs:
     found = needs.requirements
     lines = dict.fromkeys(map(edited, found.lines))
     added = [line for name, line in edits.items() if name not in ("python", *map(canonical_name, lines))]
-    python = Requirement(edits["python"]).specifier if "python" in edits else found.python
+    python = SpecifierSet() if "python" in edits else found.python
     constraints = () if LOCK_OF.search(needs.reason) else tuple(map(edited, found.constraints))
     changed = replace(found, lines=(*lines, *added), constraints=constraints, python=python)
     return as_torch_decides(needs.changed(changed), edited=True)

@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from seatrial.errors import ConfigError, StackError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, is_for, parsed
-from seatrial.images.resolve.edits import written
+from seatrial.images.resolve.edits import place_of, written
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
 from seatrial.stack.facts import TORCH_VERSION, Framework, released, wheels
@@ -303,14 +303,15 @@ def _or_raise(constraints: Constraints, machine: TargetMachine | None, needs: Ne
     works = "; ".join(f"{name} ({way})" for way, name in names)  # other packages decide about Python as well
     kind = StackError if found.broken[0].rule in _GPU_RULES else ConfigError
     cause = f"what works: {works}" if works else None
-    run, lines = _way_out(found, constraints)
+    run, lines = _way_out(found, constraints, needs)
     own = f"{constraints.source} is a build from source, as NVIDIA's images have; "
     own *= bool(_FROM_SOURCE.match(constraints.source))
     raise kind(f"{own}{found.sentence}", cause=cause, run=run or written(lines, needs), edits=lambda: lines)
 
 
-def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]:
+def _way_out(found: Conflict, constraints: Constraints, needs: Needs) -> tuple[str, list[str]]:
     """Return the nearest way out of the conflict, as a command or as lines of a list."""
+    bound = constraints.python is None and place_of(Requirement("python"), needs) is not None
     if found.broken[0].rule == "torchvision":
         package, version = found.broken[0].needs.rpartition(" goes with ")[2].split()
         return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
@@ -319,9 +320,11 @@ def _way_out(found: Conflict, constraints: Constraints) -> tuple[str, list[str]]
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
-        if way == "another Python" and found.broken[0].rule != "pins":
+        if way == "another Python" and bound:
+            return "", [f"python=={stack.python}.*"]
+        if way == "another Python" and constraints.python is not None and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
-    if found.broken[0].rule in ("pins", "requires-python") and found.nearest:
+    if found.broken[0].rule in ("pins", "python", "requires-python") and found.nearest:
         source = constraints.source.rpartition("(")[2].rstrip(")").replace("the imports", "requirements.txt")
         return f"require Python {found.nearest[0][1].python} in {source}", []
     return "seatrial plan … --gpus none", []

@@ -69,8 +69,8 @@ def with_keras_backend(
         return script
     assigned, default = (each and each.rpartition(" ")[2] for each in (script.keras_backend, script.keras_default))
     backend = assigned or env.get(VARIABLE) or default or _configured(env, project, home)
-    if not backend:
-        return script
+    if not backend:  # it is TensorFlow, which no release of Keras requires, whatever else computes
+        return replace(script, imports=tuple(sorted({*script.imports, "tensorflow"})))
     if backend in _WITHOUT_GPU:
         if gpus:
             raise UsageError(

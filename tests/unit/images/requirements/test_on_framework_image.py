@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
-from image_plans import Planned, planned
+from image_plans import SCRIPT, Planned, planned
 from seatrial.errors import ConfigError, GpuContractError, StackError
 from seatrial.images.build.size import installed_bytes
 from seatrial.images.lint.check import check_dockerfile
+from seatrial.job.reading.keras_names import with_keras_backend
+from seatrial.job.script import script_facts
 from seatrial.stack.facts import TENSORFLOW_1
+from seatrial.stack.machine import parse_target
 
 SESSION = "import tensorflow as tf\ntf.Session()\n"
 IN_A_CLASS = (
@@ -175,3 +178,20 @@ def test_packages_are_installed_above_the_base_and_its_own_are_kept(tmp_path: Pa
 def test_a_keras_that_only_parts_of_it_are_listed_of_is_installed_above_the_image(tmp_path: Path) -> None:
     listed = "keras-applications==1.0.8\nkeras-preprocessing==1.1.0\n"
     assert "keras" in lines(plan(tmp_path, "from keras.utils import to_categorical\n" + SESSION, listed))
+
+
+@pytest.mark.parametrize(
+    ("source", "build"),
+    [
+        ("import torch\nfrom keras.utils import to_categorical\n", "cpu"),
+        ("import torch\nfrom keras.models import Sequential\n", "and-cuda"),
+        ('import os, torch\nos.environ["KERAS_BACKEND"] = "torch"\nimport keras\n', None),
+    ],
+)
+def test_keras_next_to_torch_gets_the_tensorflow_that_it_starts_with(
+    tmp_path: Path, source: str, build: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    script = with_keras_backend(script_facts(SCRIPT, tmp_path), {}, tmp_path)
+    machine = parse_target("h100")
+    assert planned(tmp_path, script=script, cpu_only=False, machine=machine).image.also.get("tensorflow") == build

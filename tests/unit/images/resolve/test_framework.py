@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,3 +51,26 @@ def test_frameworks_of_a_project(name: str) -> None:
     assert row.get("build") in (None, *(choice.value for choice in found.choices))
     assert row.get("reason", "") in " ".join(choice.reason for choice in found.choices)
     assert row.get("warns", "") in " ".join(found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "edit"),
+    [
+        ("environment.yml", "- python=3.8.15=h_1\n", "environment.yml:1  python=3.8.15=h_1 → python=3.11"),
+        ("Pipfile", 'python_version = "3.8"\n', 'Pipfile:1  python_version = "3.8" → python_version = "3.11"'),
+        (
+            "pyproject.toml",
+            '[tool.mypy]\npython_version = "3.8"\n[project]\nrequires-python = "==3.8.*"\n',
+            'pyproject.toml:4  requires-python = "==3.8.*" → requires-python = "==3.11.*"',
+        ),
+        ("setup.cfg", "python_requires = >=3.8\n", "require Python 3.11 in setup.cfg"),
+    ],
+)
+def test_a_python_that_excludes_the_framework_is_edited_where_the_project_names_it(
+    tmp_path: Path, file: str, text: str, edit: str
+) -> None:
+    (tmp_path / file).write_text(text)
+    needs = Needs(Requirements(("jax[cuda12]==0.4.30",), python=SpecifierSet("==3.8.*")), file, "", project=tmp_path)
+    with pytest.raises(ConfigError, match=r"has wheels for Python 3\.9 to") as refused:
+        resolve_frameworks(needs, frozenset(["jax"]), machine=TargetMachine(), own_sources=False)
+    assert refused.value.run == edit
