@@ -14,7 +14,11 @@ from seatrial.job.startable import UnreadCommand
 UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
-_SUBSTITUTED = re.compile(r"\$\{(#?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
+_SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
+#: An arithmetic expression that sets a variable, one of numbers, and what Python writes in another way.
+_CALCULATES = re.compile(r"\s*(?:(\w+)\s*(?:([+-])\2|([-+*/%]?)=(?!=)(.+))|([+-])\5(\w+))\s*", re.S)
+_NUMBERS = re.compile(r"(?!.*(<<|>>|\*\*|(?<![<>!=])=(?!=)|\b0\d))[\d\s()+*/%<>=!&|-]{1,200}", re.S)
+_IN_PYTHON = {"&&": " and ", "||": " or ", "/": "//", "!": " not "}
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
 _LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
@@ -41,7 +45,8 @@ class Words(ABC):
         if text.startswith("("):
             items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
             first = [before] if isinstance(before, str) else before or []
-            self.values[name] = [*first, *items] if adds else items
+            is_named = any(item.startswith("[") for item in items)  # declare -A
+            self.values[name] = unknown(word) if is_named else [*first, *items] if adds else items
             return
         value = self.text(f"${{{name}:-}}{text}" if adds else text)
         if before is None:  # A=$A:x
@@ -98,6 +103,9 @@ class Words(ABC):
 
     def _value(self, piece: str) -> str | list[str]:
         """Return the value of an expansion, with a mark before it if the value is unknown."""
+        if piece.startswith("$((") and piece.endswith("))"):
+            value = self.calculate(piece[3:-2])
+            return unknown(piece) if value is None else str(value)
         if piece[0] == "`" or piece.startswith("$("):
             return self.output(piece[1:-1] if piece[0] == "`" else piece[2:-1])
         match = _SUBSTITUTED.fullmatch(piece if piece[1] == "{" else f"${{{piece[1:]}}}")
@@ -105,6 +113,9 @@ class Words(ABC):
             return unknown(piece)
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
+        if counts == "!":  # the indices, or the variable of that name
+            value = [*map(str, range(len(value)))] if isinstance(value, list) else self._get(value or "", None)
+            counts = ""
         if change is not None and change.lstrip(":") in tuple("-+=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
             if change[-1] == "+" and not is_set:
@@ -131,8 +142,24 @@ class Words(ABC):
             value, index = [self.name, *self.arguments], name
         if index in ("@", "*") or not isinstance(value, list):
             return value
-        at = number(self.text(f"${index}" if (index or "").isidentifier() else index or "0"))
+        at = self.calculate(index or "0")
         return value[at] if at is not None and at < len(value) else None
+
+    def calculate(self, text: str) -> int | None:
+        """Return the value of an arithmetic expression, which may set a variable; None if it is not known."""
+        if sets := _CALCULATES.fullmatch(text):
+            name, sign, other = sets[1] or sets[6], sets[2] or sets[5] or sets[3], sets[4] or "1"
+            value = self.calculate(f"{name} {sign} ({other})" if sign else other)
+            self.values[name] = unknown(name) if value is None else str(value)
+            return value
+        for _ in range(2):  # $A, then the names that it holds
+            text = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(self._get(name[0], None) or 0), self.text(f'"{text}"'))
+        if not _NUMBERS.fullmatch(text):
+            return None
+        try:
+            return int(eval(re.sub(r"&&|\|\||/|!(?!=)", lambda sign: _IN_PYTHON[sign[0]], text)))
+        except (SyntaxError, ArithmeticError, TypeError):
+            return None
 
 
 def number(text: str) -> int | None:
