@@ -232,9 +232,10 @@ class NodeReader:
 
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that not every run comes to, except one for some releases: ``if torch.__version__ < …``."""
-        asked = [each for test, _ in tests or () for each in ast.walk(test)]
-        asked += [each for node in asked for each in module.flow.assigned("").get(dotted(node), ()) if each]
-        if not any(dotted(each).endswith("__version__") for node in asked for each in ast.walk(node)):
+        seen = [each for test, _ in tests or () for each in ast.walk(test)]
+        seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
+        asks = any(dotted(each).endswith("__version__") for node in seen for each in ast.walk(node))
+        if not asks or ".compat" in name:  # tensorflow.compat.v1, which code for either TensorFlow imports
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
