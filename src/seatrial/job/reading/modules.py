@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seatrial.errors import fallback
-from seatrial.system.project_files import read_sources
+from seatrial.system.project_files import PACKAGING, read_sources
 from seatrial.system.text import regex
 
 #: Most folders of a project that are searched, and their depth.
 _MOST_FOLDERS, _DEEPEST = 500, 3
 
-#: A project with one of these can be installed with pip; with the others a program builds its modules.
-PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
+#: With one of these a program builds a project's modules; with PACKAGING it can be installed with pip.
 _BUILDS, _MAX_BYTES = ("CMakeLists.txt", "Makefile", "meson.build"), 100_000
 #: Text of packaging that compiles or writes modules.
 _GENERATES = regex(r"[eE]xtension|ext_modules|cmdclass|cmake|meson|maturin|rust|cython|cffi|pybind|write_to|hook")
