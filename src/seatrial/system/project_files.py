@@ -36,7 +36,7 @@ _KINDS = (
 )
 #: Names in a project's folder: its own file, a repository, and without either what makes it a package.
 _OWN = ("seatrial.toml", ".git")
-_PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
+PACKAGING = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
 class _NotReadError(Exception):
@@ -81,7 +81,7 @@ def project_root(folder: Path) -> Path:
             break
         if is_project(around, here):
             return around
-        packages += [around] if any(_is_own(around / name, here) for name in _PACKAGING) else []
+        packages += [around] if any(_is_own(around / name, here) for name in PACKAGING) else []
     return next(iter(packages), here)
 
 

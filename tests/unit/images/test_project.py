@@ -14,7 +14,8 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements.adjust import for_cuda
 from seatrial.images.requirements.pip_format import Needs, Requirements
 from seatrial.images.requirements.project import project_needs
-from seatrial.job.script import ScriptFacts
+from seatrial.job.model import Target
+from seatrial.job.script import ScriptFacts, script_facts
 from tables import constant
 
 NEEDS = constant(__file__, "NEEDS")
@@ -105,3 +106,16 @@ def test_a_list_that_is_a_link_within_the_project(tmp_path: Path) -> None:
 def test_a_build_for_cuda_is_the_one_of_the_plan(line: str, cuda: str, chosen: str) -> None:
     found = for_cuda(Needs(Requirements(lines=(line,)), "a list", "it exists"), cuda)
     assert found.requirements.lines == (chosen,)
+
+
+def test_a_package_inside_a_folder_of_its_name_that_pages_install_is_named_with_its_path(tmp_path: Path) -> None:
+    files = dict.fromkeys(("net/setup.py", "net/net/data/loader.py", "datasets/cats.csv"), "")
+    source = "from net.data import loader\nfrom datasets.features import Image\n"
+    write_files(tmp_path, {**files, "scripts/train.py": source})
+    facts = script_facts(Target(kind="script", value="scripts/train.py"), tmp_path)
+    found = project_needs(tmp_path, facts, tmp_path / "scripts")
+    assert found.requirements.lines == ("datasets",)
+    assert found.warnings == (
+        "scripts/train.py:1 imports net, which lies in the project's net/: unless the script adds that folder to "
+        "sys.path, run with -e PYTHONPATH=net",
+    )

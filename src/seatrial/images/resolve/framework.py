@@ -15,7 +15,7 @@ from seatrial.images.requirements.pip_format import Needs, Requirements, canonic
 from seatrial.images.resolve.edits import place_of, written
 from seatrial.job.plan import Choice
 from seatrial.job.script import BUILT_ON
-from seatrial.stack.facts import TORCH_VERSION, Framework, released, wheels
+from seatrial.stack.facts import TORCH_VERSION, Framework, released, table, wheels
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Conflict, Stack, resolve, resolve_once
 from seatrial.stack.rules import PARTNERS, Constraints, partner_release
@@ -24,15 +24,7 @@ from seatrial.system.text import regex
 FRAMEWORKS: tuple[Framework, ...] = ("torch", "tensorflow", "jax")
 
 #: Package → the framework it is a build of.
-PACKAGES: dict[str, Framework] = {
-    "tensorflow-cpu": "tensorflow",
-    "tensorflow": "tensorflow",
-    "tf-nightly": "tensorflow",
-    "tf-nightly-cpu": "tensorflow",
-    "intel-tensorflow": "tensorflow",
-    "torch": "torch",
-    "jax": "jax",
-}
+PACKAGES: dict[str, Framework] = table("import_names")["frameworks"]
 
 #: ``torch==1.12.0a0+2c916ef`` is a build of NVIDIA's images; an index has 1.12.0 alone.
 _FROM_SOURCE = regex(r"(torch==\d+\.\d+\.\d+)a0\b")

@@ -33,11 +33,11 @@ from seatrial.job.reading.signs import (
     last_name,
     literal,
     modules_of,
-    read_variable,
     signs,
     started_file,
     started_program,
     used_paths,
+    variable_key,
 )
 from seatrial.system.text import regex
 
@@ -189,10 +189,10 @@ class NodeReader:
                 reading.signs.setdefault(sign, f"{where} {value}")
             if certain and seen.certain:
                 reading.variables.setdefault(name, (value, where))
-        if certain and (read := read_variable(node)):
+        if certain and (read := literal(variable_key(node))):
             reading.read_variables.setdefault(read, where)
-        if isinstance(node, ast.If) and certain and seen.certain and fails(node.body):
-            for each in module.flow.guarded(node.test):
+        if isinstance(node, ast.If) and certain and seen.certain:
+            for each in module.flow.guarded(node):
                 names = [] if getattr(each, "level", 0) else modules_of(each)
                 reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
         if isinstance(node, ast.Assert | ast.If | ast.Subscript) and certain and seen.always:
@@ -232,9 +232,10 @@ class NodeReader:
 
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that not every run comes to, except one for some releases: ``if torch.__version__ < …``."""
-        asked = [each for test, _ in tests or () for each in ast.walk(test)]
-        known = [each for node in asked for each in module.flow.assigned("").get(dotted(node), ()) if each is not None]
-        if not any(dotted(each).endswith("__version__") for node in (*asked, *known) for each in ast.walk(node)):
+        seen = [each for test, _ in tests or () for each in ast.walk(test)]
+        seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
+        asks = any(dotted(each).endswith("__version__") for node in seen for each in ast.walk(node))
+        if not asks or ".compat" in name:  # tensorflow.compat.v1, which code for either TensorFlow imports
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
@@ -255,7 +256,8 @@ class NodeReader:
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
                 continue
-            read = (read_variable(node), *(constants.variable(_set(*each), unit) for each in conditions(node)))
+            set_there = (constants.variable(part, unit) for part, holds in conditions(node) if holds)
+            read = (literal(variable_key(node)), *set_there)
             for needed in (each for each in read if each and each.isidentifier()):
                 if not re.search(_SETS.format(needed), code):
                     yield EnvCheck(needed, (), False, where)
@@ -272,16 +274,6 @@ def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) 
     if not wanted or fails(node.orelse):
         return (expression, (*known, *values), True) if wanted else None
     return _check(node.orelse[0], (*known, *values), ast.dump(expression)) if len(node.orelse) == 1 else None
-
-
-def _set(part: ast.expr, holds: bool) -> ast.expr | None:
-    """Return what is set if a condition holds, or does not."""
-    match part:
-        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
-            return left if isinstance(op, ast.IsNot) == holds else None
-        case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as op], comparators=[table]):
-            return ast.Subscript(table, left, ast.Load()) if isinstance(op, ast.In) == holds else None
-    return part if holds else None
 
 
 def _members(test: ast.expr) -> _Members | None:

@@ -183,15 +183,13 @@ class Flow:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
 
-    def guarded(self, test: ast.expr) -> Iterator[ast.Import | ast.ImportFrom]:
-        """Yield the imports without which a test holds: ``yaml is None`` after ``except ImportError: yaml = None``."""
-        absent = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is)
-        absent = absent or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
-        name = last_name(getattr(test, "left", getattr(test, "operand", test))) if absent else ""
-        for node in (each for each in self._tree.body if name and isinstance(each, ast.Try)):
+    def guarded(self, check: ast.If) -> Iterator[ast.Import | ast.ImportFrom]:
+        """Yield the imports without which a check fails: ``yaml is None`` after ``except ImportError: yaml = None``."""
+        names = {last_name(part) for part, holds in conditions(check) if holds}
+        for node in (each for each in self._tree.body if names and isinstance(each, ast.Try)):
             handled = [each for handler in node.handlers for each in handler.body if isinstance(each, ast.Assign)]
             unset = [each for each in handled if isinstance(each.value, ast.Constant) and not each.value.value]
-            if name in {last_name(target) for each in unset for target in each.targets}:
+            if names & {last_name(target) for each in unset for target in each.targets}:
                 yield from (each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom))
 
     def _walk(self, block: Sequence[ast.stmt], *, unread: bool) -> Iterator[RunNode]:
@@ -391,6 +389,10 @@ def conditions(node: ast.AST | None, holds: bool = True) -> Iterator[tuple[ast.e
         case ast.BoolOp(op=op, values=parts) if isinstance(op, ast.And) == holds:
             for part in parts:
                 yield from conditions(part, holds)
+        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+            yield left, isinstance(op, ast.IsNot) == holds
+        case ast.Compare(left=left, ops=[ast.NotIn()], comparators=others):
+            yield ast.Compare(left, [ast.In()], others), not holds
         case ast.expr():
             yield node, holds
 

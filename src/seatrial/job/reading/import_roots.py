@@ -12,7 +12,6 @@ from pathlib import Path
 from seatrial.job.reading.constants import ANY, Text
 from seatrial.job.reading.modules import (
     EVERYWHERE,
-    PACKAGING,
     STANDARD_MODULES,
     Missing,
     folder_of,
@@ -26,7 +25,7 @@ from seatrial.job.reading.modules import (
 )
 from seatrial.job.reading.parsed_modules import Import, Module
 from seatrial.job.reading.signs import MOST_PARTS, dotted, modules_of, texts_of, tops_of
-from seatrial.system.project_files import matching
+from seatrial.system.project_files import PACKAGING, matching
 
 #: Most names looked for, and modules that a pattern of names may give.
 _MOST_NAMES, MOST_MODULES = 1_000, 300

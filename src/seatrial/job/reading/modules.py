@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seatrial.errors import fallback
-from seatrial.system.project_files import read_sources
+from seatrial.system.project_files import PACKAGING, read_sources
 from seatrial.system.text import regex
 
 #: Most folders of a project that are searched, and their depth.
 _MOST_FOLDERS, _DEEPEST = 500, 3
 
-#: A project with one of these can be installed with pip; with the others a program builds its modules.
-PACKAGING = ("setup.py", "setup.cfg", "pyproject.toml")
+#: With one of these a program builds a project's modules; with PACKAGING it can be installed with pip.
 _BUILDS, _MAX_BYTES = ("CMakeLists.txt", "Makefile", "meson.build"), 100_000
 #: Text of packaging that compiles or writes modules.
 _GENERATES = regex(r"[eE]xtension|ext_modules|cmdclass|cmake|meson|maturin|rust|cython|cffi|pybind|write_to|hook")
@@ -71,7 +70,7 @@ def folder_of(module: str, project: Path, names: Collection[str] = (), place: st
     for folder in sorted(folders_of(project), key=lambda each: -len(os.path.commonpath((each, project / place)))):
         file, inside = find_module(module, [folder]), folder / module.replace(".", os.sep)
         text = "".join(read_sources([file], project, _MAX_BYTES)) if file and names else ""
-        listed = inside.glob("*") if names and is_folder(inside) else ()
+        listed = inside.glob("*") if (names or "." in module) and is_folder(inside) else ()
         within = {each.name.partition(".")[0] for each in listed}
         if (within or (file and not itself.search(text))) and {*names} <= {*re.findall(r"\w+", text), *within}:
             return folder.relative_to(project)
@@ -179,14 +178,8 @@ def _inside(folder: Path) -> list[Path]:
 
 
 #: First Python without a standard module. Source: docs.python.org/3/whatsnew/3.10.html to 3.13.html, "Removed".
-REMOVED_IN = {
-    **dict.fromkeys(("formatter", "parser", "symbol"), "3.10"),
-    **dict.fromkeys(("asynchat", "asyncore", "imp", "smtpd"), "3.12"),
-    **dict.fromkeys(("aifc", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "lib2to3", "mailcap"), "3.13"),
-    **dict.fromkeys(("msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "spwd", "sunau"), "3.13"),
-    **dict.fromkeys(("telnetlib", "uu", "xdrlib"), "3.13"),
-    "binhex": "3.11",
-}
+_TABLE: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("lost_names.json").read_text())
+REMOVED_IN = {name: since for since, names in _TABLE.pop("python").items() for name in names.split()}
 
 #: Came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or the other way round.
 #: Source: sys.stdlib_module_names of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.8, which differ in these.
@@ -223,7 +216,6 @@ def lost(name: str) -> Lost | None:
 @lru_cache(maxsize=1)
 def _rows() -> dict[str, list[tuple[str, Lost]]]:
     """Return module → (expression of removed names, compiled at its first use; their Lost)."""
-    table = json.loads(Path(__file__).with_name("lost_names.json").read_text())
     return {
         module: [
             (
@@ -232,6 +224,6 @@ def _rows() -> dict[str, list[tuple[str, Lost]]]:
             )
             for key, names in rows.items()
         ]
-        for module, rows in table.items()
+        for module, rows in _TABLE.items()
         if module != "source"
     }

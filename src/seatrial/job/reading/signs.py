@@ -162,17 +162,14 @@ def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
         yield sign, name
 
 
-def read_variable(node: ast.AST | None) -> str | None:
-    """Return ``STEPS`` of ``os.environ["STEPS"]``, ``environ.get("STEPS", 3)`` and ``getenv``; None of other nodes."""
-    return literal(variable_key(node))
-
-
 def variable_key(node: ast.AST | None) -> ast.expr | None:
-    """Return the expression that names the variable of the environment that a node reads."""
+    """Return ``"STEPS"`` of ``environ["STEPS"]``, ``environ.get("STEPS", 3)`` and ``"STEPS" in environ``."""
     match node:
         case ast.Call(func=func, args=[key, *_]) if dotted(func).endswith(("environ.get", "getenv")):
             return key
         case ast.Subscript(value=table, slice=key, ctx=ast.Load()) if last_name(table) == "environ":
+            return key
+        case ast.Compare(left=key, ops=[ast.In()], comparators=[table]) if last_name(table) == "environ":
             return key
     return None
 

@@ -24,16 +24,8 @@ _MOST_OF_ALL, _LONGEST = 60_000, 300
 
 #: Conversions of a value by the name of their function; a device keeps its name.
 _CONVERSIONS: dict[str, Callable[..., Any]] = {"device": lambda x: x, "str": str, "int": int, "bool": bool, "len": len}
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-}
+_SIGNS = {"Eq": "eq", "NotEq": "ne", "Is": "is_", "IsNot": "is_not", "Gt": "gt", "GtE": "ge", "Lt": "lt", "LtE": "le"}
+_COMPARISONS = {getattr(ast, name): getattr(operator, function) for name, function in _SIGNS.items()}
 #: Words of a configuration file or a command line that stand for other values than text.
 _WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
 
