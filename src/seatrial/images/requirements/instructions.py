@@ -212,7 +212,7 @@ def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPacka
     own = [name for name, package in packages.guessed.items() if canonicalize_name(package) in names]
     packages = replace(packages.without(own), unknown=(*packages.unknown, *own))
     every = {**packages.known, **packages.guessed, **{name: name for name in (*packages.elsewhere, *packages.unknown)}}
-    wanted = {name: package for name, package in every.items() if name not in _OPEN}
+    wanted = {name: package for name, package in every.items() if not {name, package} & {*_OPEN}}
     found: dict[str, str] = {}
     notes = []
     for line, place in shown_installs(project) if wanted else ():

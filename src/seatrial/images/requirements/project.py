@@ -193,10 +193,7 @@ def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Pat
 
 
 def _unused(script: ScriptFacts) -> dict[str, str]:
-    """Return TensorFlow and JAX if another framework computes; next to JAX, TensorFlow without models reads data.
-
-    So does Keras' TensorFlow, which nothing imports, next to torch.
-    """
+    """Return TensorFlow and JAX if another computes; TensorFlow without models reads data, for Keras or next to JAX."""
     used = {script.framework, *script.where, *map(BUILT_ON.get, script.where)}
     reads = script.framework == "jax" or not {script.framework, *script.where} & {"tensorflow"}
     if reads and not any(map(_COMPUTES.match, script.modules)):

@@ -114,8 +114,7 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
         return "remove it: the package index has no such package, and the target does not import it"
     if name == "python" and (".y" in place or "Pipfile" in place):
         versions = versions[1 + ("Pipfile" in place) :].removesuffix(".*")
-    same = name == "python" or canonicalize_name(own) == canonicalize_name(name)
-    name = own if ".y" in place or same else name  # conda has its own
+    name = own if ".y" in place or canonicalize_name(name) in ("python", canonicalize_name(own)) else name  # conda's
     if re.match(r" *= *[\"'{]", rest):
         if versions.startswith(" @ git+"):
             return f'{name} = {{git = "{versions[7:]}"}}'

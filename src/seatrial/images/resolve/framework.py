@@ -312,9 +312,9 @@ def _way_out(found: Conflict, constraints: Constraints, needs: Needs) -> tuple[s
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
-        if way == "another Python" and bound:
+        if way == "another Python" and bound:  # by the project, in a file
             return "", [f"python=={stack.python}.*"]
-        if way == "another Python" and constraints.python is not None and found.broken[0].rule != "pins":
+        if way == "another Python" and constraints.python and found.broken[0].rule != "pins":
             return f'in seatrial.toml: [image] base = "python:{stack.python}-slim-bookworm"', []
     if found.broken[0].rule in ("pins", "python", "requires-python") and found.nearest:
         source = constraints.source.rpartition("(")[2].rstrip(")").replace("the imports", "requirements.txt")

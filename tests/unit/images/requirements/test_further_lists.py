@@ -122,6 +122,12 @@ def test_a_dockerfile_comes_before_a_readme_and_a_list_before_both(tmp_path: Pat
     assert "README.md:8 installs scikit-learn==1.2.*" in needs.reason
 
 
+def test_a_part_of_torch_takes_no_release_of_torch_from_a_page(tmp_path: Path) -> None:
+    files = {"README.md": "conda install pytorch==1.11.0\n", "requirements.txt": "functorch\ntorch==2.0.0\n"}
+    needs = needs_of(tmp_path, ("functorch", "torch"), **files)
+    assert needs.guessed["functorch"].other == "torch"
+
+
 def test_a_folder_of_the_project_in_a_list_is_the_projects_own(tmp_path: Path) -> None:
     lines = "einops\n./libs/ops\n-e libs/ops[cuda]\n"
     files = {"libs/ops/setup.py": "from setuptools import setup\nsetup(name='ops')\n", "requirements.txt": lines}
