@@ -43,6 +43,8 @@ _IN_TEXT = regex(
     r"""(?<=["'])(?:/|[C-Z]:[\\/]+)[\w.](?:[\w./+@\\-]|[ ](?![ /-]))*(?=["'])"""
     r"""|(?<![\w./$~}{-])(?:/|\.\./|[C-Z]:[\\/]+)[\w.][\w./+@\\-]*"""
 )
+#: A path in a sentence; a bare word is one only behind ``reads``.
+_NAMED = regex(r"(?<=reads )[^\s,;:]+|[^\s,;:()]*[./][^\s,;:()]*")
 #: Calls of MLflow that store files; the two lines of an experiment. Source: mlflow/store/tracking/file_store.py.
 _LOGS_FILES = regex(r"\b(autolog|log_(artifacts?|dict|figure|image|model|table|text))\(")
 _OF_MLFLOW = regex(r"""(?m)^(artifact_location|name):\s*['"]?(?:file:/*(?=/|[A-Z]:))?(.*?)['"]?\s*$""")
@@ -135,7 +137,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
 
 def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknown: Sequence[str] = ()) -> Iterator[str]:
     """Yield one sentence about absent paths that a run may read, and others do not name, else about unknown ones."""
-    named = {posixpath.normpath(word) for each in sentences for word in re.split(r"[\s,;:()]+", each) if word}
+    named = {posixpath.normpath(word) for each in sentences for word in _NAMED.findall(each)}
     begun = {str(above) for word in named for above in PurePosixPath(word).parents}
     left: list[Read] = []
     for each in inputs:

@@ -110,12 +110,6 @@ class ScriptFacts(Readings):
         return f"{where} {RAY}" if where else None
 
     @property
-    def without_horovod(self) -> ScriptFacts:
-        """Return the same facts, started as if it did not import Horovod."""
-        torchrun, one_process = self.without_horovod_evidence
-        return replace(self, torchrun_evidence=torchrun, one_process_evidence=one_process)
-
-    @property
     def multi_gpu_evidence(self) -> str | None:
         """Return where it shows that it uses several GPUs, or None; for ``job.gpus.select``."""
         return self.torchrun_evidence or self.one_process_evidence or self.workers_evidence

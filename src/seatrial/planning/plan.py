@@ -76,7 +76,9 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         script = replace(script, writes=tuple(replace(write, certain=False) for write in script.writes))
     parts = _parts(traits.planner, job, site, script)
     horovod = horovod_parts(job, script, parts)
-    script = script if horovod.starts_ranks else script.without_horovod
+    if not horovod.starts_ranks:
+        torchrun, one_process = script.without_horovod_evidence
+        script = replace(script, torchrun_evidence=torchrun, one_process_evidence=one_process)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
         raise UsageError(

@@ -499,3 +499,53 @@ def test_a_write_below_a_folder_that_an_option_names_asks_for_a_writable_mount(
     with pytest.raises(UsageError, match=r"train.py:3 writes .*/data/out/a.json, and --root .* read-only") as refusal:
         with_host_paths(Job(project=project, target=target), facts, build=True)
     assert refusal.value.run == f"seatrial run … --mount {data}:{data}"
+
+
+OF_FILE = "import configargparse\np = configargparse.ArgParser()\np.add('-c', '--config', is_config_file=True)\n"
+OF_FILE += "p.add('--root', default='')\nargs = p.parse_args()\nopen(args.root + '.json')\n"
+CAUGHT = """import argparse, os
+p = argparse.ArgumentParser()
+p.add_argument('--kind', default='cats')
+args = p.parse_args()
+def cats():
+    open('./data/cats.csv')
+def dogs():
+    open('./data/dogs.csv')
+try:
+    if args.kind == 'cats':
+        cats()
+    else:
+        dogs()
+except Exception as error:
+    print(error)
+"""
+PASSED = (
+    "class H:\n    data = {'root': './sets/a.csv'}\nh = H()\ndef load(root=None):\n    open(root)\nload(**h.data)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "named"),
+    [
+        ("A, B = 'sets/a.csv', 'sets/b.csv'\nboth = (A, B)\nopen(both[1])\n", (), "code/train.py:3 reads sets/b.csv"),
+        (OF_FILE, ("-c", "no.yaml"), "code/train.py:3 reads no.yaml"),
+        (OF_FILE, ("-c", "own.txt"), "code/train.py:6 reads sets/x.json"),
+        (CAUGHT, (), "data/cats.csv (code/train.py:6)"),
+        (PASSED, (), "sets/a.csv (code/train.py:5)"),
+        ("import unseen\nunseen.train()\n", ("--config", "config.yaml"), "config.yaml (--config)"),
+        ("import unseen\nunseen.train()\n", ("--market_path", "market_path"), "market_path (--market_path)"),
+        ("import unseen\nunseen.train()\n", ("--model_path", "model_path"), None),
+    ],
+)
+def test_an_absent_input_is_named_behind_a_tuple_a_file_of_options_a_try_and_a_table(
+    project: Path, source: str, words: tuple[str, ...], named: str | None
+) -> None:
+    (project / "own.txt").write_text("root = sets/x\n")
+    assert absent(project, source, words) == named
+
+
+def test_a_word_of_another_sentence_hides_no_path(project: Path) -> None:
+    reads = [Read("data/x.csv", "train.py:1", None)]
+    job = Job(project=project, target=TARGET)
+    assert [*not_found(job, reads, ("no data is there",))]
+    assert not [*not_found(job, reads, ("train.py:1 reads data, which is missing",))]

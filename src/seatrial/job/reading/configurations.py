@@ -74,7 +74,7 @@ def read_settings(
     typed_ones = re.findall(r"\breport[_-]to[= ](\w+(?: \w+)*)", " ".join(arguments))
     found = {f"{_REPORTED}{tracker}": "--report_to" for tracker in " ".join(typed_ones).split()}
     settings = list[_Setting]()
-    for name in (each for each in names if each.endswith(CONFIGURATION)):
+    for name in names:
         text = "".join(read_sources([folder / name], folder, _MOST_SETTINGS))
         settings += ((key, value, f"{name}:{number}") for key, value, number in _settings(text))
         for one in () if typed_ones else _REPORTS.finditer(text):

@@ -108,15 +108,15 @@ class Constants:
         self.by_setting = False
         self.by_option: str | None = None
         self.lacks = False
-        self._looks = 0
+        self.looks = 0
         self._plain: dict[Unit, set[int]] = {}
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
-        self._looks = self._looks + 1 if depth else 0
+        self.looks = self.looks + 1 if depth else 0
         if not depth:
             self.by_setting, self.by_option, self.lacks = False, None, False
-        if node is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
+        if node is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return None
 
         def inner(each: ast.expr) -> Text | None:
@@ -205,14 +205,14 @@ class Constants:
 
     def _text_of_member(self, node: ast.Name | ast.Attribute | ast.Subscript, unit: Unit, depth: int) -> Text | None:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
-        values = self._values(node, unit, depth)
+        values = self.candidates(node, unit, depth)
         texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in values]
         found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
         if key == "value" and isinstance(node, ast.Attribute):  # of absl, what DEFINE_string() gives
-            made = [each.node for each in self._values(node.value, unit, depth) if isinstance(each.node, ast.Call)]
+            made = [each.node for each in self.candidates(node.value, unit, depth) if isinstance(each.node, ast.Call)]
             key = next((literal(each.args[0]) for each in made if each.args and "DEFINE_" in dotted(each.func)), key)
             node = ast.Attribute(ast.Name("FLAGS"), key or "value")
         if key in self.options:
@@ -245,7 +245,7 @@ class Constants:
         if isinstance(node, ast.Call):
             returned = self._returned(node, unit)
             return returned is not None and self._is_parsed(returned[1], returned[0], depth + 1)
-        return any(self._is_parsed(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth + 1))
+        return any(self._is_parsed(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth + 1))
 
     def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
         """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
@@ -260,36 +260,37 @@ class Constants:
             node = ast.Subscript(node.func.value, node.args[0])  # type: ignore[attr-defined]
         if isinstance(node, ast.Attribute | ast.Subscript) and (key := member(node)):
             return [*self._members(node.value, unit, depth), key]
-        values = self._values(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
+        values = self.candidates(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
         return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
-        self._looks = self._looks if depth else 0
+        self.looks = self.looks if depth else 0
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("lower", "upper") and not node.args:
             return self.variable(node.func.value, unit, depth + 1)  # type: ignore[attr-defined]
         if key := variable_key(node):
             return text.text if (text := self.text(key, unit, depth + 1)) and text.sure else None
-        values = [each for each in self._values(node, unit, depth) if each.sure] if depth < _DEEPEST else []
+        values = [each for each in self.candidates(node, unit, depth) if each.sure] if depth < _DEEPEST else []
         return self.variable(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else None
 
-    def _values(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
+    def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         """Return what a name, an attribute or an item may stand for."""
-        self._looks += 1
+        self.looks += 1
         module = self._module_at(unit[0])
-        if module is None or depth > _DEEPEST or self._looks > _MOST_LOOKS:
+        if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return []
         if isinstance(node, ast.Name):
             return self._values_of_name(node, unit, module, depth)
-        if not isinstance(node, ast.Attribute | ast.Subscript) or (key := member(node)) is None:
+        if not isinstance(node, ast.Attribute | ast.Subscript):
             return []
+        key = member(node) or str(getattr(node.slice, "value", ""))  # type: ignore[union-attr]
         if isinstance(node, ast.Attribute):
             path, inner = module.bound.get(dotted(node.value), (unit[0], ""))
             if inner is None:
-                found = self._values(ast.Name(key), (path, ""), depth + 1)
+                found = self.candidates(ast.Name(key), (path, ""), depth + 1)
                 return [each._replace(sure=each.sure and key not in self.stored) for each in found]
             owner = self._class(node.value, unit, depth + 1)
-            made = self._values(node.value, unit, depth + 1)
+            made = self.candidates(node.value, unit, depth + 1)
             given = [keywords(each.node).get(key) if isinstance(each.node, ast.Call) else None for each in made]
             if owner and f"{owner[1]}.__init__" not in owner[0].flow.functions and any(given):  # of a data class
                 return [each._replace(node=value) for each, value in zip(made, given, strict=True)]
@@ -330,7 +331,7 @@ class Constants:
             passed = [_Value(*each) for each in self.passed(name, unit)]
             return passed or [_Value(default_of(name, function), top, False)]
         for path, inner in (module.bound[each] for each in module.bound if each == name or each[0] == "*"):
-            found = self._values(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
+            found = self.candidates(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
             if found:
                 return found
         return []
@@ -349,20 +350,22 @@ class Constants:
             other, inner = source_of(self._module_at(path), inner or "", self._module_at)
             if other is not None and inner in other.flow.bases:
                 return other, inner
-        found = (self._class(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth))
+        found = (self._class(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth))
         return next(filter(None, found), None)
 
     def _table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
         """Return the dictionary that an expression stands for, written as ``{…}`` or ``dict(…)``, and its unit."""
         if isinstance(node, ast.Dict):
             return node, unit
+        if isinstance(node, ast.List | ast.Tuple):
+            return ast.Dict([ast.Constant(str(at)) for at in range(len(node.elts))], node.elts), unit
         if isinstance(node, ast.Call) and last_name(node.func) in SETS["mappings"]:
             if node.keywords and not node.args:
                 keys: list[ast.expr | None] = [ast.Constant(each.arg) for each in node.keywords]
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
             return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
-        found = (self._table(each.node, each.unit, depth + 1) for each in self._values(node, unit, depth))
+        found = (self._table(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth))
         return next((each for each in found if each[0]), (None, unit))
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
@@ -377,6 +380,9 @@ class Constants:
             match keywords(node).get(None):
                 case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[table]) if given is None:
                     given = ast.copy_location(ast.Attribute(table, name), node)
+                case ast.expr() as table if given is None:
+                    item = ast.copy_location(ast.Subscript(table, ast.Constant(name)), node)
+                    given = item if self.candidates(item, caller, 1) or self.setting(item, caller) else None
             sure = self.likely(caller, tests) if self.likely else always
             sure = sure and caller in self.always and None not in keywords(node)
             yield given or default_of(name, function), caller if given else (unit[0], ""), sure
@@ -385,20 +391,13 @@ class Constants:
         """Note options that a node defines: a call of argparse, Click or absl, or a data class that is parsed."""
         if isinstance(node, ast.Call):
             by_wrapper = (literal(next(iter(node.args), None)) or "").startswith("--") and "default" in keywords(node)
-            if by_wrapper or last_name(node.func) in ("add_argument", "option"):
+            if by_wrapper or last_name(node.func) in ("add", "add_arg", "add_argument", "option"):
                 self._note_option(unit, node)
         for name, default in declared(node):
             switch = [ast.keyword("action", ast.Constant("store_true"))] * is_constant(default, False)
             given = [ast.keyword("default", default), *switch]
             call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], given)
             self._note_option(unit, ast.copy_location(call, node))
-
-    def note_entries(self, units: Sequence[Unit]) -> None:
-        """Note functions that fire, typer or tyro call with options."""
-        self.entries.update(units)
-        for unit in units:
-            if unit[1] and (module := self._module_at(unit[0])):
-                self.note_options(unit, module.flow.functions[unit[1]])
 
     def _note_option(self, unit: Unit, node: ast.Call) -> None:
         words = [word for word in map(literal, node.args) if word]
@@ -418,7 +417,7 @@ class Constants:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
         self.by_option = max(known.flags, key=len) if known.flags[0].startswith("-") else None
-        self._looks = self._looks if depth else 0
+        self.looks = self.looks if depth else 0
         if (value := next(self.typed(known, self.arguments), None)) is not None:
             return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)

@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.job.reading.constants import Constants
 from seatrial.job.reading.devices import Reason
 from seatrial.job.reading.file_calls import Read, Write
-from seatrial.job.reading.flow import RunNode, Tests, conditions, fails
+from seatrial.job.reading.flow import CAUGHT, RunNode, Tests, conditions, fails
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
@@ -203,16 +203,17 @@ class NodeReader:
         if (path := host_path(node)) and len(reading.paths) < _MOST_PATHS:
             reading.paths.setdefault(path, where)
         self._decorators.update(map(id, getattr(node, "decorator_list", ())))
-        if certain and seen.likely and id(node) not in self._decorators:
+        if certain and seen.tests == () and id(node) not in self._decorators:
             for text, option in used_paths(node, self._typed):
                 ends = [dotted(each).encode() for each in getattr(node, "targets", ())]
                 if not any(b"with(%s)" % each in module.source for each in ends):  # text.startswith(PREFIXES)
                     self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
         if started := started_file(node):
             self.starts.append(((module.path, unit), started))
-        if isinstance(node, ast.Call) and (seen.needed or seen.tests):  # not below `except Exception`
+        tests = () if CAUGHT in (seen.tests or ()) else seen.tests or ()
+        if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
             program = f"subprocess.{started_program(node, module.names)}"
-            self.later += [((module.path, unit), seen.tests or (), program, where)] * (program[-1] != ".")
+            self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
         if isinstance(node, Import):
             module.names |= imported_names(node)
         if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
@@ -222,7 +223,7 @@ class NodeReader:
             for sign, shown in (*signs(node, module.names), *keras_signs(node)):
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)
-                holds = {"notebook": seen.always, "input": seen.likely and not shown.startswith("sys.")}
+                holds = {"notebook": seen.always, "input": seen.tests == () and not shown.startswith("sys.")}
                 if certain and holds.get(sign, seen.certain):
                     reading.certain_signs.setdefault(sign, evidence)
                 elif certain and sign == "needs-ranks" and seen.tests:

@@ -70,6 +70,7 @@ _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
 _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
 _FOLDER = r"((data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|(data_?)?(root|dir))"
 _IN_FOLDERS, _OF_DATA = regex(rf"([\w-]+[.=])*{_FOLDER}"), regex(r"data(set)?s?/")
+_OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folder)=\w*(path|data|dir|folder)\w*")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
@@ -205,12 +206,12 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder
     if _IS_FILE.fullmatch(value):
-        of_a_package = value.endswith((".yaml", ".yml", ".json"))  # which may have the bare name
+        of_a_package = value.endswith((".yaml", ".yml", ".json")) and "conf" not in name + value  # by its bare name
         if name and "/" not in value and (of_a_package or not (loaded or _OF_INPUTS.search(name))):
             return False
         return typed or loaded or not (_IS_WEIGHTS.fullmatch(value) or "model" in name)
     shown = value.startswith(("./", "../", "/", "~/")) or value.count("/") > 1 or (typed and _OF_DATA.match(value))
-    return bool(shown or _IN_FOLDERS.fullmatch(name))
+    return bool(shown or _IN_FOLDERS.fullmatch(name) or (typed and _OF_FOLDERS.fullmatch(f"{name}={value}")))
 
 
 def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
@@ -308,19 +309,20 @@ class Paths:
     """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
 
     def __init__(self, texts: Sequence[Text | None]) -> None:
-        starts = [each.text.partition(ANY) for each in texts if each is not None]
-        self._known = {posixpath.normpath(start or ANY) for start, *_ in starts} | MADE
+        known = [each.text for each in texts if each is not None]
+        self._known = {posixpath.normpath(each.partition(ANY)[0] or ANY) for each in known} | MADE
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
-        self._begun = tuple(start or "\n" for start, any_part, _ in starts if any_part)
+        begun = (re.escape(posixpath.normpath(each)) for each in known if ANY in each and each[0] != ANY)
+        self._begun = re.compile("|".join(f"{each}(/.*)?" for each in begun).replace(re.escape(ANY), ".*") or r"\n")
 
     def has(self, text: str) -> bool:
         """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
-        return text in self._above or text in self._known or text.startswith(self._begun)
+        return text in self._above or text in self._known or bool(self._begun.fullmatch(text))
 
     def __contains__(self, text: str) -> bool:
         parents = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
         ours = text in self._above or not self._known.isdisjoint((*parents, posixpath.splitext(text)[0]))
-        return ours or not parents or text.startswith(self._begun)
+        return ours or not parents or bool(self._begun.fullmatch(text))
 
 
 known_paths = lru_cache(8)(Paths)  # most reads of a script come after the same calls

@@ -19,7 +19,7 @@ from seatrial.job.reading.argparse_words import typed_options, typed_words
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
-from seatrial.job.reading.flow import Tests, statements
+from seatrial.job.reading.flow import CAUGHT, Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
@@ -69,7 +69,7 @@ class Files:
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = self._finds = False  # it changes its folder; an input is there
-        self._composed: Mapping[str, str] = {}
+        self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
@@ -100,15 +100,25 @@ class Files:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
         self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
 
+    def with_files(self) -> Iterator[str]:
+        """Yield the arguments, and those in files that ConfigArgParse reads for typed options."""
+        arguments = self.constants.arguments
+        yield from arguments
+        for option in (each for each in self.constants.options.values() if "is_config_file" in keywords(each.node)):
+            for name in self.constants.typed(option, arguments):
+                self._files[name] = Read(name, self._place(option.unit, option.node), option.flags[-1])
+                settings, _ = read_settings([name], (), self._folder, ())
+                yield from (f"--{key}={value}" for key, value, _ in settings if value.lower() != "false")
+
     def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
         """Note settings of files that the script opens or Hydra reads (``composed``: file → where), and typed ones;
         return sign → place."""
-        self._composed = composed
+        self._files |= {path: Read(path, where, None) for path, where in composed.items()}
         paths = ((path, each.unit) for each in self._reading for path in self._paths(each.unit, each.node))
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
-        names = dict.fromkeys([*composed, *self.constants.arguments, *opened])
+        given = (each for each in (*composed, *self.constants.arguments, *opened) if each.endswith(CONFIGURATION))
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
-        self._settings, seen = read_settings(names, self.constants.arguments, self._folder, keys)
+        self._settings, seen = read_settings(dict.fromkeys(given), self.constants.arguments, self._folder, keys)
         self.constants.settings = by_ends(self._set_in_code(), self._settings)
         return seen
 
@@ -130,7 +140,7 @@ class Files:
 
         Sets ``hub_model``, ``outputs``, ``remote`` and ``unchecked``: see Readings.
         """
-        reads, self._truth = {path: Read(path, where, None) for path, where in self._composed.items()}, truth
+        reads, self._truth = {**self._files}, truth
         if self._moves:
             self._opaque = True
             return self._with_named(reads)
@@ -142,8 +152,8 @@ class Files:
 
         writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
-        self.constants.likely, may = likely, self.may_run(start, truth, tried=True)
-        self._tried = self.reached(start, lambda unit, edge: edge[2] is None or likely(unit, edge[2], self._lacks))
+        self.constants.likely, may = likely, self.may_run(start, tried=True)
+        self._tried = self.reached(start, lambda unit, run: likely(unit, _untried(run[2]) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
         unseen = (call for each in self._calls.values() for call, called in each if not called)
@@ -187,14 +197,14 @@ class Files:
             next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
-            part = any_part and last not in calls.MAY_LACK  # these list a folder
-            seen = likely(unit, tests) and unit in self._tried and not (missing or unclear or part)
-            if seen and calls.is_input("", shown := posixpath.join("." * (last in calls.MAY_LACK), text), typed=True):
-                option = flag if value == found.text else None
-                self._perhaps.setdefault(text, Read(shown[:_LONGEST_PATH], where, option))
-            if missing and not self._is_there(unit, node, found, text, asks=asks):
+            shown = posixpath.join("." * (last in calls.MAY_LACK), text)
+            seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
+            seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
+            if (missing or seen) and not self._is_there(unit, node, found, text, asks=asks):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
-                reads.setdefault(text, Read(text[:_LONGEST_PATH], where, flag, advice, value=value))
+                option = flag if missing or value == found.text else None
+                read = Read((text if missing else shown)[:_LONGEST_PATH], where, option, advice, value=value)
+                (reads if missing else self._perhaps).setdefault(text, read)
         return self._with_named(reads)
 
     def inputs(self, start: Unit) -> Iterator[Read]:
@@ -206,10 +216,12 @@ class Files:
         for name, value, where, option in self._candidates(start):
             is_typed, path = where == name, posixpath.normpath(value)
             fits = calls.is_input(name, value, typed=is_typed or not name) and (not name or option not in self.outputs)
-            fits = fits and not any(each.endswith(f"/{value}") for *_, each, _ in self._read)  # below another's folder
-            fits = fits and (path not in typed if is_typed else path not in made and path not in checked)
-            if fits and not self._exists(value):
-                yield Read(path[:_LONGEST_PATH], where, option)
+            below = (each.endswith(f"/{value}") for *_, each, _ in self._read if name)  # another's folder
+            known = (typed,) if is_typed else (made, checked) if name else ()
+            fits = fits and not any(below) and not any(path in each for each in known)
+            texts = (each for *_, each, _ in self._read if each.startswith(f"{value}."))
+            if fits and not self._exists(whole := next(texts, value)):  # with its ending
+                yield Read(posixpath.normpath(whole)[:_LONGEST_PATH], where, option)
 
     @fallback((), on=RecursionError)  # a path of hundreds of terms
     def unknown(self, start: Unit, may: Callable[[Unit, Tests], bool], imported: Iterable[str]) -> tuple[str, ...]:
@@ -252,13 +264,12 @@ class Files:
 
         @cache
         def used(name: str) -> bool:
-            uses = [(at, tests or ()) for _, at, tests in self.uses.get(name, ())]
-            may = (all(self._truth(test, at) in (None, wanted) for test, wanted in tests) for at, tests in uses)
-            return name not in typed and (name in self.seen or any(may))
+            may = any(self._holds(at, tests) for _, at, tests in self.uses.get(name, ()))
+            return name not in typed and (name in self.seen or may)
 
         for key, (value, where) in self.constants.settings.items():
             last = key.rpartition(".")[2]
-            of_schema = where.rpartition(":")[0] in self._composed or ".config:" in where  # protobuf's text
+            of_schema = where.rpartition(":")[0] in self._files or ".config:" in where  # protobuf's text
             if of_schema or (used(last) and ".py:" not in where):
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
@@ -272,7 +283,7 @@ class Files:
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
             by_library = unit[0] == start[0] and not callers.get(unit)  # no call is seen: Fire's, a decorator's
-            runs = (by_library or unit in self._tried) and (tests is None or (likely and likely(unit, tests)))
+            runs = (by_library or unit in self._tried) and (likely is not None and likely(unit, _untried(tests) or ()))
             text = self.constants.text(node, unit) if runs else None
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
@@ -360,7 +371,7 @@ class Files:
         """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
         above = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
         for where, end in self._ran_before(unit, line).items():
-            ran = [each for each, _ in self._calls.get(where, ()) if each.lineno < end]
+            ran = [each for each, called in self._calls.get(where, ()) if each.lineno < end and not called]
             self._calls_left -= len(ran)
             for call in ran if self._calls_left > 0 else ():
                 texts = [self.constants.text(each, where) for each in (call, *call.args, *keywords(call).values())]
@@ -434,13 +445,16 @@ class Files:
                     pending.append(edge[0])
         return reached
 
-    def may_run(
-        self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None], *, tried: bool = False
-    ) -> Callable[[Unit, Tests], bool]:
+    def _holds(self, unit: Unit, tests: Tests) -> bool:
+        """Return whether no condition is known to fail."""
+        return all(self._truth(test, unit) in (None, wanted) for test, wanted in tests or ())
+
+    def may_run(self, start: Unit, *, tried: bool = False) -> Callable[[Unit, Tests], bool]:
         """Return a test of whether code may run: no condition around it is known to fail. ``tried``: also below try."""
 
         def may(unit: Unit, tests: Tests) -> bool:
-            return tried if tests is None else all(truth(test, unit) in (None, wanted) for test, wanted in tests)
+            caught = tests is None or CAUGHT in tests
+            return (tried or not caught) and self._holds(unit, tests)
 
         reached = self.reached(start, lambda unit, edge: may(unit, edge[2]))
         return lambda unit, tests: unit in reached and may(unit, tests)
@@ -498,3 +512,8 @@ class Files:
         if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
             return None
         return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
+
+
+def _untried(tests: Tests) -> Tests:
+    """Return the tests as if nothing caught errors."""
+    return tests and tuple(each for each in tests if each is not CAUGHT)

@@ -52,8 +52,10 @@ _BINDING = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Pass)
 FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 #: Decides if an import names a module that is there in any case: a standard one, or one of the project.
 Provided: TypeAlias = Callable[[ast.Import | ast.ImportFrom], bool]
-#: Conditions under which a training runs code, each with the value that it needs; None if errors decide.
+#: Conditions under which a training runs code, each with the value that it needs; None if others decide.
 Tests: TypeAlias = tuple[tuple[ast.expr, bool], ...] | None
+#: The condition that no error comes before, which has no known value.
+CAUGHT: tuple[ast.expr, bool] = (ast.Set([]), True)
 
 
 class RunNode(NamedTuple):
@@ -62,7 +64,8 @@ class RunNode(NamedTuple):
     Attributes:
         certain: it runs whenever its block does. needed: so, and no ``except ImportError`` stands around it.
         always: certain, in no loop that may be empty, behind no exit, and nothing catches its errors.
-        tests: of the branches that a training may pass by; None if something catches its errors.
+        tests: of the branches that a training may pass by, ``CAUGHT`` if something catches its errors, () if it is
+            likely to run; None if unknown.
     """
 
     node: ast.AST
@@ -70,11 +73,6 @@ class RunNode(NamedTuple):
     needed: bool
     always: bool
     tests: Tests
-
-    @property
-    def likely(self) -> bool:
-        """Return whether it stands in no branch that a training may pass by, and nothing catches its errors."""
-        return self.tests == ()
 
 
 class _Runs(NamedTuple):
@@ -146,9 +144,12 @@ class Flow:
         for node in statements(self.body(function)):
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    if isinstance(target, ast.Name):
-                        plain.add(id(target))
-                        found.setdefault(target.id, []).append(node.value)
+                    several = target.elts if isinstance(target, ast.Tuple) else [target]
+                    for at, each in enumerate(several if ast.Starred not in map(type, several) else ()):
+                        item = ast.copy_location(ast.Subscript(node.value, ast.Constant(at)), node.value)
+                        if isinstance(each, ast.Name):
+                            plain.add(id(each))
+                            found.setdefault(each.id, []).append(node.value if each is target else item)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in plain:
                 found.setdefault(node.id, []).append(None)
         return found
@@ -263,8 +264,9 @@ class Flow:
         optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
         stands_in = optional and any(not self._provided(each) for each in tried)
-        always, tests = (False, None) if any(map(_goes_on, node.handlers)) else (runs.always, runs.tests)
-        inner = runs._replace(needed=runs.needed and not optional, always=always, tests=tests)
+        inner = runs._replace(needed=runs.needed and not optional)
+        if any(map(_goes_on, node.handlers)):
+            inner = inner._replace(always=False, tests=None if runs.tests is None else (*runs.tests, CAUGHT))
         children = _block(node.body, inner)
         for handler in node.handlers:
             children += _block(handler.body, _PERHAPS._replace(needed=runs.needed and stands_in and handler in caught))

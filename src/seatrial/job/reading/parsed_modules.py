@@ -354,7 +354,7 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
     with ``unclear`` those that it may stand for, if it has several meanings."""
     first, _, rest = called.partition(".")
     flow, is_self = module.flow, first == "self" and "." in unit
-    if first == "super" and (above := flow.bases.get(unit.partition(".")[0])):
+    if first == "super" and rest and (above := flow.bases.get(unit.partition(".")[0])):
         called, first = f"{above[0]}.{rest}", above[0]
     kinds = [each for each in module.meanings(first) if isinstance(each, str) and rest]
     kinds = [unit.partition(".")[0]] if is_self else kinds

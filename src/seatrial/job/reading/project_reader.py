@@ -135,6 +135,7 @@ class ProjectReader:
             for name in [each for each in modules if each.partition(".")[0] in self.roots.own]:
                 del modules[name]
         ignored = [*self._take_own_words()]
+        self.devices.arguments = self.files.constants.arguments = [*self.files.with_files()]
         for sign, where in self.files.read_settings(self.composed).items():
             self.reading.signs.setdefault(sign, where)
         used = {name for name, each in self.files.uses.items() if any(likely for likely, *_ in each)}
@@ -150,7 +151,7 @@ class ProjectReader:
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
         devices = self.devices.found(self.visited, imported)
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
-        may = self.files.may_run((self.start, ""), self.devices.truth)
+        may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
         started = [*self._read_started()]
         return replace(
@@ -356,7 +357,7 @@ class ProjectReader:
                     setting = node.value if seen.always else ast.copy_location(ast.Constant(None), node)
                     self.files.constants.set_keys.append((key, setting, (module.path, unit)))
         if isinstance(node, ast.Attribute | ast.Subscript):
-            use = certain and seen.likely, (module.path, unit), seen.tests
+            use = certain and seen.tests == (), (module.path, unit), seen.tests
             self.files.uses.setdefault(member(node) or "", []).append(use)
         if isinstance(node, ast.ClassDef) and not node.decorator_list:
             self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
@@ -392,7 +393,10 @@ class ProjectReader:
             commands = [name for name, each in decorated if dotted(getattr(each, "func", each)) == f"{called}.command"]
             entries += [(module.path, name) for name in commands if not commands[1:]]
             self.files.note_runs((module.path, unit), entries, always=seen.always, tests=seen.tests)
-            self.files.constants.note_entries(entries)
+            self.files.constants.entries.update(entries)
+            for path, name in (each for each in entries if each[1]):
+                if source := self.modules.at(path):
+                    self.files.constants.note_options((path, name), source.flow.functions[name])
         lent = [] if run or called.endswith("set_defaults") else [*called_by(module, unit, node, self.modules.at)]
         self.files.note_runs((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]

@@ -136,7 +136,7 @@ class Evaluation:
     def values(self, node: ast.expr | None, unit: Unit) -> Values:
         """Return the values that an expression in ``unit`` may have, where GPUs are available."""
         if not self._depth:
-            self._looks = 0
+            self._looks = self.constants.looks = 0
         if node is None or self._depth > _DEEPEST or self._looks > _MOST_LOOKS or self.left <= 0:
             return None
         self._depth += 1
@@ -263,14 +263,11 @@ class Evaluation:
             if set_there or owner == "self":
                 found = [self.values(value, (module.path, where)) for where, value in set_there] or [None]
                 return _union([*found, *([self._named(node, key, unit, _NEVER)] if key in self.outside else [])])
-        elif key not in self.setters:
-            there = (path, "") if owner in module.bound else unit
-            scopes = map(self.scope, {there, (path, "")})
-            tables = [value for scope in scopes for _, value, _ in scope.names.get(inner or "", ())]
-            is_updated = f"{owner}.update(".encode() in module.source
-            if len(tables) == 1 and isinstance(tables[0], ast.Dict) and not is_updated:
-                pairs = zip(tables[0].keys, tables[0].values, strict=True)
-                return next((self.values(value, there) for name, value in pairs if literal(name) == key), None)
+        unclear = isinstance(node, ast.Attribute) or key in self.setters or f"{owner}.update(".encode() in module.source
+        if not {key, f"[{key}]"} & self.outside and not (owner and unclear):
+            known = self.constants.candidates(node, unit, 1)
+            if known and all(each.sure for each in known):
+                return _union([self.values(each.node, each.unit) for each in known])
         return self._named(node, key, unit)
 
     def _named(self, node: ast.Attribute | ast.Subscript, key: str, unit: Unit, line: int = 0) -> Values:
