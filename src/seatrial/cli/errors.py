@@ -147,6 +147,8 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
         advice = re.sub(r"(?m)^(\(cd .+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
+    if advice and argv[:1] == ["plan"]:  # which starts nothing
+        advice = advice.replace("seatrial up ", "seatrial up --plan ")
     if isinstance(error, TargetError) and advice:
         if (error.first or "").startswith("cd "):  # the folder is the project then
             cut = [*argv, "--"].index("--")

@@ -113,10 +113,10 @@ def _too_many(words: list[str], arguments: list[str], project: Path, flags: Mapp
 
 def _own_job(file: Path, project: Path, flags: Mapping[str, Any], more: Collection[str]) -> Job:
     """Return the job of a workload's own file; of seatrial.toml, what does not concern its pods. Raises ConfigError."""
+    own, typed = read_own(file, project, flags)
     if more:
         line = f"{' '.join(more)}: --file names all that is run"
         raise UsageError(line, run=f"seatrial run -f {as_typed(file)}")
-    own, typed = read_own(file, project, flags)
     of_pods = set(file_keys()) - {"name", "criteria", "watch", "notify", "metrics", "kubernetes", "timeout", "strict"}
     job = _load(project, typed, of_pods)
     return job.changed(own=own, target=Target(kind="image", value="", args=own.argv, typed=f"-f {as_typed(file)}"))

@@ -197,9 +197,12 @@ def attach(reference: str, as_json: bool, verbose: bool, project: Path | None) -
     try:
         with screen.showing_progress(run) as show:
             follow(run, screen.write, cli.this_host(), tail=10, echo=screen.note, between_looks=show)
-    except KeyboardInterrupt:
-        ensure_recorder(run)
-        screen.note(f"detached; {run.id} is still running")
+    except (KeyboardInterrupt, BrokenPipeError) as left:
+        if not run.ended:
+            ensure_recorder(run)
+            screen.note(f"detached; {run.id} is still running")
+        if isinstance(left, BrokenPipeError):
+            raise
         return EXIT_DONE
     receipt = finalise(run, cli.this_host())
     if receipt is None:

@@ -182,13 +182,11 @@ def flush() -> OSError | None:
 
 def abandon() -> None:
     """Discard buffered output that cannot be written: the interpreter would report it when it flushes at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
         except OSError:
-            os.dup2(nowhere, number)
-    os.close(nowhere)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 @fallback(False, on=OSError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -93,6 +94,7 @@ class Code(NamedTuple):
     way: CodeWay
     choice: Choice
     files: dict[str, str]
+    warnings: tuple[str, ...] = ()
 
 
 def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[ImagePlan, Code]:
@@ -101,10 +103,11 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
         choice = Choice(what="code", value="in the image", reason=f"the target is a {job.target.kind}")
         return image, Code("none", choice, {})
     path = job.project / job.target.value
+    apart = [volume for volume in (job.project / "data", job.project / "models") if volume.is_dir()]
     alone = job.target.kind == "script" and len(script.files) <= 1
     if (way := job.kubernetes.code) == "auto":
         obstacles = {
-            "more than one file": not alone,
+            "more than one file": not alone or bool(_left_here(job, script, [path], apart)),
             "a registry is named": job.kubernetes.registry is not None,
             "too large for a ConfigMap": alone and path.is_file() and path.stat().st_size >= MAX_CONFIG_MAP_BYTES,
         }
@@ -113,9 +116,9 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
     else:
         reason = f"[kubernetes] code = {way!r}"
     if way == "image":
-        folders = [volume for volume in (job.project / "data", job.project / "models") if volume.is_dir()]
-        layered = with_code(image, job.project, folders)
-        return layered, Code("image", Choice(what="code", value="in the image", reason=reason), {})
+        layered = with_code(image, job.project, apart)
+        left = _left_here(job, script, [Path(each) for each in layered.context_files.values()])
+        return layered, Code("image", Choice(what="code", value="in the image", reason=reason), {}, left)
     if job.target.kind != "script":
         raise UsageError("Only a script can go into a ConfigMap", run='in seatrial.toml: [kubernetes] code = "image"')
     try:
@@ -132,7 +135,16 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
             run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
         )
     choice = Choice(what="code", value=f"ConfigMap, {format_bytes(size)}", reason=reason)
-    return image, Code("configmap", choice, {name: text})
+    return image, Code("configmap", choice, {name: text}, _left_here(job, script, [path]))
+
+
+def _left_here(job: Job, script: ScriptFacts, sent: Collection[Path], apart: Collection[Path] = ()) -> tuple[str, ...]:
+    """Return a sentence for each path of the project that a script reads, unless it is ``sent`` or below ``apart``."""
+    read = {Path(os.path.normpath(job.folder / each.path)): each for each in script.reads}
+    own = [each for each in read if each.is_relative_to(job.project) and os.path.exists(each)]  # noqa: PTH110  never raises
+    left = [each for each in own if not any(one.is_relative_to(each) for one in sent)]
+    by = f"--data pvc:NAME mounts a volume at {CONTAINER_DATA}"
+    return tuple(f"{read[each]}, which stays here; {by}" for each in left if not any(map(each.is_relative_to, apart)))
 
 
 class Volumes(NamedTuple):

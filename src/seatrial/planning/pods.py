@@ -131,6 +131,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         ),
         warnings=(
             *gpus.warnings,
+            *code.warnings,
             *gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts, image),
             *(without_models(script, all_env, (), site.host) if image.build else ()),

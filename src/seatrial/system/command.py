@@ -266,8 +266,9 @@ def _start(argv: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
 
 
 def _not_there(argv: Sequence[str], error: OSError) -> EngineUnavailableError:
-    if error.filename not in (None, argv[0]):  # the working directory, not the program
-        return EngineUnavailableError(f"Cannot enter {error.filename}: {error.strerror}")
+    if error.filename not in (None, argv[0]):  # the working directory, or /dev/null
+        verb, place = "open" if error.filename == os.devnull else "enter", shlex.quote(str(error.filename))
+        return EngineUnavailableError(f"Cannot {verb} {error.filename}: {error.strerror}", run=f"ls -ld {place}")
     return EngineUnavailableError(
         f'"{argv[0]}" cannot be run: {error.strerror}',
         cause="it is not installed, or not on PATH",

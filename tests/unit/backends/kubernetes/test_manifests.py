@@ -142,6 +142,20 @@ def test_a_script_too_large_for_a_config_map(tmp_path: Path) -> None:
     assert any(choice.reason == "too large for a ConfigMap" for choice in plan.choices)
 
 
+def test_what_a_script_reads_of_its_project_goes_along_or_plan_says_that_it_stays(tmp_path: Path) -> None:
+    for name in ("config.json", "data/rows.csv", "unread.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    alone = a_cluster_plan(tmp_path, gpus="none", script='open("data/rows.csv")\n')
+    assert alone.cluster is not None and alone.cluster.code == "configmap"
+    assert (
+        "train.py:1 reads data/rows.csv, which stays here; --data pvc:NAME mounts a volume at /data" in alone.warnings
+    )
+    both = a_cluster_plan(tmp_path, gpus="none", script='open("config.json")\nopen("data/rows.csv")\n')
+    assert both.cluster is not None and both.cluster.code == "image"
+    assert [each.split(",")[0] for each in both.warnings if "stays" in each] == ["train.py:2 reads data/rows.csv"]
+
+
 def test_a_trainjob_mounts_each_volume_once_and_its_run_lies_with_the_models(tmp_path: Path) -> None:
     flags = {"gpus": "1", "kubernetes": {"kind": "trainjob", "models": "pvc:models/alice"}, "resume": "before"}
     plan = a_cluster_plan(tmp_path, MODERN, **flags)
