@@ -46,18 +46,16 @@ MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|ml|pip3?")
 _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
-    "|chmod|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
+    "|chmod|deactivate|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
 _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
-_COUNTED = re.compile(r"\(\( *(\w+) *= *([^\s;]+) *; *\1 *<(=?) *([^\s;]+) *; *(?:\1\+\+|\+\+\1) *\)\)")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
-#: Builtins that read unknown input or jump.
-_REFUSED = ("popd", "pushd", "getopts", "read", "break", "continue", "coproc")
+_REFUSED = ("popd", "pushd", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: A batch job's number of nodes; its ID, which is unknown.
@@ -104,7 +102,8 @@ def read_shell(
         shell.run(statements(text, name))
     except _Left:
         if not shell.reading.started:
-            shell.reading.unread = f"{shell.place} (the script ends here)"
+            said = [each for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
+            shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(said)}{' '.join(said)})"
     except UnreadCommand as unread:
         shell.reading.unread = str(unread)
     except (RuntimeError, OSError, ValueError) as error:  # nested too deep, a path that cannot exist
@@ -116,7 +115,7 @@ def read_shell(
 class _Shell(Words):
     def __init__(self, name: str, arguments: list[str], here: Path) -> None:
         super().__init__(name, arguments)
-        self.here, self.values = here, dict.fromkeys(_FOLDERS, f"{HERE}.")
+        self.here, self.values = here, {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
         self.folder, self.left, self.batch = ".", [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
@@ -131,10 +130,12 @@ class _Shell(Words):
         self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
-    def _copy(self) -> _Shell:
-        """Return a shell that begins as this one is now; both note what they start in one place."""
+    def _copy(self, own: Sequence[str] = ()) -> _Shell:
+        """Return a shell that begins as this one is now, with variables; both note what they start in one place."""
         other = copy.copy(self)
         other.values, other.exported, other.functions = {**self.values}, {**self.exported}, {**self.functions}
+        for word in own:
+            other._declare(word, exports=True)
         return other
 
     def _call(self, shell: _Shell, body: Sequence[Statement], name: str, arguments: list[str]) -> bool | None:
@@ -164,9 +165,6 @@ class _Shell(Words):
     def _statement(self, place: str, kind: str, words: list[str], parts: Sequence[list[Statement]]) -> bool | None:
         if kind == "":
             return self._command(place, words)
-        if kind == "for" and (loop := _COUNTED.fullmatch(words[0])):
-            begin, end = (self.text(f"${each}" if each.isidentifier() else each) for each in loop.group(2, 4))
-            words = [loop[1], "in", f"{{{begin}..{(number(end) or -9) - (not loop[3])}}}"]  # unread without a number
         if kind == "function":
             self.functions[words[0]] = parts[0]
         elif kind == "for" and words[1:2] == ["in"]:
@@ -177,11 +175,15 @@ class _Shell(Words):
                 self.values[words[0]] = value
                 if UNKNOWN in value:  # none, or several
                     self._either(place, parts[0], [])
-                else:
-                    self.run(parts[0])
+                elif not self._goes_on(parts[0]):
+                    break
+        elif kind == "for" and words[0].startswith("((") and words[0].count(";") == 2:
+            begin, holds, step = (Statement(place, "", [f"(({each}))"]) for each in words[0][2:-2].split(";"))
+            self.run([begin])
+            return self._statement(place, "while", [], ([holds], [*parts[0], step]))
         elif kind == "while":
-            while outcome := self.run(parts[0]):
-                self.run(parts[1])
+            while (outcome := self.run(parts[0])) and self._goes_on(parts[1]):
+                pass
             if outcome is None:
                 return self._either(place, parts[1], [])
         elif kind == "case":
@@ -207,6 +209,16 @@ class _Shell(Words):
             raise UnreadCommand(place)
         return True
 
+    def _goes_on(self, body: Sequence[Statement]) -> bool:
+        """Run a loop's body once; return whether the loop goes on behind it."""
+        try:
+            self.run(body)
+        except _Left as left:
+            if left.args[0] not in ("break", "continue"):
+                raise
+            return "continue" in left.args
+        return True
+
     def _either(self, place: str, *bodies: Sequence[Statement]) -> bool | None:
         """Run the bodies of a condition with an unknown outcome; ignore bodies that end the script."""
         shells = list[_Shell]()
@@ -215,7 +227,9 @@ class _Shell(Words):
             shell.reading = replace(self.reading, started=[*self.reading.started], others=[*self.reading.others])
             try:
                 shell.run(body)
-            except _Left:
+            except _Left as left:
+                if left.args[0] in ("break", "continue"):
+                    raise UnreadCommand(place) from None
                 continue
             shells.append(shell)
         if not shells:
@@ -237,7 +251,10 @@ class _Shell(Words):
             for word in own:
                 self.assign(word)
             return True
-        if words[0].startswith("((") or words[0] in _REFUSED:
+        if words[0].startswith("(("):
+            value = self.calculate(words[0][2:-2])
+            return None if value is None else value != 0
+        if words[0] in _REFUSED or (words[0] in ("break", "continue") and words[1:]):
             raise UnreadCommand(place)
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
@@ -267,9 +284,9 @@ class _Shell(Words):
             raise UnreadCommand(place)
         if program in self.functions:
             return self._call(self, self.functions[program], self.name, arguments)
-        if program in ("source", ".", "eval", "cd", "shift", "set", *SHELLS):
+        if program in ("source", ".", "eval", "cd", "shift", "set", "read", "getopts", *SHELLS):
             return self._builtin(place, program, arguments)
-        if program in ("exit", "return"):
+        if program in ("exit", "return", "break", "continue"):
             raise _Left(program)
         if program in (*SUBMITTERS, *WRAPPERS) and (inner := submitted(fields, self.here / self.folder)):
             shell = self._copy()
@@ -306,9 +323,7 @@ class _Shell(Words):
         at = next((at for at, word in enumerate(fields) if at and starts_python(word)), None)
         if at is None:
             return
-        shell = self._copy()
-        for word in own:
-            shell._declare(word, exports=True)
+        shell = self._copy(own)
         if " " in fields[at]:
             self._call(shell, statements(fields[at], "", place), self.name, [])
         else:
@@ -316,9 +331,7 @@ class _Shell(Words):
 
     def _python(self, place: str, fields: list[str], own: list[str]) -> PythonCommand | None:
         """Read a command that starts Python, with the variables that it gets; None for others."""
-        shell = self._copy() if own else self
-        for word in own:
-            shell._declare(word, exports=True)
+        shell = self._copy(own) if own else self
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
@@ -344,17 +357,20 @@ class _Shell(Words):
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run a builtin that changes the shell's state, or another script."""
         count = number(arguments[0] if arguments else "1") if program == "shift" else 0
-        if count is None or (program == "set" and "--" in arguments):
+        if count is None or (program == "getopts" and self.arguments):
             raise UnreadCommand(place)
-        if program == "shift":
-            self.arguments = self.arguments[count:]
+        if program == "shift" or (program == "set" and "--" in arguments):
+            self.arguments = self.arguments[count:] if program == "shift" else arguments[arguments.index("--") + 1 :]
+        elif program in ("read", "getopts"):  # of no arguments, getopts makes nothing
+            self.values |= {name: unknown(name) for name in arguments if program == "read" and name.isidentifier()}
+            return None if program == "read" else False
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             if len(paths) != 1 or paths[0] == "-":
                 raise UnreadCommand(place)
             path = self._path(paths[0]) if UNKNOWN not in paths[0] else "/"
             if path[0] == "/":  # the author's: its end may be a folder here
-                self.reading.others.append(place)
+                self.reading.left.append(place.partition(": ")[2] or place)
                 ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
                 path = next((each for each in ends if each and (self.here / each).is_dir()), ".")
             if not (self.here / path).is_dir():
@@ -440,7 +456,7 @@ class _Shell(Words):
                 return name in self.values
             case [("-z" | "-n") as sign, text]:
                 return (text == "") == (sign == "-z")
-            case [("-e" | "-f" | "-d" | "-s" | "-r" | "-x") as sign, name] if not name.startswith("/"):
+            case [("-e" | "-f" | "-d" | "-s" | "-r" | "-x") as sign, name] if not re.match("/|.*venv", name):
                 path = self.here / self._path(name)
                 return path.is_dir() if sign == "-d" else path.is_file() if sign == "-f" else path.exists()
             case [text, ("=" | "==" | "!=") as sign, pattern]:

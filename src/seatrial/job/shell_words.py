@@ -14,7 +14,10 @@ from seatrial.job.startable import UnreadCommand
 UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
-_SUBSTITUTED = re.compile(r"\$\{(#?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
+_SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
+#: An arithmetic expression that sets a variable, and one of numbers alone.
+_CALCULATES = re.compile(r"\s*(?:(\w+)\s*(?:([+-])\2|([-+*/%]?)=(?!=)(.+))|([+-])\5(\w+))\s*", re.S)
+_NUMBERS = re.compile(r"(?!.*(<<|>>|\*\*|(?<![<>!=])=(?!=)|\b0\d))[\d\s()+*/%<>=!&|-]{1,200}", re.S)
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
 _LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
@@ -38,7 +41,7 @@ class Words(ABC):
             return
         name, index, adds, text = match.groups()
         before = self.values.get(name)
-        if text.startswith("("):
+        if re.match(r"\((?!\s*\[)", text):  # not of declare -A
             items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
             first = [before] if isinstance(before, str) else before or []
             self.values[name] = [*first, *items] if adds else items
@@ -46,7 +49,7 @@ class Words(ABC):
         value = self.text(f"${{{name}:-}}{text}" if adds else text)
         if before is None:  # A=$A:x
             value = re.sub(rf":?{UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)
-        self.values[name] = unknown(word) if index else value
+        self.values[name] = unknown(word) if index or text[:1] == "(" else value
 
     def text(self, word: str) -> str:
         """Return a word that the shell does not split, its expansions filled in."""
@@ -98,6 +101,9 @@ class Words(ABC):
 
     def _value(self, piece: str) -> str | list[str]:
         """Return the value of an expansion, with a mark before it if the value is unknown."""
+        if piece.startswith("$(("):
+            result = self.calculate(piece[3:-2])
+            return unknown(piece) if result is None else str(result)
         if piece[0] == "`" or piece.startswith("$("):
             return self.output(piece[1:-1] if piece[0] == "`" else piece[2:-1])
         match = _SUBSTITUTED.fullmatch(piece if piece[1] == "{" else f"${{{piece[1:]}}}")
@@ -105,6 +111,8 @@ class Words(ABC):
             return unknown(piece)
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
+        if counts == "!":  # the indices, or the variable of that name
+            value, counts = [str(at) for at in range(len(value))] if isinstance(value, list) else None, ""
         if change is not None and change.lstrip(":") in tuple("-+=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
             if change[-1] == "+" and not is_set:
@@ -131,8 +139,23 @@ class Words(ABC):
             value, index = [self.name, *self.arguments], name
         if index in ("@", "*") or not isinstance(value, list):
             return value
-        at = number(self.text(f"${index}" if (index or "").isidentifier() else index or "0"))
+        at = self.calculate(index or "0")
         return value[at] if at is not None and at < len(value) else None
+
+    def calculate(self, text: str) -> int | None:
+        """Return the value of an arithmetic expression, which may set a variable; None if it is not known."""
+        if sets := _CALCULATES.fullmatch(text):
+            name, sign, other = sets[1] or sets[6], sets[2] or sets[5] or sets[3], sets[4] or "1"
+            value = self.calculate(f"{name} {sign} ({other})" if sign else other)
+            self.values[name] = unknown(name) if value is None else str(value)
+            return value
+        named = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(self._get(name[0], None)), self.text(f'"{text}"'))
+        if not _NUMBERS.fullmatch(named):
+            return None
+        try:
+            return int(eval(named.replace("&&", " and ").replace("||", " or ").replace("/", "//")))
+        except (SyntaxError, ArithmeticError, TypeError):
+            return None
 
 
 def number(text: str) -> int | None:

@@ -195,16 +195,15 @@ def _one_command(
     from seatrial.job.shell_scripts import MARKS, read_shell
 
     reading = read_shell(text, arguments, called, here, batch, env)
-    files = (command.target[0] for at, command in reading.started if at == ".")
-    sibling = next((each for each in files if is_file(path.parent / each) and not is_file(here / each)), None)
-    if sibling and is_file(path):
-        there = f"(cd {as_typed(path.parent)} && {shlex.join(['seatrial', 'run', 'bash', path.name, *arguments])})"
-        raise TargetError(f"{name} finds {sibling} from its own folder alone", run=there)
+    found = _existing(reading.started, here)
+    for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not found else ()):
+        script = os.path.relpath(path, folder)
+        if there := _existing(read_shell(text, arguments, script, folder, batch, env).started, folder):
+            where = "its own folder" if folder == path.parent else as_typed(folder)
+            run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
+            raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
-    found = [  # only scripts that exist before it runs
-        each for each in reading.started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])
-    ]
     if len(found) > _MOST_LISTED:
         found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
@@ -239,6 +238,11 @@ def _one_command(
     moved = next((at for at, _ in found if at != "."), None)
     cause = f"it also runs {reading.others[0]}" if reading.others else moved and f"it starts Python in {moved}"
     raise TargetError(message, cause=reading.unread or cause, run="\n".join(typed))
+
+
+def _existing(started: Sequence[tuple[str, PythonCommand]], here: Path) -> list[tuple[str, PythonCommand]]:
+    """Return those of a script's commands whose scripts exist before it runs."""
+    return [each for each in started if each[1].target[0] == "-m" or is_file(here / each[0] / each[1].target[0])]
 
 
 def _with_gaps(known: str, unknown: str | None = None) -> str:
@@ -376,6 +380,10 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         run = "seatrial doctor"
     elif re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
         run = next((f"seatrial run {shlex.quote(each)}" for each in [*named, *likely_scripts(path.parent)]), run)
+    if beyond and "(the script ends here" in beyond:
+        usage = re.search(r"(?i)it prints: .*\busage: *(\S.*)\)", beyond)
+        run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{beyond.split(':')[1]}p {shlex.quote(word)}"
+        return TargetError(f"{word} ends before it starts Python", cause=beyond, run=run)
     return TargetError(
         f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),
         cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
