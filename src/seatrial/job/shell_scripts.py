@@ -115,7 +115,7 @@ def read_shell(
 class _Shell(Words):
     def __init__(self, name: str, arguments: list[str], here: Path) -> None:
         super().__init__(name, arguments)
-        self.here, self.values = here, dict.fromkeys(_FOLDERS, f"{HERE}.")
+        self.here, self.values = here, {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
         self.folder, self.left, self.batch = ".", [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
@@ -130,10 +130,12 @@ class _Shell(Words):
         self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
-    def _copy(self) -> _Shell:
-        """Return a shell that begins as this one is now; both note what they start in one place."""
+    def _copy(self, own: Sequence[str] = ()) -> _Shell:
+        """Return a shell that begins as this one is now, with variables; both note what they start in one place."""
         other = copy.copy(self)
         other.values, other.exported, other.functions = {**self.values}, {**self.exported}, {**self.functions}
+        for word in own:
+            other._declare(word, exports=True)
         return other
 
     def _call(self, shell: _Shell, body: Sequence[Statement], name: str, arguments: list[str]) -> bool | None:
@@ -176,12 +178,9 @@ class _Shell(Words):
                 elif not self._goes_on(parts[0]):
                     break
         elif kind == "for" and words[0].startswith("((") and words[0].count(";") == 2:
-            first, condition, step = words[0][2:-2].split(";")
-            self.calculate(first)
-            while (holds := self.calculate(condition)) and self._goes_on(parts[0]):
-                self.calculate(step)
-            if holds is None:
-                raise UnreadCommand(place)
+            begin, holds, step = (Statement(place, "", [f"(({each}))"]) for each in words[0][2:-2].split(";"))
+            self.run([begin])
+            return self._statement(place, "while", [], ([holds], [*parts[0], step]))
         elif kind == "while":
             while (outcome := self.run(parts[0])) and self._goes_on(parts[1]):
                 pass
@@ -217,7 +216,7 @@ class _Shell(Words):
         except _Left as left:
             if left.args[0] not in ("break", "continue"):
                 raise
-            return left.args[0] == "continue"
+            return "continue" in left.args
         return True
 
     def _either(self, place: str, *bodies: Sequence[Statement]) -> bool | None:
@@ -324,9 +323,7 @@ class _Shell(Words):
         at = next((at for at, word in enumerate(fields) if at and starts_python(word)), None)
         if at is None:
             return
-        shell = self._copy()
-        for word in own:
-            shell._declare(word, exports=True)
+        shell = self._copy(own)
         if " " in fields[at]:
             self._call(shell, statements(fields[at], "", place), self.name, [])
         else:
@@ -334,9 +331,7 @@ class _Shell(Words):
 
     def _python(self, place: str, fields: list[str], own: list[str]) -> PythonCommand | None:
         """Read a command that starts Python, with the variables that it gets; None for others."""
-        shell = self._copy() if own else self
-        for word in own:
-            shell._declare(word, exports=True)
+        shell = self._copy(own) if own else self
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:

@@ -15,10 +15,9 @@ UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
 _SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
-#: An arithmetic expression that sets a variable, one of numbers, and what Python writes in another way.
+#: An arithmetic expression that sets a variable, and one of numbers alone.
 _CALCULATES = re.compile(r"\s*(?:(\w+)\s*(?:([+-])\2|([-+*/%]?)=(?!=)(.+))|([+-])\5(\w+))\s*", re.S)
 _NUMBERS = re.compile(r"(?!.*(<<|>>|\*\*|(?<![<>!=])=(?!=)|\b0\d))[\d\s()+*/%<>=!&|-]{1,200}", re.S)
-_IN_PYTHON = {"&&": " and ", "||": " or ", "/": "//", "!": " not "}
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
 _LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
@@ -42,16 +41,15 @@ class Words(ABC):
             return
         name, index, adds, text = match.groups()
         before = self.values.get(name)
-        if text.startswith("("):
+        if re.match(r"\((?!\s*\[)", text):  # not of declare -A
             items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
             first = [before] if isinstance(before, str) else before or []
-            is_named = any(item.startswith("[") for item in items)  # declare -A
-            self.values[name] = unknown(word) if is_named else [*first, *items] if adds else items
+            self.values[name] = [*first, *items] if adds else items
             return
         value = self.text(f"${{{name}:-}}{text}" if adds else text)
         if before is None:  # A=$A:x
             value = re.sub(rf":?{UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)
-        self.values[name] = unknown(word) if index else value
+        self.values[name] = unknown(word) if index or text[:1] == "(" else value
 
     def text(self, word: str) -> str:
         """Return a word that the shell does not split, its expansions filled in."""
@@ -103,9 +101,9 @@ class Words(ABC):
 
     def _value(self, piece: str) -> str | list[str]:
         """Return the value of an expansion, with a mark before it if the value is unknown."""
-        if piece.startswith("$((") and piece.endswith("))"):
-            value = self.calculate(piece[3:-2])
-            return unknown(piece) if value is None else str(value)
+        if piece.startswith("$(("):
+            result = self.calculate(piece[3:-2])
+            return unknown(piece) if result is None else str(result)
         if piece[0] == "`" or piece.startswith("$("):
             return self.output(piece[1:-1] if piece[0] == "`" else piece[2:-1])
         match = _SUBSTITUTED.fullmatch(piece if piece[1] == "{" else f"${{{piece[1:]}}}")
@@ -114,8 +112,7 @@ class Words(ABC):
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
         if counts == "!":  # the indices, or the variable of that name
-            value = [*map(str, range(len(value)))] if isinstance(value, list) else self._get(value or "", None)
-            counts = ""
+            value, counts = [str(at) for at in range(len(value))] if isinstance(value, list) else None, ""
         if change is not None and change.lstrip(":") in tuple("-+=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
             if change[-1] == "+" and not is_set:
@@ -152,12 +149,11 @@ class Words(ABC):
             value = self.calculate(f"{name} {sign} ({other})" if sign else other)
             self.values[name] = unknown(name) if value is None else str(value)
             return value
-        for _ in range(2):  # $A, then the names that it holds
-            text = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(self._get(name[0], None) or 0), self.text(f'"{text}"'))
-        if not _NUMBERS.fullmatch(text):
+        named = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(self._get(name[0], None)), self.text(f'"{text}"'))
+        if not _NUMBERS.fullmatch(named):
             return None
         try:
-            return int(eval(re.sub(r"&&|\|\||/|!(?!=)", lambda sign: _IN_PYTHON[sign[0]], text)))
+            return int(eval(named.replace("&&", " and ").replace("||", " or ").replace("/", "//")))
         except (SyntaxError, ArithmeticError, TypeError):
             return None
 

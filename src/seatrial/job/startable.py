@@ -282,6 +282,7 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
             if rest[0] in _PYTHON_VARIABLES:
                 options += ["--env", f"{_PYTHON_VARIABLES[rest.pop(0)]}={rest[0] if rest else ''}"]
             rest = rest[1:]
+        rest = ["-m", *rest[1:]] if rest and re.fullmatch(r"-[uBs]+m", rest[0]) else rest
         program = rest.pop(1) if rest[:1] == ["-m"] and rest[1:2] and rest[1] in LAUNCHER_MODULES else ""
     elif rest and (called := console_script(rest[0], here)):
         module, function, is_main, folder = called
@@ -341,7 +342,7 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
         elif role is None:
             raise UnreadCommand(f"{typed} is {program}'s, and seatrial starts the ranks with torchrun")
     if count and not count.isdecimal():
-        raise UnreadCommand(f"{count!r} is not a number of processes")
+        raise UnreadCommand(f"'{count}' is not a number of processes")
     count = str(int(count) // (nodes or 1)) if count and is_accelerate else count  # it counts those of all machines
     gpus = _devices(visible, count) if visible not in ("", "-1") else count
     options += ["--gpus", gpus] if gpus else []

@@ -196,13 +196,12 @@ def _one_command(
 
     reading = read_shell(text, arguments, called, here, batch, env)
     found = _existing(reading.started, here)
-    if is_file(path) and not found:
-        for folder in [each for each in path.parents if each != here and each.is_relative_to(here)]:
-            moved = [os.path.relpath(path, folder), *arguments]
-            if there := _existing(read_shell(text, arguments, moved[0], folder, batch, env).started, folder):
-                where = "its own folder" if folder == path.parent else os.path.relpath(folder, here)
-                run = f"(cd {shlex.quote(os.path.relpath(folder, here))} && seatrial run {shlex.join(['bash', *moved])})"
-                raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
+    for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not found else ()):
+        script = os.path.relpath(path, folder)
+        if there := _existing(read_shell(text, arguments, script, folder, batch, env).started, folder):
+            where = "its own folder" if folder == path.parent else as_typed(folder)
+            run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
+            raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
         return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
     if len(found) > _MOST_LISTED:

@@ -263,6 +263,50 @@ def test_a_loop_that_counts_starts_each_of_its_commands(tmp_path: Path) -> None:
         in_our_words(["bash", "j.sh"], tmp_path)
 
 
+def test_loops_end_at_break_and_arithmetic_is_computed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    options = (
+        'while true; do [ -z "${1:-}" ] && break; case $1 in --lr) lr=$2; shift 2;; *) shift; continue;; esac; done\n'
+    )
+    (tmp_path / "options.sh").write_text(options)
+    rest = "A=(7 9)\nfor i in ${!A[@]}; do if ((i > 0)); then break; fi; n=$((${A[i]} * 2)); done\n"
+    (tmp_path / "j.sh").write_text(f". ./options.sh\n{rest}python -um train --lr $lr -n $n --of $((X + 1))\n")
+    with pytest.raises(TargetError, match="cannot read") as refusal:
+        in_our_words(["bash", "j.sh", "-v", "--lr", "3"], tmp_path)
+    assert refusal.value.run == "seatrial run -m train -- --lr 3 -n 14 --of VALUE"
+    (tmp_path / "j.sh").write_text("declare -A A=([3]=0)\nread -p ok B\npython train.py ${!A[@]} ${A[3]} $B\n")
+    with pytest.raises(TargetError, match="cannot read") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "seatrial run train.py -- VALUE VALUE VALUE"
+
+
+def test_the_folder_in_which_a_script_finds_its_program_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a/moco").mkdir(parents=True)
+    (tmp_path / "a/scripts/deep").mkdir(parents=True)
+    (tmp_path / "a/moco/main.py").touch()
+    (tmp_path / "a/scripts/deep/j.sh").write_text("cd ../moco; python main.py --lr $1\n")
+    with pytest.raises(TargetError, match=r"finds main.py from \S*a/scripts alone") as refusal:
+        in_our_words(["bash", "a/scripts/deep/j.sh", "1"], tmp_path)
+    assert (refusal.value.run or "").endswith("a/scripts && seatrial run bash deep/j.sh 1)")
+
+
+def test_the_authors_folder_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text("cd /home/me/project\npython train.py\ndeactivate\n")
+    command = python_command(["bash", "j.sh"], tmp_path)
+    assert command is not None
+    assert (command.words(), command.left) == (["train.py"], ("cd /home/me/project",))
+
+
+def test_a_script_that_prints_its_usage_is_refused_with_that(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text("[ $# -ne 1 ] && echo Usage: $0 NAME && exit 1\npython train.py $1\n")
+    with pytest.raises(TargetError, match="ends before it starts Python") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "seatrial run j.sh NAME"
+    assert in_our_words(["bash", "j.sh", "x"], tmp_path) == ["train.py", "--", "x"]
+
+
 def test_the_authors_place_of_the_project_is_taken_out_of_the_arguments_too(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").touch()
