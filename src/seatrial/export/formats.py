@@ -39,32 +39,15 @@ def write_onnx(original: Original, path: Path) -> None:
     2.13, two cores), needs onnxscript besides, and gives the same outputs.
     """
     _quiet()
-    names, outputs = [*original.inputs], [*original.outputs]
+    named: dict[str, Any] = {"input_names": [*original.inputs], "output_names": [*original.outputs]}
     if original.program is not None:
-        torch.onnx.export(
-            original.program,
-            (),
-            str(path),
-            dynamo=True,
-            input_names=names,
-            output_names=outputs,
-            opset_version=PROGRAM_OPSET,
-            external_data=False,
-            verbose=False,
-        )
+        named |= {"dynamo": True, "opset_version": PROGRAM_OPSET, "external_data": False, "verbose": False}
+        torch.onnx.export(original.program, (), str(path), **named)
         return
     axes = {name: dict(dimensions) for name, dimensions in original.dynamic.items()}
-    axes |= {name: {0: "batch"} for name in outputs} if original.fixed_batch is None else {}
-    torch.onnx.export(
-        original.module,
-        original.rows(max(2, len(original.examples))),
-        str(path),
-        dynamo=False,
-        input_names=names,
-        output_names=outputs,
-        dynamic_axes=axes,
-        opset_version=OPSET,
-    )
+    axes |= {name: {0: "batch"} for name in original.outputs} if original.fixed_batch is None else {}
+    named |= {"dynamo": False, "dynamic_axes": axes, "opset_version": OPSET}
+    torch.onnx.export(original.module, original.rows(max(2, len(original.examples))), str(path), **named)
 
 
 def load_onnx(path: Path, original: Original) -> Run:

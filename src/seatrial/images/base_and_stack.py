@@ -13,10 +13,13 @@ from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import DEFAULT_BASE, Base, cuda_base, needed_flavour, python_of_image, slim_base, toolkit_base
 from seatrial.images.requirements.on_framework_image import kept_packages
 from seatrial.images.requirements.pip_format import Needs, canonical_name
+from seatrial.images.requirements.removed_apis import is_below
 from seatrial.images.requirements.source_builds import own_page
 from seatrial.images.resolve.framework import Resolved, resolve_frameworks
 from seatrial.images.sources import has_own_sources
 from seatrial.job.model import Flavour, Job
+from seatrial.job.reading.modules import REMOVED_IN
+from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import cuda_images, table
 from seatrial.stack.machine import TargetMachine
 from seatrial.stack.resolve import PYTHONS, Stack
@@ -125,3 +128,32 @@ def _cuda_base(
         )
     assert failed is not None
     raise failed
+
+
+def barred_by_packages(needs: Needs) -> dict[str, str]:
+    """Map each Python to the package that fails on it although its metadata admits it.
+
+    Where that leaves no Python of the project's, what nothing imports may fail.
+    """
+    barred = dict[str, str]()
+    for name, row in table("import_names")["newest_python"].items():
+        newest = Version(row["python"])
+        if any("before" not in row or is_below(each.specifier, row["before"]) for each in needs.requirements.of(name)):
+            newer = {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
+            left = any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer)
+            barred |= newer if left or name.partition("-")[0] in needs.imports else {}
+    return barred
+
+
+def barred_by_code(script: ScriptFacts, needs: Needs) -> dict[str, str]:
+    """Return Python → why it cannot run the target's files; a module that no Python of the project has bars none."""
+    barred = dict[str, str]()
+    for name in sorted({each.partition(".")[0] for each in script.modules} & REMOVED_IN.keys()):
+        newer = [python for python in PYTHONS if Version(python) >= Version(REMOVED_IN[name])]
+        if any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer):
+            barred |= dict.fromkeys(newer, f"the code imports {name}, which Python {REMOVED_IN[name]} removed")
+    if script.least_python is None:
+        return barred
+    least, where = script.least_python
+    reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
+    return barred | {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,29 +13,27 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.accelerators import for_nvidia, without_use
 from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
-from seatrial.images.base_and_stack import base_and_stack, frameworks
+from seatrial.images.base_and_stack import barred_by_code, barred_by_packages, base_and_stack, frameworks
 from seatrial.images.build.size import disk_choice, size_choice
 from seatrial.images.dockerfile.context import WHEEL_NAME, OwnCode, sources_of, to_compile, wheel_bytes
 from seatrial.images.dockerfile.layers import TOOLS, ImageContents, Layers, digest_of, program, split
 from seatrial.images.dockerfile.render import CA_SECRET, VENV_PYTHON, WHEELS, render, render_plain
 from seatrial.images.recipes import recipe_requirements, serving_requirements
-from seatrial.images.requirements.adjust import for_cuda, of_releases, system_packages
+from seatrial.images.requirements.adjust import for_cuda, system_packages
 from seatrial.images.requirements.imports import absent_data, still_warned
 from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
+from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, transformers_for_torch
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
 from seatrial.images.resolve.dates import day_of
-from seatrial.images.resolve.fix import Chosen, chosen_or_fixed
+from seatrial.images.resolve.fix import Chosen, of_list_or_imports
 from seatrial.images.resolve.framework import FRAMEWORKS, Resolved
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.slim.options import Slimming, slimmer_bytes, slimming_for
@@ -43,11 +41,10 @@ from seatrial.images.sources import ca_bundle, digest_of_sources, digest_of_whee
 from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ImagePlan
-from seatrial.job.reading.modules import REMOVED_IN, find_module
+from seatrial.job.reading.modules import find_module
 from seatrial.job.script import ScriptFacts, script_facts, source_facts
 from seatrial.stack.facts import table
 from seatrial.stack.machine import TargetMachine, parse_target
-from seatrial.stack.resolve import PYTHONS
 
 #: The variable that has Accelerate use DeepSpeed's CPU optimizer, which nvcc compiles at its first use.
 _OFFLOADS = "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE"
@@ -94,7 +91,7 @@ def plan_image(
     machine = _machine(job, machine, cpu_only)
     choose = partial(_chosen, job, script, machine, resolver)
     prepared = partial(_prepared, job, script, machine, cpu_only)
-    base, resolved, checked, needs, old_calls = _of_list_or_imports(choose, prepared, day_of(job), resolver)
+    base, resolved, checked, needs, old_calls = of_list_or_imports(choose, prepared, day_of(job), resolver)
     compiles = script.compiler_evidence is not None or needs.nvcc is not None
     idle = () if cpu_only else without_use(job, script, needs, resolved, checked, machine)
     lines = resolved.requirements.lines
@@ -141,45 +138,6 @@ def _chosen(
 def _prepared(job: Job, script: ScriptFacts, machine: TargetMachine | None, cpu_only: bool, *, imported: bool) -> Needs:
     needs = image_needs(job, script, gpus=not cpu_only, imported=imported)
     return onto_framework_image(job.image.base, script, needs if cpu_only else for_nvidia(needs, script), machine)
-
-
-def _of_list_or_imports(
-    choose: Callable[[Needs], Chosen], prepared: Callable[..., Needs], day: str, resolver: UvResolver | None
-) -> Chosen:
-    """Choose the packages of the list or, of a frozen one that cannot be installed as a whole, what is imported."""
-    needs = prepared(imported=False)
-    if found := _of_day(choose, needs, day, resolver):
-        return found
-    fewer = prepared(imported=True) if needs.requirements.frozen else needs
-    if fewer.left_out:
-        try:
-            found = choose(needs)
-            refusal = "" if found[2].lock else "; ".join(found[2].warnings[:1])
-            if not refusal:
-                return found
-        except (ConfigError, GpuContractError) as error:
-            refusal = error.message
-        note = f"{len(fewer.left_out)} of the {fewer.listed} packages that {needs.source} lists are"
-        note += f" left out, as the target does not import them and no releases for all were found ({refusal})"
-        note += f'; to install all, in seatrial.toml: [image] requirements = ["-r {needs.source}"]'
-        needs = fewer.changed(fewer.requirements, warning=note)
-        if resolver is not None:
-            resolver.began = None
-        if found := _of_day(choose, needs, day, resolver):
-            return found
-    return chosen_or_fixed(choose, needs, resolver)
-
-
-def _of_day(choose: Callable[[Needs], Chosen], needs: Needs, day: str, resolver: UvResolver | None) -> Chosen | None:
-    """Choose packages of the day of the code; None without a day, or where it has no solution."""
-    if not day or resolver is None:
-        return None
-    with suppress(ConfigError, GpuContractError):
-        found = choose(replace(of_releases(needs, day), as_of=day))
-        if found[2].lock is not None or resolver.late:  # a slow machine gets no other image
-            return found
-    resolver.began = None  # the attempt does not count towards the time limit
-    return None
 
 
 def _as_the_code_needs(
@@ -239,7 +197,7 @@ def _with_packages(
     job: Job, script: ScriptFacts, needs: Needs, machine: TargetMachine | None, resolver: UvResolver | None
 ) -> tuple[Base, Resolved, Checked, Needs]:
     """Choose base image, stack and Python together; a base of the user's own is not refused for its Python."""
-    barred, own_base = {**_barred_by_packages(needs), **_barred_by_code(script, needs)}, job.image.base != DEFAULT_BASE
+    barred, own_base = {**barred_by_packages(needs), **barred_by_code(script, needs)}, job.image.base != DEFAULT_BASE
     python = needs.image.python if needs.image else python_of_image(job.image.base) if own_base else None
     base, resolved, checked, needs = resolve_packages(
         resolver,
@@ -361,35 +319,6 @@ def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetM
     if job.image.target is not None:
         return parse_target(job.image.target)
     return None if cpu_only else machine or TargetMachine()
-
-
-def _barred_by_code(script: ScriptFacts, needs: Needs) -> dict[str, str]:
-    """Return Python → why it cannot run the target's files; a module that no Python of the project has bars none."""
-    barred = dict[str, str]()
-    for name in sorted({each.partition(".")[0] for each in script.modules} & REMOVED_IN.keys()):
-        newer = [python for python in PYTHONS if Version(python) >= Version(REMOVED_IN[name])]
-        if any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer):
-            barred |= dict.fromkeys(newer, f"the code imports {name}, which Python {REMOVED_IN[name]} removed")
-    if script.least_python is None:
-        return barred
-    least, where = script.least_python
-    reason = f"{where} is syntax of Python {least[0]}.{least[1]} and later"
-    return barred | {python: reason for python in PYTHONS if tuple(map(int, python.split("."))) < least}
-
-
-def _barred_by_packages(needs: Needs) -> dict[str, str]:
-    """Map each Python to the package that fails on it although its metadata admits it.
-
-    Where that leaves no Python of the project's, what nothing imports may fail.
-    """
-    barred = dict[str, str]()
-    for name, row in table("import_names")["newest_python"].items():
-        newest = Version(row["python"])
-        if any("before" not in row or is_below(each.specifier, row["before"]) for each in needs.requirements.of(name)):
-            newer = {each: f"{name}: {row['why']}" for each in PYTHONS if Version(each) > newest}
-            left = any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer)
-            barred |= newer if left or name.partition("-")[0] in needs.imports else {}
-    return barred
 
 
 def image_needs(job: Job, script: ScriptFacts, *, gpus: bool = False, imported: bool = False) -> Needs:

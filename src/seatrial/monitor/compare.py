@@ -233,15 +233,13 @@ def _overlays(runs: Sequence[Receipt], names: Sequence[str]) -> list[Overlay]:
 
 def _overlay(plots: Sequence[tuple[int, Plot]], names: Sequence[str]) -> Overlay:
     kinds = list(dict.fromkeys(line.name for _, plot in plots for line in plot.lines))
-    lines, runs, dashes = [], [], []
-    for run, plot in plots:
-        for line in plot.lines:
-            if line.points:
-                name = names[run] if len(kinds) == 1 else f"{names[run]} {line.name}"
-                lines.append(Line(name=name, points=line.points))
-                runs.append(run)
-                dashes.append(kinds.index(line.name) % _DASHES)
-    return Overlay(plots[0][1].changed(lines=tuple(lines)), tuple(runs), tuple(dashes))
+    drawn = [(run, line) for run, plot in plots for line in plot.lines if line.points]
+    lines = []
+    for run, line in drawn:
+        name = names[run] if len(kinds) == 1 else f"{names[run]} {line.name}"
+        lines.append(Line(name=name, points=line.points))
+    dashes = tuple(kinds.index(line.name) % _DASHES for _, line in drawn)
+    return Overlay(plots[0][1].changed(lines=tuple(lines)), tuple(run for run, _ in drawn), dashes)
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Search for the edits with which a project's list plans."""
+"""Choose the packages of a project's list, and search for the edits with which a refused list plans."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from packaging.requirements import Requirement
@@ -12,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
-from seatrial.images.requirements.adjust import as_torch_decides
+from seatrial.images.requirements.adjust import as_torch_decides, of_releases
 from seatrial.images.requirements.pip_format import Needs, canonical_name, parsed
 from seatrial.images.resolve.check import Checked
 from seatrial.images.resolve.edits import CHANGE_IMPORT, LOCK_OF, written
@@ -26,6 +27,45 @@ _BY_HAND = "no edit that was tried leads to a plan; name an image that has them:
 
 #: What is chosen for a project's needs, and warnings about its code.
 Chosen = tuple[Base, Resolved, Checked, Needs, tuple[str, ...]]
+
+
+def of_list_or_imports(
+    choose: Callable[[Needs], Chosen], prepared: Callable[..., Needs], day: str, resolver: UvResolver | None
+) -> Chosen:
+    """Choose the packages of the list or, of a frozen one that cannot be installed as a whole, what is imported."""
+    needs = prepared(imported=False)
+    if found := _of_day(choose, needs, day, resolver):
+        return found
+    fewer = prepared(imported=True) if needs.requirements.frozen else needs
+    if fewer.left_out:
+        try:
+            found = choose(needs)
+            refusal = "" if found[2].lock else "; ".join(found[2].warnings[:1])
+            if not refusal:
+                return found
+        except (ConfigError, GpuContractError) as error:
+            refusal = error.message
+        note = f"{len(fewer.left_out)} of the {fewer.listed} packages that {needs.source} lists are"
+        note += f" left out, as the target does not import them and no releases for all were found ({refusal})"
+        note += f'; to install all, in seatrial.toml: [image] requirements = ["-r {needs.source}"]'
+        needs = fewer.changed(fewer.requirements, warning=note)
+        if resolver is not None:
+            resolver.began = None
+        if found := _of_day(choose, needs, day, resolver):
+            return found
+    return chosen_or_fixed(choose, needs, resolver)
+
+
+def _of_day(choose: Callable[[Needs], Chosen], needs: Needs, day: str, resolver: UvResolver | None) -> Chosen | None:
+    """Choose packages of the day of the code; None without a day, or where it has no solution."""
+    if not day or resolver is None:
+        return None
+    with suppress(ConfigError, GpuContractError):
+        found = choose(replace(of_releases(needs, day), as_of=day))
+        if found[2].lock is not None or resolver.late:  # a slow machine gets no other image
+            return found
+    resolver.began = None  # the attempt does not count towards the time limit
+    return None
 
 
 def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: UvResolver | None) -> Chosen:
