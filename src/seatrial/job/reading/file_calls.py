@@ -313,7 +313,7 @@ class Paths:
         self._known = {posixpath.normpath(each.partition(ANY)[0] or ANY) for each in known} | MADE
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
         begun = (re.escape(posixpath.normpath(each)) for each in known if ANY in each and each[0] != ANY)
-        self._begun = re.compile("|".join(f"{each}(/.*)?" for each in begun).replace(re.escape(ANY), ".*") or r"\n")
+        self._begun = regex("|".join(f"{each}(/.*)?" for each in begun).replace(re.escape(ANY), ".*") or r"\n")
 
     def has(self, text: str) -> bool:
         """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
