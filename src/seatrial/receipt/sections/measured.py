@@ -79,7 +79,7 @@ class Metric(Record):
     ended_as: str | None = None
 
     def figure(self, value: float) -> str:
-        shown = format_bytes(int(value)) if self.name.endswith("_bytes") and value >= 0 else figure(value)
+        shown = format_bytes(value) if self.name.endswith("_bytes") and value >= 0 else figure(value)
         return shown + (f" {self.unit}" if self.unit else "")
 
 
