@@ -227,10 +227,7 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return a whole string, redacted."""
-        if not self._secrets:
-            return text
-        data = text.encode("utf-8", "surrogateescape")
-        return self._pattern.sub(REDACTED, data).decode("utf-8", "surrogateescape")
+        return (self.feed(text.encode("utf-8", "surrogateescape")) + self.flush()).decode("utf-8", "surrogateescape")
 
     def _hold_from(self, data: bytes, start: int) -> int:
         """Return the first position from ``start`` whose rest is the beginning, but not the whole, of a secret."""

@@ -84,7 +84,7 @@ class Known(NamedTuple):
     def values_in(self, text: str, plain_text: str) -> Optional[Dict[str, str]]:
         """Return the values of the first symptom in the text, or None; ``plain_text``: its ``plain``, made once."""
         if self.healthy is not None:
-            text = _compiled(self.healthy).sub(" ", text)
+            text = re.sub(self.healthy, " ", text, flags=re.IGNORECASE)
             plain_text = plain(text)
         for symptom in self.symptoms:
             if beginning(symptom) not in plain_text:
@@ -170,11 +170,6 @@ def _pattern(symptom: str) -> "re.Pattern[str]":
             words = "." if blank.group(2) else r"[^\s\"'`]"
             pattern += "(?P<%s>%s%s)" % (name, words, "+" if at == len(symptom) else "{1,%d}?" % MAX_GAP)
     return re.compile(pattern + _literal(symptom[at:]), re.IGNORECASE)
-
-
-@lru_cache(maxsize=None)
-def _compiled(pattern: str) -> "re.Pattern[str]":
-    return re.compile(pattern, re.IGNORECASE)
 
 
 def _literal(text: str) -> str:

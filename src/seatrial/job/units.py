@@ -62,8 +62,9 @@ def _like(text: str, number: str, unit: str) -> str:
     return f"{[*re.findall(r'^ *([1-9][0-9]{0,5})', text), number][0]}{unit}"
 
 
-def format_bytes(size_bytes: int) -> str:
+def format_bytes(size: float) -> str:
     """Format three digits in SI units; whole GiB, or whole MiB below one GiB, as such: ``2 GiB``, ``1.25 GB``."""
+    size_bytes = int(size)
     if size_bytes and size_bytes % 2**30 == 0:
         return f"{size_bytes // 2**30} GiB"
     if size_bytes and size_bytes < 2**30 and size_bytes % 2**20 == 0:

@@ -134,7 +134,7 @@ class Api:
 
     async def history(self, request: Request) -> Response:
         """Return the last readings, for graphs that do not begin empty."""
-        return JSONResponse(self._feed.history())
+        return JSONResponse(list(self._feed.history))
 
     def projects(self, request: Request) -> Any:
         """Return key, name and folder of each project, the first one first."""
@@ -239,6 +239,7 @@ class Feed:
     """Readings for server-sent events: one thread calls ``read`` for all pages, and encodes each reading once.
 
     ``on_reading`` gets each and its CPU time, or None if it failed; ``tend`` is called after it, for slow housekeeping.
+    ``history``: the last readings, as much of them as is graphed.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class Feed:
         tend: Callable[[], None] = lambda: None,
     ) -> None:
         self._read, self._interval_s, self._on_reading, self._tend = read, interval_s, on_reading, tend
-        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self._recent: deque[tuple[int, bytes]] = deque(maxlen=CATCH_UP)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed: asyncio.Event | None = None
@@ -267,10 +268,6 @@ class Feed:
         self._done.set()
         if self._changed is not None:
             self._wake()
-
-    def history(self) -> list[dict[str, Any]]:
-        """Return the last readings, as much of them as is graphed."""
-        return list(self._history)
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield server-sent events, one a reading, beginning with the newest."""
@@ -294,7 +291,7 @@ class Feed:
             due_s = max(due_s + self._interval_s, time.monotonic())
             reading = self._reading()
             graphed = [{key: gpu.get(key) for key in _GRAPHED} for gpu in reading["gpus"]]
-            self._history.append({"t": reading["t"], "gpus": graphed, "cpu_cores": reading["machine"]["cpu_cores"]})
+            self.history.append({"t": reading["t"], "gpus": graphed, "cpu_cores": reading["machine"]["cpu_cores"]})
             number += 1
             event = b"data: " + json.dumps(reading, separators=(",", ":")).encode() + b"\n\n"
             self._recent.append((number, event))

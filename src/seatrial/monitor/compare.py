@@ -331,10 +331,6 @@ def _share(part: str, receipt: Receipt) -> float | None:
     return next((100 * each.share for each in parts if each.words == part), None)
 
 
-def _bytes(value: float) -> str:
-    return format_bytes(int(value))
-
-
 _MEASURED = (
     ComparedNumber("wall time", lambda r: r.measurements.wall_s, format_seconds, -1),
     ComparedNumber("start-up", lambda r: r.measurements.startup_s, format_seconds, -1),
@@ -345,10 +341,10 @@ _MEASURED = (
     ComparedNumber("SM activity", _gpu_mean(lambda use: use.sm_activity_mean_pct), percent, 1),
     ComparedNumber("tensor activity", _gpu_mean(lambda use: use.tensor_activity_mean_pct), percent, 1),
     ComparedNumber("DRAM activity", _gpu_mean(lambda use: use.dram_activity_mean_pct), percent),
-    ComparedNumber("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), _bytes),
+    ComparedNumber("GPU memory, peak", _gpu_mean(lambda use: use.memory_peak_bytes), format_bytes),
     ComparedNumber("power, mean", _gpu_mean(lambda use: use.power_mean_w), lambda value: f"{value:.0f} W"),
     ComparedNumber("MFU", lambda r: 100 * r.diagnosis.mfu if r.diagnosis and r.diagnosis.mfu else None, percent, 1),
     ComparedNumber("energy", lambda r: r.measurements.energy_j, energy_short, -1),
     ComparedNumber("CPU, mean", lambda r: r.measurements.cpu_cores_mean, lambda value: f"{value:.2f} cores"),
-    ComparedNumber("memory, peak", lambda r: r.measurements.memory_peak_bytes, _bytes),
+    ComparedNumber("memory, peak", lambda r: r.measurements.memory_peak_bytes, format_bytes),
 )

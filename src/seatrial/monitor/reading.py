@@ -93,7 +93,7 @@ class MachineReader:
         problems += self.inventory.faults
         problems += [f"{uuid} is lost: it fell off the bus" for uuid in sorted(self._sampler.lost)]
         problems += [f"{uuid} no longer responds to NVML" for uuid in sorted(self._sampler.failing)]
-        return problems + self._names.problems()
+        return problems + self._names.problems
 
     def _read_gpus(self) -> list[dict[str, Any]]:
         sample = self._sampler.sample()
@@ -116,7 +116,7 @@ class MachineReader:
         return read
 
     def _containers(self, found: Mapping[Owner, Sequence[int]], gpus: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        named = self._names.known()
+        named = self._names.known
         rows = [self._container(owner, pids, gpus, named.get(owner.container_id)) for owner, pids in found.items()]
         self._cpu = {owner: before for owner, before in self._cpu.items() if owner in found}
         return sorted(rows, key=lambda row: (-(row["gpu_memory_bytes"] or 0), row["name"]))
@@ -198,27 +198,22 @@ class Named:
 
 
 class ContainerNames:
-    """Looks up names in the background: an engine that hangs must not stop the clock of a view."""
+    """Looks up names in the background: an engine that hangs must not stop the clock of a view.
+
+    ``known``: container ID → its name. ``problems``: the errors of engines that exist and did not answer.
+    """
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._known: dict[str, Named] = {}
-        self._problems: list[str] = []
+        self.known: dict[str, Named] = {}
+        self.problems: list[str] = []
         self._looked_up_s = float("-inf")
         self._thread: threading.Thread | None = None
-
-    def known(self) -> Mapping[str, Named]:
-        """Return container ID → its name, as far as known."""
-        return self._known
-
-    def problems(self) -> list[str]:
-        """Return the errors of engines that exist and did not answer."""
-        return self._problems
 
     def look_up(self, ids: Iterable[str], *, wait: bool = False) -> None:
         """Query the engines for unknown IDs; ``wait`` for the answer."""
         busy = self._thread is not None and self._thread.is_alive()
-        if busy or time.monotonic() - self._looked_up_s < _ASK_AGAIN_S or set(ids) <= set(self._known):
+        if busy or time.monotonic() - self._looked_up_s < _ASK_AGAIN_S or set(ids) <= set(self.known):
             return
         self._looked_up_s = time.monotonic()
         self._thread = threading.Thread(target=self._ask, name="engines", daemon=True)
@@ -235,8 +230,8 @@ class ContainerNames:
             except SeatrialError as error:
                 if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):  # there, and in trouble
                     problems.append(error.message)
-        self._known = {**self._known, **known}
-        self._problems = problems
+        self.known = {**self.known, **known}
+        self.problems = problems
 
     def _engine(self, name: str) -> dict[str, Named]:
         from seatrial.backends import table  # with plans' models, which a first screen need not wait for

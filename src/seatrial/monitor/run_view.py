@@ -281,7 +281,7 @@ def _level(summary: Summary) -> str:
 
 def _line(run: Run, summary: Summary, *, ended: bool) -> Line:
     """Return the line of a run, from its summary or the one that it would have now."""
-    last, level = summary.last, _level(summary) if ended else "none"
+    last, level = summary.metrics, _level(summary) if ended else "none"
     shown = [(number(last.get(name)), name in summary.percent) for name in headline_metrics(last)]
     words = [None if at is None else figure(float(f"{at:.4g}")) + " %" * share for at, share in shown]
     loss, accuracy = (at if at is None or not share else at / 100 for at, share in shown)

@@ -160,7 +160,7 @@ def _plain(words: str) -> Text:
 
 
 def _bytes(value: float | None) -> str:
-    return "-" if value is None else format_bytes(int(value))
+    return "-" if value is None else format_bytes(value)
 
 
 def _number(value: float | None, form: str) -> str:

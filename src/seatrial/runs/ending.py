@@ -14,7 +14,6 @@ from seatrial.events import AgentFinished, HostState, follow_chain
 from seatrial.job.plan import Gpu, Plan
 from seatrial.receipt.judge import judge, write_receipt
 from seatrial.receipt.model import JSON_NAME, Receipt
-from seatrial.receipt.reported import headline_metrics
 from seatrial.runs import notify
 from seatrial.runs.leases import backend_of, give_back, handle_of, leases, state_of
 from seatrial.runs.run import SUMMARY, Run, Summary, run_name, write_seal
@@ -90,8 +89,6 @@ def _recorded_state(run: Run) -> State | None:
 
 
 def _summary(run: Run, plan: Plan, receipt: Receipt) -> Summary:
-    last = {metric.name: metric.last for metric in receipt.measurements.metrics}
-    loss, accuracy = headline_metrics(last)
     return Summary(
         id=run.id,
         name=run_name(run),
@@ -105,9 +102,7 @@ def _summary(run: Run, plan: Plan, receipt: Receipt) -> Summary:
         headline=receipt.outcome.brief,
         level=receipt.outcome.level,
         seconds=receipt.measurements.wall_s,
-        loss=last.get(loss),
-        accuracy=last.get(accuracy),
-        metrics=last,
+        metrics={metric.name: metric.last for metric in receipt.measurements.metrics},
         percent=tuple(metric.name for metric in receipt.measurements.metrics if metric.unit == "%"),
         receipt=run.records.measure(JSON_NAME)[1],
         sealed=True,

@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,17 +81,10 @@ class Summary:
     headline: str | None = None
     level: str | None = None
     seconds: float | None = None
-    loss: float | None = None
-    accuracy: float | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     percent: tuple[str, ...] = ()
     receipt: str | None = None
     sealed: bool = False
-
-    @property
-    def last(self) -> Mapping[str, Any]:
-        """Return the last value of each metric; an older summary has only loss and accuracy."""
-        return self.metrics or {"loss": self.loss, "accuracy": self.accuracy}
 
 
 class Run(NamedTuple):

@@ -256,10 +256,6 @@ class NodeSearch(Search):
             raise GpusHeldError(f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls")
         return self.job
 
-    def report(self, trial: Trial, step: int, value: float) -> str | None:
-        self.study.report(trial.number, step, value)
-        return None
-
     def why_stop(self) -> tuple[str, str | None] | None:
         return self.stop
 

@@ -238,7 +238,8 @@ def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
 def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:
     """Return a sentence on the process that an ended run has left on its GPUs, or None, at once if ``hurry`` is set."""
     deadline = time.monotonic() + _LEFT_S
-    while found := [(gpu, process) for gpu in gpus for process in _on_gpu(gpu.uuid) if _belongs(process.pid, run)]:
+    on_gpu = fallback(list[ComputeProcess](), on=NvmlError)(compute_processes)
+    while found := [(gpu, process) for gpu in gpus for process in on_gpu(gpu.uuid) if _belongs(process.pid, run)]:
         if time.monotonic() >= deadline or hurry.is_set():
             gpu, process = found[0]
             held = f" with {format_bytes(process.memory_bytes)}" if process.memory_bytes else ""
@@ -253,8 +254,3 @@ def _belongs(pid: int, run: Run) -> bool:
     handle = run.handle()
     text = b"".join(file_bytes(f"/proc/{pid}/{name}") for name in ("cgroup", "environ"))
     return run.id.encode() in text or (handle is not None and len(handle.id) == 64 and handle.id.encode() in text)
-
-
-@fallback([], on=NvmlError)
-def _on_gpu(uuid: str) -> list[ComputeProcess]:
-    return compute_processes(uuid)

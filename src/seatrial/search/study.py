@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from seatrial.errors import DiskError, UsageError
+from seatrial.errors import DiskError
 from seatrial.probe.processes import file_bytes
 from seatrial.search.request import Definition, require_optuna
 from seatrial.search.space import Settings, sample, sampler_of
@@ -52,16 +52,11 @@ class Study:
 
     @classmethod
     def create(cls, path: Path, definition: Definition) -> Study:
-        """Create the study at ``path``. Raises UsageError if there is one of that name; DiskError."""
-        require_optuna()
+        """Create the study at ``path``, where none is. Raises DiskError."""
         import optuna
 
         study = cls(path)
         with study._errors():
-            if study.is_made:
-                raise UsageError(
-                    f"There is a study {definition.name} already", run=f"seatrial sweep --resume {definition.name}"
-                )
             objective = definition.parsed_objective()
             lower = objective is None or objective.lower_is_better
             optuna.create_study(

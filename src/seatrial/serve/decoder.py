@@ -132,15 +132,11 @@ def main() -> int:
     front = socket.socket(fileno=int(sys.argv[1]))
     reader, cpu_s = wire.receive(front)
     while request := wire.receive(front):
-        _limit_cpu(cpu_s)
+        _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+        soft = int(time.process_time()) + 1 + cpu_s
+        resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
         front.sendall(wire.pickled(wire.DECODED, _answer(reader, *request)))
     return 0
-
-
-def _limit_cpu(seconds: int) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    soft = int(time.process_time()) + 1 + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def _answer(reader: Reader, as_infer: bool, content_type: bytes, body: bytes) -> Request | BadInputError | Refusal:

@@ -141,14 +141,6 @@ class Front:
                 connection.transport.close()
 
 
-def _silence_loggers() -> None:
-    """Print no traceback for a failed request or connection."""
-    for name in ("uvicorn", "asyncio", "python_multipart", "multipart"):
-        logger = logging.getLogger(name)
-        logger.addHandler(logging.NullHandler())
-        logger.propagate = False
-
-
 def main() -> int:
     """Run a front in this process, to its end; return the exit code."""
     import uvloop
@@ -160,7 +152,10 @@ def main() -> int:
     options: Options | None = wire.receive(sock)  # with the token, which is in no argument list and no environment
     if options is None:
         return 1
-    _silence_loggers()
+    for name in ("uvicorn", "asyncio", "python_multipart", "multipart"):  # no traceback for a failed request
+        logger = logging.getLogger(name)
+        logger.addHandler(logging.NullHandler())
+        logger.propagate = False
     gc.freeze()  # imported modules are not garbage, and are not searched again
     gc.set_threshold(_GARBAGE)
     given = socket.socket(fileno=listener), sock, Counters(memory, places, place), StopSignals(signals)

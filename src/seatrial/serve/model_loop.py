@@ -36,9 +36,6 @@ class Batcher:
         self._waiting: deque[tuple[Key, Row, float]] = deque()
         self._abandoned: set[Key] = set()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, front: int, numbers: Iterable[int], rows: Iterable[Row], now_s: float) -> None:
         """Append rows that have just come."""
         self._waiting.extend(((front, number), row, now_s) for number, row in zip(numbers, rows, strict=True))

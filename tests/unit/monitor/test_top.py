@@ -106,10 +106,10 @@ def test_names_are_neither_markup_nor_escape_sequences():
 def test_an_engine_that_is_not_there_is_no_problem_and_one_in_trouble_is(tmp_path):
     names = ContainerNames(Host(NO_ENGINES))
     names.look_up(["x"], wait=True)
-    assert names.problems() == [] and names.known() == {}
+    assert names.problems == [] and names.known == {}
     broken = ContainerNames(Host({**NO_ENGINES, "SEATRIAL_DOCKER": "sh -c 'echo permission denied >&2; exit 1'"}))
     broken.look_up(["x"], wait=True)
-    assert broken.problems() == ["sh failed: permission denied"]
+    assert broken.problems == ["sh failed: permission denied"]
 
 
 @pytest.mark.parametrize("engine", ["DOCKER", "PODMAN"])
@@ -117,7 +117,7 @@ def test_names_from_what_the_engines_print(tmp_path, engine):
     program = a_program(tmp_path / "engine", f"printf '{'d' * 64}\\tone\\ti:1\\tr1\\tbase\\ngarbage\\n'")
     names = ContainerNames(Host({**NO_ENGINES, f"SEATRIAL_{engine}": program}))
     names.look_up(["d" * 64], wait=True)
-    assert names.known() == {"d" * 64: Named("one", "i:1", {"seatrial.run": "r1", "seatrial.name": "base"})}
+    assert names.known == {"d" * 64: Named("one", "i:1", {"seatrial.run": "r1", "seatrial.name": "base"})}
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

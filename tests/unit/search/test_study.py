@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("optuna", reason="optuna is not installed")
 
-from seatrial.errors import SeatrialError, UsageError
+from seatrial.errors import SeatrialError
 from seatrial.search.request import Definition
 from seatrial.search.study import Study, _this_host
 from seatrial.search.trial import Ending, TrialReport
@@ -67,12 +67,6 @@ def test_optuna_opens_the_same_file(study: Study) -> None:
     study.tell(_ask(study), Ending("done", value=0.8))
     opened = optuna.load_study(study_name="s", storage=JournalStorage(JournalFileBackend(str(study.path))))
     assert opened.best_value == 0.8 and opened.best_params == {"a": 1}
-
-
-def test_second_study_of_a_name_is_refused(study: Study) -> None:
-    with pytest.raises(UsageError, match="already") as caught:
-        Study.create(study.path, DEFINITION)
-    assert caught.value.run == "seatrial sweep --resume s"
 
 
 def test_processes_share_a_study_and_no_two_try_the_same(study: Study) -> None:

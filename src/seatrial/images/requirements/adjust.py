@@ -18,7 +18,7 @@ from seatrial.images.requirements.imports import implied_packages, known_package
 from seatrial.images.requirements.named_wheels import released
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.removed_apis import is_below
-from seatrial.images.requirements.source_builds import companions, has_own_pages
+from seatrial.images.requirements.source_builds import companions, newest_torch
 from seatrial.images.resolve.framework import public
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES
 from seatrial.job.script import HOROVOD, ScriptFacts
@@ -93,7 +93,7 @@ def _without_pages(needs: Needs) -> Needs:
     theirs = [each for each in found.options if any(f"//{host}/" in each for host in hosts)]
     if all(any(public(each)[0].contains(wheel.version) for wheel in _TORCH) for each in found.of("torch")):
         theirs += filter(_INDEX_OF_TORCH.search, found.options)
-    builds = {line: line.partition("+")[0] for line in found.lines if "+" in line and has_own_pages(line)}
+    builds = {line: line.partition("+")[0] for line in found.lines if "+" in line and newest_torch(line)}
     if not (theirs or builds):
         return needs
     options = tuple(each for each in found.options if each not in theirs)

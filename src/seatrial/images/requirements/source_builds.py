@@ -215,11 +215,6 @@ def newest_torch(line: str) -> str | None:
     return f"{most.major}.{most.minor + 1}" if most else None
 
 
-def has_own_pages(line: str) -> bool:
-    """Return True for a package whose project publishes wheels for each torch at its own address."""
-    return (wanted := _named(line)) is not None and bool(_rows(wanted))
-
-
 def companions(found: Requirements) -> list[str]:
     """Return undeclared dependencies of listed packages; never both builds of mmcv, and old users of the old one."""
     have = {canonical_name(line): line for line in found.lines}

@@ -79,7 +79,7 @@ class Metric(Record):
     ended_as: str | None = None
 
     def figure(self, value: float) -> str:
-        shown = format_bytes(int(value)) if self.name.endswith("_bytes") and value >= 0 else figure(value)
+        shown = format_bytes(value) if self.name.endswith("_bytes") and value >= 0 else figure(value)
         return shown + (f" {self.unit}" if self.unit else "")
 
 
@@ -306,7 +306,7 @@ def _joules(evidence: Evidence, uuids: Sequence[str]) -> tuple[float | None, Lit
         counted = [each[-1] - each[0] if len(each) > 1 else None for each in counters]
     if all(joules is not None and joules >= 0 for joules in counted) and uuids:
         return total(counted), "counter"
-    integrals = total(_integrated(evidence.power(uuid)) for uuid in uuids)
+    integrals = total(integrated(evidence.power(uuid)) for uuid in uuids)
     return integrals, None if integrals is None else "power"
 
 
@@ -316,7 +316,7 @@ def total(values: Iterable[float | None]) -> float | None:
     return None if not known or None in known else sum(value for value in known if value is not None)
 
 
-def _integrated(watts: Sequence[Point]) -> float | None:
+def integrated(watts: Sequence[Point]) -> float | None:
     """Integrate watts over seconds by the trapezoidal rule; None with fewer than two samples."""
     return sum((t1 - t0) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(watts)) if len(watts) > 1 else None
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.section import Bars, Block, Record, Row, Rows, Section
-from seatrial.receipt.sections.measured import total
+from seatrial.receipt.sections.measured import integrated, total
 from seatrial.receipt.values import count, energy, energy_short, figure, mapping, number, percent, rate
 
 if TYPE_CHECKING:
@@ -216,10 +215,7 @@ def _energy_j(run: RunEvidence, served: Moment) -> float | None:
 
 
 def _of_gpu(evidence: Evidence, uuid: str, begin_s: float, end_s: float) -> float | None:
-    """Integrate watts over seconds by the trapezoidal rule, from the sample before the time to the one after it."""
-    points = evidence.power(uuid)
-    if len(points) < 2 or end_s <= begin_s:
-        return None
-    joules = sum(max(0.0, min(t1, end_s) - max(t0, begin_s)) * (w0 + w1) / 2 for (t0, w0), (t1, w1) in pairwise(points))
-    covered = min(points[-1][0], end_s) - max(points[0][0], begin_s)
-    return joules * (end_s - begin_s) / covered if covered > 0 else None
+    """Integrate the power of a GPU, from the sample before the time to the one after it."""
+    points = [(min(max(at_s, begin_s), end_s), watts) for at_s, watts in evidence.power(uuid)]
+    covered = points[-1][0] - points[0][0] if points else 0.0
+    return (integrated(points) or 0.0) * (end_s - begin_s) / covered if covered > 0 else None

@@ -297,7 +297,7 @@ def _cuda_version(check: Moment | None) -> str | None:
 
 def _launched(moment: Moment) -> str:
     size = moment.number("image_bytes")
-    image = f", image of {format_bytes(int(size))}" if size and size > 0 else ""
+    image = f", image of {format_bytes(size)}" if size and size > 0 else ""
     return f"Launched on {moment.text('backend') or 'the backend'}{image}"
 
 
@@ -324,7 +324,7 @@ def _kernel(moment: Moment) -> str:
 
 def _context(moment: Moment) -> str:
     memory = moment.number("memory_bytes")
-    held = f", {format_bytes(int(memory))} of its memory" if memory and memory > 0 else ""
+    held = f", {format_bytes(memory)} of its memory" if memory and memory > 0 else ""
     return f"Target has a CUDA context on {short_uuid(moment.text('uuid') or '?')}{held}"
 
 

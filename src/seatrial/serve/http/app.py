@@ -13,7 +13,7 @@ from seatrial.serve.counters import KINDS, Counters
 from seatrial.serve.decoder import Decoder, is_light
 from seatrial.serve.errors import BadInputError, HeavyError
 from seatrial.serve.http import bodies
-from seatrial.serve.http.bodies import Headers, Message, Receive, Scope, Send, encode, error, json_headers
+from seatrial.serve.http.bodies import Headers, Message, Receive, Scope, Send, encode, error
 from seatrial.serve.http.pages import pages
 from seatrial.serve.http.protocol import Request, read
 from seatrial.serve.model_link import ModelLink, Refusal
@@ -44,7 +44,7 @@ _LOG_IN = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}
 <button>Open</button></form></main></html>
 """
 
-_NO_HEADERS: Headers = []
+_JSON = (b"content-type", b"application/json")
 
 
 class App:
@@ -76,15 +76,16 @@ class App:
             answer = _REFUSALS[wrong] if wrong else await self._answer(kind, scope, receive)
         except bodies.ClientLeftError:
             return
-        status, body, headers = 200, answer, _NO_HEADERS
+        status, body, headers = 200, answer, [_JSON]
         if isinstance(answer, Refusal):
             if answer.status == 499:
                 return
-            status, body, headers = answer.status, error(answer.sentence), _headers(answer)
+            status, body, headers = answer.status, error(answer.sentence), [_JSON, *_headers(answer)]
         self._counters.answered(kind, status)
         close = self._link.phase in ("draining", "lost")
         connection, cycle = connections.of(scope)
-        connection.answer(cycle, status, json_headers(body, headers), body, close=close)  # type: ignore[arg-type]
+        headers.append((b"content-length", b"%d" % len(body)))
+        connection.answer(cycle, status, headers, body, close=close)
 
     async def _answer(self, kind: int, scope: Scope, receive: Receive) -> bytes | Refusal:
         began_s = time.perf_counter()

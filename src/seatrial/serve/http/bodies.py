@@ -31,7 +31,6 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_JSON = (b"content-type", b"application/json")
 #: Fields of a form that are read; the first with a file name is the file, or else the first.
 _MOST_FIELDS = 16
 
@@ -80,11 +79,6 @@ def parse_json(body: bytes) -> Any:
 def encode(value: Any) -> bytes:
     """Return JSON. Raises ValueError for NaN."""
     return _ENCODE(value).encode()
-
-
-def json_headers(body: bytes, more: Headers) -> Headers:
-    """Return headers of an answer whose body is JSON already."""
-    return [_JSON, (b"content-length", b"%d" % len(body)), *more]
 
 
 def error(sentence: str) -> bytes:

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 
 from seatrial.serve.errors import BadInputError, TooMuchError
-from seatrial.serve.readers.others import class_answer, depth, inputs_of
-from seatrial.serve.served_model import Answer, Description, Row
+from seatrial.serve.readers.others import TensorReader, depth, inputs_of
+from seatrial.serve.served_model import Row
 
 #: Formats that are decoded; every other decoder of Pillow stays closed to network input.
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
@@ -33,7 +33,7 @@ INK = 32
 
 
 @dataclass
-class ImageReader:
+class ImageReader(TensorReader):
     """Make rows of one size from numbers or files.
 
     Numbers are taken as they are: from 0 to 1 where none of the image is above 1, else from 0 to 255. A file of another
@@ -43,7 +43,6 @@ class ImageReader:
     ``box``: pixels of the longer side that a drawing is scaled to; None for images that are not drawings.
     """
 
-    description: Description
     box: int | None = None
 
     def rows(self, body: Any) -> tuple[list[Row], bool]:
@@ -62,10 +61,6 @@ class ImageReader:
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Read an image file in one of FORMATS; the media type is ignored."""
         return (self._decoded(_opened(data)),)
-
-    def answer(self, answer: Answer) -> dict[str, Any]:
-        """Return the likeliest class, its probability, and all probabilities."""
-        return class_answer(self.description.labels, answer[0])
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -158,23 +158,15 @@ def _array(spec: TensorSpec, given: Any) -> np.ndarray:
 
 
 @dataclass
-class TextReader:
+class TextReader(TensorReader):
     """Texts as the model's own tokenizer, the text of tokenizer.json, cuts them, up to ``longest`` tokens."""
 
-    description: Description
     tokenizer: str
     longest: int
     _opened: Any = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}  # each process makes its own
-
-    def rows(self, body: Any) -> tuple[list[Row], bool]:
-        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare text or a list of them."""
-        if isinstance(body, str):
-            return [self._row(body)], False
-        texts, several = inputs_of(body, "text", lambda value, _: isinstance(value, list))
-        return [self._row(text) for text in texts], several
 
     def row_of_file(self, data: bytes, media_type: str) -> Row:
         """Read plain text in UTF-8."""
@@ -183,14 +175,16 @@ class TextReader:
         except UnicodeDecodeError as error:
             raise BadInputError("The file is not UTF-8 text.") from error
 
-    def answer(self, answer: Answer) -> dict[str, Any]:
-        """Return the likeliest class, its probability, and all probabilities."""
-        return class_answer(self.description.labels, answer[0])
+    def _inputs(self, body: Any) -> tuple[list[Any], bool]:
+        """Read ``{"input": one}``, ``{"inputs": [several]}``, a bare text or a list of them."""
+        if isinstance(body, str):
+            return [body], False
+        return inputs_of(body, "text", lambda value, _: isinstance(value, list))
 
-    def _row(self, text: Any) -> Row:
-        if not isinstance(text, str):
+    def _row(self, given: Any) -> Row:
+        if not isinstance(given, str):
             raise BadInputError("A text has to be a string.")
-        text = text[:MOST_CHARACTERS]
+        text = given[:MOST_CHARACTERS]
         if not text.strip():
             raise BadInputError("The text is empty.")
         if self._opened is None:
