@@ -91,8 +91,7 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
             first = words[0] if words else ""
             rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
             rank = -1 if script_dir != folder and first and first == script_dir.name.lower() else rank
-            rank += _MOST_LISTS * bool(kind and kind["last"])
-            found[path.relative_to(folder).as_posix()] = (rank, path.name)
+            found[path.relative_to(folder).as_posix()] = (rank + _MOST_LISTS * bool(kind and kind["last"]), path.name)
     shown = (posixpath.normpath(each) for _, text in _read(folder, _PAGES) for each in _SHOWN_LIST.findall(text))
     inside = (each for each in shown if each[0] not in "./" and is_there(folder / each))
     first = [each for each in inside if {*re.split(r"[\W\d_]+", each.lower())}.isdisjoint(_OF_OTHERS)]

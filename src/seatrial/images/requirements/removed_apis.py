@@ -215,7 +215,7 @@ def _tensorflow(resolved: Resolved) -> str | None:
 
 def _has_build(found: Lost) -> bool:
     """Return False if every build of JAX or TensorFlow for GPUs is of a release without the name."""
-    builds = wheels(found.package) if found.package in ("jax", "tensorflow") else ()
+    builds = {"jax": wheels("jax"), "tensorflow": wheels("tensorflow")}.get(found.package, ())
     return not builds or any(not _reaches(each.version, found.before) for each in builds)
 
 
