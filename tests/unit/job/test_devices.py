@@ -293,6 +293,17 @@ def test_a_folder_that_the_run_may_list_is_missed(tmp_path: Path, source: str, n
     assert [each.partition(". If")[0] for each in found] == [f"Not found on this machine: {named}"] * bool(named)
 
 
+_LOADED = """
+def load(name):
+    path = os.path.join("a/b", name + ".npy")
+    if os.path.isfile(path):
+        return np.load(path)
+s = load(random.choice(names))
+if {}:
+    raise ValueError
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "words", "named"),
     [
@@ -310,6 +321,8 @@ def test_a_folder_that_the_run_may_list_is_missed(tmp_path: Path, source: str, n
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "", "/own/sets"),
         ("f(data_dir='/lab/projects/sets/x')\n", "", "/lab/projects/sets/x"),
         ("f(data_dir='/lab/sets/results')\n", "", ""),
+        (_LOADED.format("s is None"), "", "a/b"),
+        (_LOADED.format("s == 3"), "", ""),
         (
             f"def g(a):\n    if a == 'x':\n        f(root='../x/y')\nif 1:\n    {_A}\nelse:\n    {_A}\ng(a.a)",
             "--a=x",
@@ -335,6 +348,16 @@ def test_a_path_that_a_class_a_word_or_a_condition_gives_is_missed(
     found = [*missing_inputs(job, facts.reads), *not_found(job, facts.inputs, ())]
     assert len(found) == bool(named)
     assert all(f" {named}" in each for each in found)
+
+
+def test_an_undefined_name_in_what_this_run_does_not_call_is_passed_over(tmp_path: Path) -> None:
+    nets = "class Net:\n    def a(self):\n        pass\n    def b(self):\n        return Activation()\n"
+    nets += "    def __init__(self, kind):\n        if kind == 'a':\n            self.a()\n"
+    nets += "        else:\n            self.b()\n"
+    (tmp_path / "nets.py").write_text(nets)
+    for kind in "ab":
+        facts = script_facts(target_of(tmp_path, f"from nets import Net\nNet('{kind}')\n"), tmp_path)
+        assert [each.partition(",")[0] for each in facts.misfits] == ["nets.py:5 uses Activation"] * (kind == "b")
 
 
 def test_a_configuration_next_to_the_script_is_missed_where_the_script_downloads_its_data(tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ _OF_PIXI, _FOR_GPUS = ("dependencies", "pypi-dependencies"), regex("gpu|cuda")
 _ENVIRONMENT, _CHANNELS = regex(r"(?i)env|conda|req"), regex(r"(?m)^channels:")
 _DEPENDENCIES = regex(r"(?m)^dependencies:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*[ \t]*-")
 _REQUIREMENTS, _MOST_LISTS = regex(r"(?:pip)?req(?:uirements?|s)?"), 50
+#: Folders with lists for pip: the project itself, and those for installs, whose lists come last.
+_OF_LISTS = regex(r"$|req|\.?(?P<last>build|conda|container|dep|docker|env|install|setup)")
 
 
 def further_lists(folder: Path, script_dir: Path) -> list[str]:
@@ -79,16 +81,17 @@ def further_lists(folder: Path, script_dir: Path) -> list[str]:
     A list that README or Dockerfile installs comes first, then one named after the script's folder.
     """
     found: dict[str, tuple[int, str]] = {}
-    globs = map(folder.glob, ("*[rR][eE][qQ]*.txt", "[rR]eq*/*.txt"))
+    globs = map(folder.glob, ("*[rR][eE][qQ]*.txt", "[rR]eq*/*.txt", "*/[rR]eq*.txt"))
     for path in (path for each in globs for path in islice(each, _MOST_LISTS)):
         every = re.split(r"[\W\d_]+", path.stem.lower())
         words = [word for word in every if word and not _REQUIREMENTS.fullmatch(word)]
-        in_folder = path.parent != folder and _REQUIREMENTS.fullmatch(path.parent.name.lower())
-        if (in_folder or len(words) < len(list(filter(None, every)))) and not {*words} & {*_OF_OTHERS}:
+        place = path.parent.name.lower() if path.parent != folder else ""
+        is_named = (kind := _OF_LISTS.match(place)) and len(words) < len(list(filter(None, every)))
+        if (is_named or _REQUIREMENTS.fullmatch(place)) and not {*words} & {*_OF_OTHERS}:
             first = words[0] if words else ""
             rank = _LIKELY.index(first) if first in _LIKELY else len(_LIKELY)
             rank = -1 if script_dir != folder and first and first == script_dir.name.lower() else rank
-            found[path.relative_to(folder).as_posix()] = (rank, path.name)
+            found[path.relative_to(folder).as_posix()] = (rank + _MOST_LISTS * bool(kind and kind["last"]), path.name)
     shown = (posixpath.normpath(each) for _, text in _read(folder, _PAGES) for each in _SHOWN_LIST.findall(text))
     inside = (each for each in shown if each[0] not in "./" and is_there(folder / each))
     first = [each for each in inside if {*re.split(r"[\W\d_]+", each.lower())}.isdisjoint(_OF_OTHERS)]

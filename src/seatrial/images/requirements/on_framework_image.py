@@ -44,7 +44,8 @@ def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: 
 def _tensorflow_1(script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> str | None:
     """Return the line or place that needs TensorFlow 1, or None; a list of TensorFlow 2 alone overrides the code."""
     found = needs.requirements
-    listed = [line for line in (*found.lines, *found.constraints) if PACKAGES.get(_name(line)) == "tensorflow"]
+    names = {line: canonical_name(line) or "" for line in (*found.lines, *found.constraints)}
+    listed = [line for line, name in names.items() if PACKAGES.get(name) == "tensorflow"]
     wanted = {line: each.specifier for line in listed if (each := parsed(line)) is not None}
     for line, specifier in wanted.items():
         known = any(specifier.contains(wheel.version) for wheel in wheels("tensorflow"))
@@ -70,7 +71,7 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     gpus = ", ".join(dict.fromkeys(gpu.name for gpu in machine.gpus)) if machine else ""
     only = f", the only TensorFlow 1 with code for {gpus or 'current GPUs'}" if image.image == TENSORFLOW_1 else ""
     for line in found.lines:
-        name, requirement = _name(line), parsed(line)
+        name, requirement = canonical_name(line) or "", parsed(line)
         has = _releases(name, image)
         if requirement is None or has is None or (requirement.url and name in image.bounds):
             lines.append(line)  # with a URL the project's fork of the framework
@@ -83,7 +84,7 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
             lines.append(line if fits else f"{name}{has}")
         elif name in PARTNERS.get(image.framework, ()):
             lines.append(name)
-    constraints = [line for line in found.constraints if _releases(_name(line), image) is None]
+    constraints = [line for line in found.constraints if _releases(canonical_name(line) or "", image) is None]
     constraints += [f"{name}{bound}" for name, bound in image.bounds.items() if f"{name} @" not in " ".join(lines)]
     if image.python and not found.python.contains(f"{image.python}.99"):
         notes.append(f"the project requires Python {found.python}, and the image's Python stays")
@@ -124,10 +125,6 @@ def _overlap(requirement: Requirement, has: str) -> bool:
     theirs = SpecifierSet(has)
     named = {each.version.removesuffix(".*") for each in (*theirs, *requirement.specifier)}
     return any(theirs.contains(each) and requirement.specifier.contains(each) for each in named)
-
-
-def _name(line: str) -> str:
-    return canonical_name(line) or ""
 
 
 def kept_packages(image: FrameworkImage) -> tuple[str, ...]:

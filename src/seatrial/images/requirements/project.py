@@ -214,13 +214,6 @@ def _of_imports(
     return needs, guessed
 
 
-def _inline(file: Path, project: Path) -> Needs | None:
-    """Read the script's own list; uv then ignores the project around it."""
-    listed = read_inline(file, project) if is_there(file) else None
-    name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
-    return None if listed is None else Needs(listed, name, f"{name} lists them itself")
-
-
 def _with_imported(
     needs: Needs, packages: ImportedPackages, script: ScriptFacts, also: tuple[str, ...], shown: tuple[str, ...]
 ) -> Needs:
@@ -305,8 +298,10 @@ def _nearest_list(
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     With a lock it is a project of its own.
     """
-    if file and (own := _inline(file, project)):
-        return own
+    listed = read_inline(file, project) if file and is_there(file) else None
+    if file and listed is not None:  # uv then ignores the project around it
+        name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
+        return Needs(listed, name, f"{name} lists them itself")
     named = named_lists(file, project, LISTS) if file else []
     if named and (own := _from_files(project, project, script_dir, packages, named)):
         return own

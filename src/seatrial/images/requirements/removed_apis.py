@@ -49,9 +49,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     if lacked:
         raise ConfigError(f"{', and '.join(lacked)}; {had}", run="\n    ".join(dict.fromkeys(lacked.values())))
     for name, place in script.modules.items():
-        if not (found := lost(name)) or found.package == "torch":
+        outer = name.rpartition(".")[0]  # Dataset.range is gone with Dataset
+        if not (found := lost(name)) or found.package == "torch" or (outer in script.modules and lost(outer)):
             continue
-        if found.package == "tensorflow" and _still_has(name, "3.0", "keras", resolved):
+        if ".keras" in f".{name}" and found.package == "tensorflow" and _still_has(name, "3.0", "keras", resolved):
             continue
         if _held_below(found.since, found.package, resolved):
             continue
@@ -61,7 +62,8 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         file = f"place of {address}" if address else needs.source.replace("the imports", "requirements.txt")
         older = f"write {found.package}<{found.before} in {file}"
         if not _has_build(found):
-            older = f"change it, as seatrial knows no build for GPUs before jax {wheels('jax')[-1].version}"
+            oldest = wheels("jax")[-1].version if found.package == "jax" else found.before
+            older = f"change it, as seatrial knows no build for GPUs before {found.package} {oldest}"
         error = ConfigError(f"{_shown(place, name)}, which {found.package} {found.since} removed", run=older)
         if found.package not in ("jax", "tensorflow") or " " not in place:
             raise error
@@ -212,8 +214,9 @@ def _tensorflow(resolved: Resolved) -> str | None:
 
 
 def _has_build(found: Lost) -> bool:
-    """Return False if every build of JAX for GPUs is of a release without the name."""
-    return found.package != "jax" or any(not _reaches(each.version, found.before) for each in wheels("jax"))
+    """Return False if every build of JAX or TensorFlow for GPUs is of a release without the name."""
+    builds = {"jax": wheels("jax"), "tensorflow": wheels("tensorflow")}.get(found.package, ())
+    return not builds or any(not _reaches(each.version, found.before) for each in builds)
 
 
 def imported(name: str, script: ScriptFacts) -> str | None:

@@ -173,8 +173,9 @@ class Constants:
         if last == "field":  # of a data class
             return self.text(keywords(node).get("default"), unit, depth + 1)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]
-        if last in SETS["of-paths"] or (last == "join" and (node.args[1:] or name.endswith(("path.join", "osp.join")))):
-            return _joined("/", arguments) if arguments and arguments[0] else None
+        joins = last == "join" and (node.args[1:] or name.endswith(("path.join", "osp.join")))
+        if arguments and (joins or last in SETS["of-paths"]):  # Path(root).expanduser() has none
+            return _joined("/", arguments) if arguments[0] else None
         if last == "dirname" and arguments and arguments[0]:
             return _above(arguments[0])
         if not isinstance(node.func, ast.Attribute):

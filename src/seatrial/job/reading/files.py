@@ -186,7 +186,7 @@ class Files:
             begin, any_part, _ = found.text.partition(ANY)
             begin = posixpath.dirname(begin) if any_part else begin
             text = posixpath.normpath(begin or ".")
-            asks = not (is_typed and found.text == typed[flag or ""]) and not of_a_machine(text)
+            asks = not ((is_typed and found.text == typed[flag or ""]) or unit in self._required or of_a_machine(text))
             unclear: object = found.text in given or calls.may_be_no_file(node, found.text, text, module.names)
             named = last in calls.NAMES_MODELS and not calls.NO_NAME.fullmatch(begin)
             if named and usual and calls.ON_THE_HUB.fullmatch(begin) and not (self._folder / begin).exists():
@@ -338,6 +338,7 @@ class Files:
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         callers, reached = self.constants.callers, self.reached(start)
+        self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
         for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
             self._called.setdefault(call.unit, []).append((call.node.lineno, unit))
         units = {call.unit for call, _ in (*self._made, *self._checked)} | {*self._called}
@@ -361,6 +362,9 @@ class Files:
 
     def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
         """Return whether a test has not the ``wanted`` value, for want of a path that nothing before it makes."""
+        asked = dotted(getattr(test, "func", test)).rpartition(".")[2]
+        if not wanted and unit in self._required and asked in calls.ASKS:
+            return True  # the caller fails without the result
         for call in calls.needed(test, wanted, {}):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
             if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():

@@ -141,8 +141,6 @@ class ProjectReader:
         used = {name for name, each in self.files.uses.items() if any(likely for likely, *_ in each)}
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(used)]
         writes = self.files.found((self.start, ""))
-        wrong = [*undefined_names(self.modules, self.visited, self.files.constants.always, self.set_there)]
-        may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         others = (each for each in self.modules.known() if each is not module)
@@ -150,6 +148,13 @@ class ProjectReader:
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
         devices = self.devices.found(self.visited, imported)
+        tried = self.files.may_run((self.start, ""), self.devices.truth, tried=True)
+        methods = {each.path: each.flow.functions for each in self.modules.known()}  # also by their bare names
+        idle = [each for each in self.files.reached((self.start, "")) if not tried(each, ())]
+        away = {methods.get(path, {}).get(name) for path, name in idle}
+        visited = [each for each in self.visited if methods.get(each[0], {}).get(each[1], each) not in away]
+        wrong = [*undefined_names(self.modules, visited, self.files.constants.always, self.set_there)]
+        may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)

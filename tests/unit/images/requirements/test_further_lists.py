@@ -28,7 +28,9 @@ def needs_of(folder: Path, imports: tuple[str, ...] = (), **files: str) -> Needs
         (["requirement.txt", "frequency.txt"], "requirement.txt"),
         (["pip_requirements.txt"], "pip_requirements.txt"),
         (["requirements/cuda118.txt"], "requirements/cuda118.txt"),
-        (["requirements_test.txt", "frequencies.txt"], "the imports"),
+        (["docker/requirements.txt", "client/requirements-gpu.txt"], "docker/requirements.txt"),
+        (["docker/requirements.txt", "requirements/full.txt"], "requirements/full.txt"),
+        (["requirements_test.txt", "frequencies.txt", "docker/notes.txt"], "the imports"),
     ],
 )
 def test_a_list_of_another_name_is_found(tmp_path: Path, names: list[str], taken: str) -> None:
