@@ -314,7 +314,7 @@ class Paths:
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
         one = (re.sub(r"\*.*\*", ANY, each) for each in known if ANY in each and each[0] != ANY)  # more are slow
         begun = (re.escape(posixpath.normpath(each)) for each in one)
-        self._begun = re.compile("|".join(f"{each}(/.*)?" for each in begun).replace(re.escape(ANY), ".*") or r"\n")
+        self._begun = regex("|".join(f"{each}(/.*)?" for each in begun).replace(re.escape(ANY), ".*") or r"\n")
 
     def has(self, text: str) -> bool:
         """Return whether a path or what is below it is among the others; below an empty folder nothing is."""
