@@ -127,6 +127,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
             first = next(each for each in (path, *path.parents) if _exists(each.parent))
             same = (at for at, known in absent.items() if (known[0].where, at.parent) == (read.where, first.parent))
             absent.setdefault(next(same, first), []).append(read)
+    absent = {at: each for at, each in absent.items() if f" {each[0].path}: this machine" not in " ".join(found)}
     yield from found[:_MOST_MISSING]
     for path, (read, *more) in [*absent.items()][: max(0, _MOST_MISSING - len(found))]:
         also = f" ({', '.join(f'{each.where} {each.path}' for each in more[:_MOST_MORE])})" if more else ""

@@ -177,13 +177,13 @@ class _Shell(Words):
                     self._either(place, parts[0], [])
                 elif not self._goes_on(parts[0]):
                     break
-        elif kind == "for" and words[0].startswith("((") and words[0].count(";") == 2:
+        elif kind == "for" and words and words[0].startswith("((") and words[0].count(";") == 2:
             begin, holds, step = (Statement(place, "", [f"(({each}))"]) for each in words[0][2:-2].split(";"))
             self.run([begin])
-            return self._statement(place, "while", [], ([holds], [*parts[0], step]))
+            return self._statement(place, "while", [], ([holds], parts[0], [step]))
         elif kind == "while":
             while (outcome := self.run(parts[0])) and self._goes_on(parts[1]):
-                pass
+                self.run([each for step in parts[2:] for each in step])
             if outcome is None:
                 return self._either(place, parts[1], [])
         elif kind == "case":

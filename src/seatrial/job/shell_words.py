@@ -15,9 +15,10 @@ UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
 _SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
-#: An arithmetic expression that sets a variable, and one of numbers alone.
+#: An arithmetic expression that sets a variable, and one of numbers that Python reads as the shell does.
 _CALCULATES = re.compile(r"\s*(?:(\w+)\s*(?:([+-])\2|([-+*/%]?)=(?!=)(.+))|([+-])\5(\w+))\s*", re.S)
-_NUMBERS = re.compile(r"(?!.*(<<|>>|\*\*|(?<![<>!=])=(?!=)|\b0\d))[\d\s()+*/%<>=!&|-]{1,200}", re.S)
+_OTHERS = r"<<|>>|\*\*|(?<![<>!=])=(?!=)|\b0\d|[\d)]\s*\(|[<>=!]=?[^&|<>=!]+[<>=!]"
+_NUMBERS = re.compile(rf"(?!.*({_OTHERS}))([\d\s()+*/%<>=!-]|&&|\|\|){{1,200}}", re.S)
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
 _LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
@@ -148,7 +149,7 @@ class Words(ABC):
             name, sign, other = sets[1] or sets[6], sets[2] or sets[5] or sets[3], sets[4] or "1"
             value = self.calculate(f"{name} {sign} ({other})" if sign else other)
             self.values[name] = unknown(name) if value is None else str(value)
-            return value
+            return value if value is None or not sets[2] else value - int(f"{sign}1")
         named = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(self._get(name[0], None)), self.text(f'"{text}"'))
         if not _NUMBERS.fullmatch(named):
             return None

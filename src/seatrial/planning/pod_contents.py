@@ -18,7 +18,7 @@ from seatrial.backends.containers.mounts import inside
 from seatrial.backends.kubernetes.manifests import MAX_CONFIG_MAP_BYTES
 from seatrial.backends.kubernetes.survey import CLAIMS_SINCE, ClusterFacts, Node
 from seatrial.errors import CapacityError, GpuRequestError, ImageError, SeatrialError, UsageError
-from seatrial.images.dockerfile.context import with_code
+from seatrial.images.dockerfile.context import CODE, with_code
 from seatrial.images.plan import plan_image
 from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
 from seatrial.job.cluster import CodeWay, GpuClaim, Kind, PodMount, Volume
@@ -117,7 +117,7 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
         reason = f"[kubernetes] code = {way!r}"
     if way == "image":
         layered = with_code(image, job.project, apart)
-        left = _left_here(job, script, [Path(each) for each in layered.context_files.values()])
+        left = _left_here(job, script, [job.project / each.removeprefix(f"{CODE}/") for each in layered.context_files])
         return layered, Code("image", Choice(what="code", value="in the image", reason=reason), {}, left)
     if job.target.kind != "script":
         raise UsageError("Only a script can go into a ConfigMap", run='in seatrial.toml: [kubernetes] code = "image"')
@@ -142,9 +142,9 @@ def _left_here(job: Job, script: ScriptFacts, sent: Collection[Path], apart: Col
     """Return a sentence for each path of the project that a script reads, unless it is ``sent`` or below ``apart``."""
     read = {Path(os.path.normpath(job.folder / each.path)): each for each in script.reads}
     own = [each for each in read if each.is_relative_to(job.project) and os.path.exists(each)]  # noqa: PTH110  never raises
-    left = [each for each in own if not any(one.is_relative_to(each) for one in sent)]
-    by = f"--data pvc:NAME mounts a volume at {CONTAINER_DATA}"
-    return tuple(f"{read[each]}, which stays here; {by}" for each in left if not any(map(each.is_relative_to, apart)))
+    there = {above for each in sent for above in (each, *each.parents)}
+    left = (read[each] for each in own if each not in there and not any(map(each.is_relative_to, apart)))
+    return tuple(f"{each}, which stays here; --data pvc:NAME mounts a volume at {CONTAINER_DATA}" for each in left)
 
 
 class Volumes(NamedTuple):

@@ -149,3 +149,10 @@ def test_a_missing_path_of_hydras_files_is_named_with_what_gives_it(
     target = Target(kind="script", value="train.py", args=words)
     job = Job(project=project, target=target, mounts=tuple(Mount(source=project, target=each) for each in mounts))
     assert [each.partition("to mount it: ")[2] for each in missing_inputs(job, reads)] == ways
+
+
+def test_a_missing_path_that_a_configuration_gives_is_named_once(project: Path) -> None:
+    (project / "a.yaml").write_text("root: /home/nobody/data\n")
+    reads = [Read("a.yaml", "a.yaml", None), Read("/home/nobody/data", "train.py:1", None)]
+    [sentence] = missing_inputs(Job(project=project, target=Target(kind="script", value="train.py")), reads)
+    assert sentence.startswith("a.yaml:1 /home/nobody/data: ")

@@ -258,6 +258,12 @@ def test_a_loop_that_counts_starts_each_of_its_commands(tmp_path: Path) -> None:
         in_our_words(["bash", "j.sh"], tmp_path)
     runs = "seatrial run train.py -- --seed 7 --of 7\nseatrial run train.py -- --seed 9 --of 9"
     assert refusal.value.run == runs
+    (tmp_path / "j.sh").write_text(
+        "n=5\nfor ((i=3; i>0; i--)); do ((i == 2)) && continue; python train.py $i $((n++)) $((3 > i > 1)); done\n"
+    )
+    with pytest.raises(TargetError, match="cannot read") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "seatrial run train.py -- 3 5 VALUE\nseatrial run train.py -- 1 6 VALUE"
     (tmp_path / "j.sh").write_text("N=$(wc -l < x)\nfor ((i=1; i<=N; ++i)); do python train.py; done\n")
     with pytest.raises(TargetError, match=r"cannot|does more|not Python"):
         in_our_words(["bash", "j.sh"], tmp_path)
@@ -642,6 +648,8 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         ". ./job.sh\n",
         "if x\nfi\n",
         "for x in 1; 2\ndone\n",
+        "for ;do\nls\ndone\n",
+        "python t.py $((1 (2)))\n",
         "case x in\n",
         "A=(1\n",
         'f() { f "$@" "$@" a; }\nf a\n',
@@ -663,6 +671,8 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "itself",
         "if",
         "for",
+        "for nothing",
+        "call of a number",
         "case",
         "array",
         "arguments",
@@ -675,11 +685,14 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "name",
     ],
 )
-def test_a_shell_script_without_bounds_is_refused_at_once(tmp_path: Path, text: str) -> None:
+def test_a_shell_script_without_bounds_is_refused_at_once(
+    tmp_path: Path, text: str, recwarn: pytest.WarningsRecorder
+) -> None:
     (tmp_path / "job.sh").write_text(text)
     began_s = time.process_time()
     assert ":" in (read_shell(text + "python train.py $A\n", [], "job.sh", tmp_path).unread or "").partition(" ")[0]
     assert time.process_time() - began_s < 5
+    assert not recwarn.list  # of Python's compiler
 
 
 def test_a_command_of_the_project_that_its_module_does_not_call_gets_a_script(tmp_path: Path) -> None:

@@ -532,6 +532,7 @@ PASSED = (
         (OF_FILE, ("-c", "own.txt"), "code/train.py:6 reads sets/x.json"),
         (CAUGHT, (), "data/cats.csv (code/train.py:6)"),
         (PASSED, (), "sets/a.csv (code/train.py:5)"),
+        ("both = [*unseen(), 'sets/a.csv', 'sets/b.csv']\nopen(both[1])\n", (), None),
         ("import unseen\nunseen.train()\n", ("--config", "config.yaml"), "config.yaml (--config)"),
         ("import unseen\nunseen.train()\n", ("--market_path", "market_path"), "market_path (--market_path)"),
         ("import unseen\nunseen.train()\n", ("--model_path", "model_path"), None),

@@ -300,6 +300,7 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
         ("if 'ROOT_DIR' not in os.environ:\n    sys.exit('no root')\n", True),
         ("if os.getenv('ROOT_DIR', 'data') is None:\n    raise ValueError('no root')\n", False),
         ("assert not os.getenv('ROOT_DIR')\n", False),
+        ("C = {'root': os.getenv('ROOT_DIR')}\nprint(C['root'])\n", False),
         ("if os.getenv('ROOT_DIR') is None and len(sys.argv) < 2:\n    sys.exit('no root')\n", False),
         ("if os.getenv('ROOT_DIR') is None:\n    print('no root')\n", False),
     ],

@@ -285,7 +285,7 @@ def not_installed(
         place = script.where.get(name, "the target")
         inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")}
         other = own_modules.renamed(name, inner, project)
-        if not other and name not in _names().generic and own_modules.generates(project):  # the project's own name
+        if not other and name not in _names().generic and own_modules.generates(project, ()):  # its own name
             other = "; the project's installation builds it: pip install --target lib ., then -e PYTHONPATH=lib"
         yield f"{place} imports {name}: not in the project, and no package is installed{other}", (name, name)
 

@@ -291,9 +291,10 @@ class Constants:
                 found = self.candidates(ast.Name(key), (path, ""), depth + 1)
                 return [each._replace(sure=each.sure and key not in self.stored) for each in found]
             owner = self._class(node.value, unit, depth + 1)
-            made = self.candidates(node.value, unit, depth + 1)
+            of_data = owner and f"{owner[1]}.__init__" not in owner[0].flow.functions  # a data class
+            made = self.candidates(node.value, unit, depth + 1) if of_data else []
             given = [keywords(each.node).get(key) if isinstance(each.node, ast.Call) else None for each in made]
-            if owner and f"{owner[1]}.__init__" not in owner[0].flow.functions and any(given):  # of a data class
+            if any(given):
                 return [each._replace(node=value) for each, value in zip(made, given, strict=True)]
             while owner and not (values := owner[0].flow.attributes(owner[1], key)) and depth < _DEEPEST:
                 above, depth = owner[0].flow.bases[owner[1]], depth + 1
@@ -359,7 +360,8 @@ class Constants:
         if isinstance(node, ast.Dict):
             return node, unit
         if isinstance(node, ast.List | ast.Tuple):
-            return ast.Dict([ast.Constant(str(at)) for at in range(len(node.elts))], node.elts), unit
+            members = [*takewhile(lambda each: not isinstance(each, ast.Starred), node.elts)]
+            return ast.Dict([ast.Constant(str(at)) for at in range(len(members))], members), unit
         if isinstance(node, ast.Call) and last_name(node.func) in SETS["mappings"]:
             if node.keywords and not node.args:
                 keys: list[ast.expr | None] = [ast.Constant(each.arg) for each in node.keywords]

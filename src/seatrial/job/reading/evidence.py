@@ -257,7 +257,8 @@ class NodeReader:
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
                 continue
-            set_there = (constants.variable(part, unit) for part, holds in conditions(node) if holds)
+            parts = (part for part, holds in conditions(node) if holds and part is not node)
+            set_there = (constants.variable(part, unit) for part in parts)
             read = (literal(variable_key(node)), *set_there)
             for needed in (each for each in read if each and each.isidentifier()):
                 if not re.search(_SETS.format(needed), code):

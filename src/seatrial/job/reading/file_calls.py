@@ -314,7 +314,8 @@ class Paths:
         known = [each.text for each in texts if each is not None]
         self._known = {posixpath.normpath(each.partition(ANY)[0] or ANY) for each in known} | MADE
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
-        begun = (re.escape(posixpath.normpath(each)) for each in known if ANY in each and each[0] != ANY)
+        one = (re.sub(r"\*.*\*", ANY, each) for each in known if ANY in each and each[0] != ANY)  # more are slow
+        begun = (re.escape(posixpath.normpath(each)) for each in one)
         self._begun = regex("|".join(f"{each}(/.*)?" for each in begun).replace(re.escape(ANY), ".*") or r"\n")
 
     def has(self, text: str) -> bool:

@@ -88,10 +88,10 @@ def renamed(package: str, modules: Collection[str], project: Path) -> str:
     return f"; the project has {os.path.relpath(str(file), project)}: {shlex.join(['mv', *shown])}"
 
 
-def generates(project: Path) -> bool:
+def generates(project: Path, builds: Sequence[str] = _BUILDS) -> bool:
     """Return whether the project's packaging or build files may compile or write modules that are not there."""
     texts = read_sources([project / name for name in PACKAGING if is_file(project / name)], project, _MAX_BYTES)
-    return any(map(_GENERATES.search, texts)) or any(is_file(project / name) for name in _BUILDS)
+    return any(map(_GENERATES.search, texts)) or any(is_file(project / name) for name in builds)
 
 
 #: Endings of a Cython module's source, and of what is generated from it; none of them can be imported.

@@ -151,7 +151,8 @@ def test_what_a_script_reads_of_its_project_goes_along_or_plan_says_that_it_stay
     assert (
         "train.py:1 reads data/rows.csv, which stays here; --data pvc:NAME mounts a volume at /data" in alone.warnings
     )
-    both = a_cluster_plan(tmp_path, gpus="none", script='open("config.json")\nopen("data/rows.csv")\n')
+    (tmp_path / "link.json").symlink_to("config.json")  # which goes along as the file
+    both = a_cluster_plan(tmp_path, gpus="none", script='open("link.json")\nopen("data/rows.csv")\n')
     assert both.cluster is not None and both.cluster.code == "image"
     assert [each.split(",")[0] for each in both.warnings if "stays" in each] == ["train.py:2 reads data/rows.csv"]
 
