@@ -93,7 +93,6 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         models=CONTAINER_MODELS,
         resume=volumes.resume_folder if job.resume else None,
     )
-    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     pod_env, target_env = without_steering(_env(job, places, site.host))
     env = {**image.env, **pod_env}
     all_env = {**env, **target_env}
@@ -102,9 +101,8 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
     return Parts(
-        places=places,
-        argv=tuple(argv),
-        script=script_index,
+        places,
+        *target_argv(job.target, image, image.python or "python3", places),
         gpus=gpus.plan,
         keeps_checkpoints=volumes.models.lasting,
         secrets_dir=CONTAINER_SECRETS if job.secrets else None,
