@@ -20,7 +20,6 @@ from seatrial.job.in_container import (
     CONTAINER_DATA,
     CONTAINER_MODELS,
     CONTAINER_RUN,
-    CONTAINER_SECRETS,
     RUN_LABEL,
 )
 from seatrial.job.model import Job
@@ -105,7 +104,6 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         *target_argv(job.target, image, image.python or "python3", places),
         gpus=gpus.plan,
         keeps_checkpoints=volumes.models.lasting,
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=_meeting(job, cluster),
         env={
             GO_ON_VARIABLE: "1",
@@ -199,8 +197,6 @@ def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> P
         argv=own.argv,
         script=None,
         gpus=gpus.plan,
-        keeps_checkpoints=False,
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=Meeting(job.nodes, node_rank_variable=KINDS[kind].rank_variable) if job.nodes > 1 else Meeting(),
         image=image,
         cluster=cluster,

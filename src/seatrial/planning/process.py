@@ -151,8 +151,6 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         *target_argv(job.target, None, str(python.interpreter), places),
         gpus=gpu_plan(job, site, "host" if gpu_count(site) else "none"),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
-        evidence_dir=str(site.record),
-        secrets_dir=str(site.secrets_folder) if job.secrets else None,
         meeting=meeting(job),
         env={**own, **ray_env(script.ray_evidence, None, {**site.host.env, **own}), **python.env, **visible},
         python=str(python.interpreter),

@@ -140,8 +140,6 @@ class Parts:
     Attributes:
         argv: the target's own command; ``script`` the index behind the interpreter (target_command.py).
         keeps_checkpoints: ranks that start again go on from them.
-        evidence_dir: where the agent writes its evidence; None: into its log, in frames.
-        secrets_dir: where the agent finds the secrets, if there are any.
         unkept: folders whose files end with the container.
     """
 
@@ -149,9 +147,7 @@ class Parts:
     argv: tuple[str, ...]
     script: int | None
     gpus: GpuPlan
-    keeps_checkpoints: bool
-    evidence_dir: str | None = None
-    secrets_dir: str | None = None
+    keeps_checkpoints: bool = False
     unkept: tuple[str, ...] = ()
     meeting: Meeting = Meeting()
     env: dict[str, str] = field(default_factory=dict)

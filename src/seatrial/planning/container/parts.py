@@ -26,7 +26,6 @@ from seatrial.job.in_container import (
     CONTAINER_PLAN,
     CONTAINER_RECIPES,
     CONTAINER_RUN,
-    CONTAINER_SECRETS,
     IMAGE_UNKNOWN,
     PYTHON_COMMAND,
 )
@@ -111,7 +110,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         *target_argv(job.target, image, image.python or "python3", places),
         gpus=gpu_plan(job, site, injected.strategy),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         unkept=unkept_folders(made.container),
         meeting=meeting(job),
         env=env,
@@ -217,7 +215,6 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         argv=service.argv,
         script=None,
         gpus=gpu_plan(job, site, injected.strategy),
-        keeps_checkpoints=False,
         env=target_env,
         image=image,
         container=container,
