@@ -79,29 +79,21 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
     kind = job.kubernetes.kind
-    image, image_choices = cluster_image(job, script, gpus, site.host, site.host.cache_folder, launches=site.launches)
+    image, image_choices = cluster_image(job, site, script, gpus)
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         image = image.changed(tag=f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}")
-    volumes = volumes_of(job, site.run_id, kind)
+    volumes = volumes_of(job, site.run_id)
     again = restarts(job, keeps_checkpoints=volumes.models.lasting)
-    places = Places(
-        project=job.folder_inside,
-        run=volumes.run_folder,
-        data=CONTAINER_DATA if job.kubernetes.data else None,
-        models=CONTAINER_MODELS,
-        resume=volumes.resume_folder if job.resume else None,
-    )
-    pod_env, target_env = without_steering(_env(job, places, site.host))
-    env = {**image.env, **pod_env}
-    all_env = {**env, **target_env}
+    pod_env, target_env = without_steering(_env(job, volumes.places, site.host))
+    all_env = {**image.env, **pod_env, **target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     shm_bytes, shm_choice = _shm(job, gpus.plan.count)
     cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
     return Parts(
-        places,
-        *target_argv(job.target, image, image.python or "python3", places),
+        volumes.places,
+        *target_argv(job.target, image, image.python or "python3", volumes.places),
         gpus=gpus.plan,
         keeps_checkpoints=volumes.models.lasting,
         meeting=_meeting(job, cluster),
@@ -111,7 +103,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             **target_env,
             **({"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}),
             **({_OWN_STORE: "1"} if cluster.min_nodes is not None else {}),
-            **ray_env(script.ray_evidence, shm_bytes, env),
+            **ray_env(script.ray_evidence, shm_bytes, all_env),
         },
         image=image,
         cluster=cluster,
@@ -134,7 +126,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *without_variables(job, script, all_env, site.host),
             *_file_warnings(script, volumes, lost, build=image.build),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
-            *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
+            *volume_warnings(volumes.models, job.kubernetes.data, facts),
             *shm_warnings(job),
         ),
     )
@@ -270,7 +262,7 @@ def _pods(
         files=code.files,
         mounts=volumes.mounts,
         run_mount=volumes.run,
-        run_in_models=volumes.run_folder != CONTAINER_RUN,
+        run_in_models=volumes.places.run != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
         restarts=again,
