@@ -84,12 +84,10 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     if image.build and job.kubernetes.registry:
         image = image.changed(tag=f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}")
     volumes = volumes_of(job, site.run_id)
-    again = restarts(job, keeps_checkpoints=volumes.models.lasting)
     pod_env, target_env = without_steering(_env(job, volumes.places, site.host))
     all_env = {**image.env, **pod_env, **target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
-    shm_bytes, shm_choice = _shm(job, gpus.plan.count)
-    cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
+    cluster = _pods(job, site, gpus, image, code, volumes, pod_env)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
     return Parts(
         volumes.places,
@@ -103,7 +101,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             **target_env,
             **({"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}),
             **({_OWN_STORE: "1"} if cluster.min_nodes is not None else {}),
-            **ray_env(script.ray_evidence, shm_bytes, all_env),
+            **ray_env(script.ray_evidence, cluster.shm_bytes, all_env),
         },
         image=image,
         cluster=cluster,
@@ -112,8 +110,8 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             Choice(what="kind", value=kind, reason=f"[kubernetes] kind, {KINDS[kind].api_kind}"),
             gpus.choice,
             code.choice,
-            shm_choice,
-            _restarts_choice(again, volumes, lost=bool(lost)),
+            _shm(job, gpus.plan.count)[1],
+            _restarts_choice(cluster.restarts, volumes, lost=bool(lost)),
             *image_choices,
             *tracker_choices,
         ),
@@ -221,16 +219,7 @@ _AS_GIVEN = ("node_selector", "tolerations", "priority_class", "runtime_class", 
 
 
 def _pods(
-    job: Job,
-    site: Site,
-    gpus: PodGpus,
-    image: ImagePlan,
-    code: Code,
-    volumes: Volumes,
-    *,
-    env: dict[str, str],
-    shm_bytes: int,
-    again: int,
+    job: Job, site: Site, gpus: PodGpus, image: ImagePlan, code: Code, volumes: Volumes, env: dict[str, str]
 ) -> ClusterPlan:
     assert site.cluster is not None, "pods are of a cluster"
     options, facts = job.kubernetes, site.cluster.facts
@@ -250,7 +239,7 @@ def _pods(
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        shm_bytes=shm_bytes,
+        shm_bytes=_shm(job, gpus.plan.count)[0],
         shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
         command=_agent_command(image),
@@ -265,7 +254,7 @@ def _pods(
         run_in_models=volumes.places.run != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
-        restarts=again,
+        restarts=restarts(job, keeps_checkpoints=volumes.models.lasting),
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
         labels=_labels(job, site.run_id),
         **{name: getattr(options, name) for name in _AS_GIVEN},
