@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.backends.kubernetes import client
-from seatrial.backends.kubernetes.client import read_kubeconfig
 from seatrial.backends.kubernetes.manifests import JOB_CONTAINER
 from seatrial.backends.kubernetes.pod import MANAGED_BY, config_maps, described, pod_spec
 from seatrial.backends.kubernetes.survey import read_pod
@@ -141,7 +140,7 @@ def read(path: Path) -> ClusterObjects:
     body = {**review, "spec": {"namespace": door.namespace}}
     rights = get(f"/apis/{review['apiVersion']}/selfsubjectrulesreviews", method="POST", body=body).get("status") or {}
     return ClusterObjects(
-        server=_server(path),
+        server=printable(door.server),
         namespace=door.namespace,
         **{name: get(place.format(**places), name).get("items") or [] for name, place in TABLES["lists"].items()},
         labels=(get(f"/api/v1/namespaces/{door.namespace}").get("metadata") or {}).get("labels") or {},
@@ -198,12 +197,3 @@ def try_pod(path: Path, image: str, models: Volume) -> str:
 
 async def _log(door: client.Cluster, path: str) -> bytes:
     return b"".join([line async for line in door.lines(path, container=JOB_CONTAINER)])
-
-
-def _server(path: Path) -> str:
-    """Return the address in the kubeconfig, for the report; the file's path if it has none."""
-    try:
-        server = read_kubeconfig(path)["clusters"][0]["cluster"]["server"]
-        return printable(server) if isinstance(server, str) and server.strip() else str(path)
-    except (SeatrialError, LookupError, TypeError):
-        return str(path)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -111,7 +112,7 @@ class Inspection:
         if self.request.python is not None:
             return self.request.python
         if self.is_process:
-            return self._host.python
+            return sys.executable
         if self.inspected is not None:
             look = ["-c", FIND_PYTHON]
             return next((at for at in PYTHON_CANDIDATES if not self._exec([at, *look], None, 10.0).exit_code), None)

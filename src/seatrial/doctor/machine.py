@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -169,10 +168,6 @@ class Machine:
     def inventory(self) -> Inventory:
         with self._nvml:
             return nvml.inventory(self.pynvml)
-
-    @property
-    def python(self) -> str:
-        return sys.executable
 
     @cached_property
     def health(self) -> list[GpuHealth]:

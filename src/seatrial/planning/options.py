@@ -14,7 +14,7 @@ from seatrial.job.keys import typed_keys
 from seatrial.job.model import Job
 from seatrial.job.plan import Gpu
 from seatrial.job.script import ScriptFacts
-from seatrial.job.tables import CONTAINER_PORT, Serving
+from seatrial.job.tables import CONTAINER_PORT
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.limits import LIMITED_FRAMEWORKS
 from seatrial.system.project_files import own_table
@@ -107,17 +107,11 @@ def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
         )
     # On the network of this machine or of another container nothing is published: it listens at the given address.
     shared = not traits.isolates or (job.network or "").startswith(("host", "container:", "ns:"))
+    folder = CONTAINER_MODELS if traits.isolates else job.models and job.models.source  # that a file lies in
+    model = serving.model if serving.kind == "recipe" else f"{folder}/{serving.model}"
     listens = (serving.address, serving.port) if shared else ("0.0.0.0", CONTAINER_PORT)
-    args = ["--model", _spec(serving, job, traits), "--name", serving.name]
+    args = ["--model", model, "--name", serving.name]
     args += ["--host", listens[0], "--port", str(listens[1]), *serving.options]
     host = f"[{serving.address}]" if ":" in serving.address else serving.address
     publish = () if shared else (f"{host}:{serving.port}:{CONTAINER_PORT}",)
     return {"target": job.target.with_args(*args), "publish": (*job.publish, *publish)}
-
-
-def _spec(serving: Serving, job: Job, traits: Traits) -> str:
-    """Return the model as the server finds it from its working directory."""
-    if serving.kind == "recipe":
-        return serving.model
-    assert job.models is not None, "a file is served from the folder that it lies in"
-    return f"{CONTAINER_MODELS if traits.isolates else job.models.source}/{serving.model}"

@@ -14,6 +14,7 @@ from seatrial.errors import GpuContractError, UsageError
 from seatrial.images.recipes import recipe
 from seatrial.job.gpus import Selection, select
 from seatrial.job.host_paths import missing_folders, missing_inputs, mlflow_paths, not_found
+from seatrial.job.in_container import CONTAINER_SECRETS
 from seatrial.job.keys import changeable
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Check, Choice, Plan, gpu_models
@@ -167,14 +168,17 @@ def _agent(
 ) -> AgentPlan:
     """Return the agent's plan; ``more``: further fields of it."""
     gpus, meeting, mounts = parts.gpus, parts.meeting, parts.container.mounts if parts.container else ()
+    filled = tuple(each.target for each in mounts if changeable(each, mounts))
     under_torchrun, root = launcher == "torchrun", parts.places.scripts.rstrip("/") or parts.places.project
+    evidence_dir = parts.places.run if interactive and parts.container else None
+    secrets_dir = str(site.secrets_folder) if parts.python else CONTAINER_SECRETS
     return AgentPlan(
         run_id=site.run_id,
         argv=("bash",) if interactive else with_rank(parts.argv, job, script, launcher),
         script=None if interactive else parts.script,
         workdir=parts.places.project,
         run_dir=parts.places.run,
-        evidence_dir=parts.places.run if interactive and parts.container else parts.evidence_dir,
+        evidence_dir=str(site.record) if parts.python else evidence_dir,
         launcher=launcher,
         processes=max(1, gpus.count) if under_torchrun else 1,
         **{**vars(meeting), "workers": meeting.workers if launcher == "none" else ()},
@@ -183,7 +187,7 @@ def _agent(
         python_path=tuple(root if folder == "." else f"{root}/{folder}" for folder in script.import_roots),
         env={**parts.places.env(), "SEATRIAL_RUN_ID": site.run_id, **parts.env},
         secrets=job.secrets,
-        secrets_dir=parts.secrets_dir,
+        secrets_dir=secrets_dir if job.secrets else None,
         gpu_mode=gpus.mode,
         gpus=gpus.gpus,
         gpu_count=None if gpus.gpus else gpus.count or None,
@@ -197,9 +201,7 @@ def _agent(
         alert_command=job.watch.command,
         interactive=interactive,
         unkept=() if interactive else parts.unkept,
-        filled=site.service.filled
-        if site.service
-        else tuple(each.target for each in mounts if changeable(each, mounts)),
+        filled=site.service.filled if site.service else filled,
         pod_restarts=parts.cluster.restarts if parts.cluster else None,
         **more,
     )

@@ -21,7 +21,7 @@ from seatrial.errors import CapacityError, GpuRequestError, ImageError, Seatrial
 from seatrial.images.dockerfile.context import CODE, with_code
 from seatrial.images.plan import plan_image
 from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
-from seatrial.job.cluster import CodeWay, GpuClaim, Kind, PodMount, Volume
+from seatrial.job.cluster import CodeWay, GpuClaim, PodMount, Volume
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_MODELS, CONTAINER_RESUME, CONTAINER_RUN
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ImagePlan
@@ -30,7 +30,7 @@ from seatrial.job.reading.file_calls import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning.container.outside import IN_IMAGES
-from seatrial.planning.site import GpuPlan
+from seatrial.planning.site import GpuPlan, Places, Site
 from seatrial.stack.machine import TargetMachine, this_machine
 from seatrial.system.host import Host
 from seatrial.system.text import as_typed
@@ -49,19 +49,18 @@ _MEMORY_MIB = "nvidia.com/gpu.memory"
 _DRIVER_PARTS = ("nvidia.com/cuda.driver.major", "nvidia.com/cuda.driver.minor", "nvidia.com/cuda.driver.rev")
 
 
-def cluster_image(
-    job: Job, script: ScriptFacts, gpus: PodGpus, host: Host, cache_folder: Path, *, launches: bool
-) -> tuple[ImagePlan, tuple[Choice, ...]]:
+def cluster_image(job: Job, site: Site, script: ScriptFacts, gpus: PodGpus) -> tuple[ImagePlan, tuple[Choice, ...]]:
     """Plan an image for the newest GPUs and the oldest driver of the nodes. Raises ImageError, as ``_ready``."""
+    limit_s = PATIENT_S if site.launches else LIMIT_S
     image, choices = plan_image(
         job,
         script=script,
         cpu_only=not gpus.plan.count,
         machine=cluster_machine(gpus.facts, job.kubernetes.node_selector),
         multi_gpu=gpus.plan.count > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(cache_folder / "packages", host, limit_s=PATIENT_S if launches else LIMIT_S),
+        resolver=UvResolver(site.host.cache_folder / "packages", site.host, limit_s=limit_s),
     )
-    return (image if image.build else _ready(job, image, host)), choices
+    return (image if image.build else _ready(job, image, site.host)), choices
 
 
 def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
@@ -156,18 +155,18 @@ class Volumes(NamedTuple):
     models: Volume
     mounts: tuple[PodMount, ...]
     run: PodMount | None
-    run_folder: str = CONTAINER_RUN
-    resume_folder: str = CONTAINER_RESUME
+    places: Places
 
 
-def volumes_of(job: Job, run_id: str, kind: Kind) -> Volumes:
+def volumes_of(job: Job, run_id: str) -> Volumes:
     """Return the pod's volumes. Raises UsageError for a run to resume without the volume that has its checkpoints."""
     options = job.kubernetes
     models = options.models or Volume(kind="emptydir")
     mounts = [PodMount(volume=models, target=CONTAINER_MODELS)]
     if options.data is not None:
         mounts.append(PodMount(volume=options.data, target=CONTAINER_DATA, read_only=True))
-    resume = None
+    data, resume = CONTAINER_DATA if options.data else None, None
+    places = Places(job.folder_inside, CONTAINER_RUN, data, CONTAINER_MODELS, CONTAINER_RESUME if job.resume else None)
     if job.resume is not None:
         if not models.lasting:
             raise UsageError(
@@ -175,19 +174,20 @@ def volumes_of(job: Job, run_id: str, kind: Kind) -> Volumes:
             )
         path = f".seatrial/{job.resume}/checkpoints"
         resume = PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
-    if kind == "trainjob" and models.lasting:  # a TrainJob can mount a volume once
-        folders = [f"{CONTAINER_MODELS}/{path}" for path in (f".seatrial/{run_id}", resume.sub_path if resume else "")]
-        return Volumes(models, tuple(mounts), None, *folders)
+    if options.kind == "trainjob" and models.lasting:  # a TrainJob can mount a volume once
+        earlier = f"{CONTAINER_MODELS}/{resume.sub_path}" if resume else None
+        places = places._replace(run=f"{CONTAINER_MODELS}/.seatrial/{run_id}", resume=earlier)
+        return Volumes(models, tuple(mounts), None, places)
     mounts += [resume] if resume else []
     run = PodMount(volume=models, target=CONTAINER_RUN, sub_path=f".seatrial/{run_id}") if models.lasting else None
-    return Volumes(models, tuple(mounts), run)
+    return Volumes(models, tuple(mounts), run, places)
 
 
-def volume_warnings(models: Volume, data: Volume | None, machines: int | None) -> Iterator[str]:
-    """Yield a sentence for each volume that lies on one node. Args: machines: the cluster's; None: unknown."""
-    each = "each node has" if machines is None else f"each of the cluster's {machines} nodes has"
+def volume_warnings(models: Volume, data: Volume | None, facts: ClusterFacts) -> Iterator[str]:
+    """Yield a sentence for each volume that lies on one node."""
+    each = "each node has" if facts.nodes is None else f"each of the cluster's {len(facts.nodes)} nodes has"
     for path in [volume for volume in (models, data) if volume is not None and volume.kind == "hostpath"]:
-        if machines == 1:
+        if facts.nodes is not None and len(facts.nodes) == 1:
             yield f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
         else:
             yield (

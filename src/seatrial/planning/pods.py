@@ -20,7 +20,6 @@ from seatrial.job.in_container import (
     CONTAINER_DATA,
     CONTAINER_MODELS,
     CONTAINER_RUN,
-    CONTAINER_SECRETS,
     RUN_LABEL,
 )
 from seatrial.job.model import Job
@@ -80,34 +79,21 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     facts = site.cluster.facts
     gpus = pod_gpus(job, facts)
     kind = job.kubernetes.kind
-    image, image_choices = cluster_image(job, script, gpus, site.host, site.host.cache_folder, launches=site.launches)
+    image, image_choices = cluster_image(job, site, script, gpus)
     image, code = project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         image = image.changed(tag=f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}")
-    volumes = volumes_of(job, site.run_id, kind)
-    again = restarts(job, keeps_checkpoints=volumes.models.lasting)
-    places = Places(
-        project=job.folder_inside,
-        run=volumes.run_folder,
-        data=CONTAINER_DATA if job.kubernetes.data else None,
-        models=CONTAINER_MODELS,
-        resume=volumes.resume_folder if job.resume else None,
-    )
-    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
-    pod_env, target_env = without_steering(_env(job, places, site.host))
-    env = {**image.env, **pod_env}
-    all_env = {**env, **target_env}
+    volumes = volumes_of(job, site.run_id)
+    pod_env, target_env = without_steering(_env(job, volumes.places, site.host))
+    all_env = {**image.env, **pod_env, **target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
-    shm_bytes, shm_choice = _shm(job, gpus.plan.count)
-    cluster = _pods(job, site, gpus, image, code, volumes, env=pod_env, shm_bytes=shm_bytes, again=again)
+    cluster = _pods(job, site, gpus, image, code, volumes, pod_env)
     lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
     return Parts(
-        places=places,
-        argv=tuple(argv),
-        script=script_index,
+        volumes.places,
+        *target_argv(job.target, image, image.python or "python3", volumes.places),
         gpus=gpus.plan,
         keeps_checkpoints=volumes.models.lasting,
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=_meeting(job, cluster),
         env={
             GO_ON_VARIABLE: "1",
@@ -115,7 +101,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             **target_env,
             **({"PYTHONPATH": f"{POD_CONFIG}/recipes.whl"} if cluster.recipes else {}),
             **({_OWN_STORE: "1"} if cluster.min_nodes is not None else {}),
-            **ray_env(script.ray_evidence, shm_bytes, env),
+            **ray_env(script.ray_evidence, cluster.shm_bytes, all_env),
         },
         image=image,
         cluster=cluster,
@@ -124,8 +110,8 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             Choice(what="kind", value=kind, reason=f"[kubernetes] kind, {KINDS[kind].api_kind}"),
             gpus.choice,
             code.choice,
-            shm_choice,
-            _restarts_choice(again, volumes, lost=bool(lost)),
+            _shm(job, gpus.plan.count)[1],
+            _restarts_choice(cluster.restarts, volumes, lost=bool(lost)),
             *image_choices,
             *tracker_choices,
         ),
@@ -138,7 +124,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *without_variables(job, script, all_env, site.host),
             *_file_warnings(script, volumes, lost, build=image.build),
             *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
-            *volume_warnings(volumes.models, job.kubernetes.data, None if facts.nodes is None else len(facts.nodes)),
+            *volume_warnings(volumes.models, job.kubernetes.data, facts),
             *shm_warnings(job),
         ),
     )
@@ -201,8 +187,6 @@ def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> P
         argv=own.argv,
         script=None,
         gpus=gpus.plan,
-        keeps_checkpoints=False,
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         meeting=Meeting(job.nodes, node_rank_variable=KINDS[kind].rank_variable) if job.nodes > 1 else Meeting(),
         image=image,
         cluster=cluster,
@@ -235,16 +219,7 @@ _AS_GIVEN = ("node_selector", "tolerations", "priority_class", "runtime_class", 
 
 
 def _pods(
-    job: Job,
-    site: Site,
-    gpus: PodGpus,
-    image: ImagePlan,
-    code: Code,
-    volumes: Volumes,
-    *,
-    env: dict[str, str],
-    shm_bytes: int,
-    again: int,
+    job: Job, site: Site, gpus: PodGpus, image: ImagePlan, code: Code, volumes: Volumes, env: dict[str, str]
 ) -> ClusterPlan:
     assert site.cluster is not None, "pods are of a cluster"
     options, facts = job.kubernetes, site.cluster.facts
@@ -264,7 +239,7 @@ def _pods(
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
-        shm_bytes=shm_bytes,
+        shm_bytes=_shm(job, gpus.plan.count)[0],
         shm_requested=job.shm_bytes is not None and job.memory_bytes is None,
         image=image.tag,
         command=_agent_command(image),
@@ -276,10 +251,10 @@ def _pods(
         files=code.files,
         mounts=volumes.mounts,
         run_mount=volumes.run,
-        run_in_models=volumes.run_folder != CONTAINER_RUN,
+        run_in_models=volumes.places.run != CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
-        restarts=again,
+        restarts=restarts(job, keeps_checkpoints=volumes.models.lasting),
         grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
         labels=_labels(job, site.run_id),
         **{name: getattr(options, name) for name in _AS_GIVEN},

@@ -143,18 +143,14 @@ def process_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     gpus = selected(site)
     python = choose_python(job, script, site.host, cpu_only=not gpus)
     places = local_places(job, site.outputs, site.resumed.source / "checkpoints" if site.resumed else None)
-    argv, script_index = target_argv(job.target, None, str(python.interpreter), places)
     from_files = {name: value for path in job.env_files for name, value in read_env_file(path, site.host).items()}
     own = without_secrets({**from_files, **job.env}, job)
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in gpus)} if gpus else {}
     return Parts(
-        places=places,
-        argv=tuple(argv),
-        script=script_index,
+        places,
+        *target_argv(job.target, None, str(python.interpreter), places),
         gpus=gpu_plan(job, site, "host" if gpu_count(site) else "none"),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
-        evidence_dir=str(site.record),
-        secrets_dir=str(site.secrets_folder) if job.secrets else None,
         meeting=meeting(job),
         env={**own, **ray_env(script.ray_evidence, None, {**site.host.env, **own}), **python.env, **visible},
         python=str(python.interpreter),

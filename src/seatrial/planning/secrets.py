@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 
 from seatrial.errors import DiskError, UsageError
 from seatrial.job.asks import hidden
@@ -48,16 +47,11 @@ def without_secrets(env: Mapping[str, str], job: Job) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in job.secrets}
 
 
-def secrets_folder(run_id: str, host: Host) -> Path:
-    """Return the folder where a run's secrets are handed over. Raises DiskError."""
-    return host.runtime_folder / run_id
-
-
 def write_secrets(job: Job, run_id: str, host: Host) -> None:
     """Write the job's secrets, readable by this user alone."""
     if not job.secrets:
         return
-    folder = secrets_folder(run_id, host)
+    folder = host.runtime_folder / run_id
     folder.mkdir(mode=0o700)
     for name in job.secrets:
         descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -68,4 +62,4 @@ def write_secrets(job: Job, run_id: str, host: Host) -> None:
 def remove_secrets(run_id: str, host: Host) -> None:
     """Delete the secrets that the agent has not deleted itself, e.g. because it never started."""
     with contextlib.suppress(DiskError):  # no folder is this user's: no secret was written
-        shutil.rmtree(secrets_folder(run_id, host), ignore_errors=True)
+        shutil.rmtree(host.runtime_folder / run_id, ignore_errors=True)

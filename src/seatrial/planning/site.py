@@ -140,8 +140,6 @@ class Parts:
     Attributes:
         argv: the target's own command; ``script`` the index behind the interpreter (target_command.py).
         keeps_checkpoints: ranks that start again go on from them.
-        evidence_dir: where the agent writes its evidence; None: into its log, in frames.
-        secrets_dir: where the agent finds the secrets, if there are any.
         unkept: folders whose files end with the container.
     """
 
@@ -149,9 +147,7 @@ class Parts:
     argv: tuple[str, ...]
     script: int | None
     gpus: GpuPlan
-    keeps_checkpoints: bool
-    evidence_dir: str | None = None
-    secrets_dir: str | None = None
+    keeps_checkpoints: bool = False
     unkept: tuple[str, ...] = ()
     meeting: Meeting = Meeting()
     env: dict[str, str] = field(default_factory=dict)
@@ -217,23 +213,23 @@ def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
     )
 
 
-def target_argv(target: Target, image: ImagePlan | None, python: str, places: Places) -> tuple[list[str], int | None]:
+def target_argv(target: Target, image: ImagePlan | None, python: str, at: Places) -> tuple[tuple[str, ...], int | None]:
     """Return (argv, index behind the interpreter or None when it is not ours to relaunch under torchrun).
 
     An image's ENTRYPOINT stands in front, as the engine itself would put it; an image run by its own command
     keeps its CMD unless arguments are given, as ``docker run`` does.
     """
-    entrypoint = list(image.entrypoint) if image else []
+    entrypoint = image.entrypoint if image else ()
     if target.kind == "image":
         assert image is not None
-        return [*entrypoint, *(target.args or image.cmd)], None
-    script = places.scripts + target.value
+        return (*entrypoint, *(target.args or image.cmd)), None
+    script = at.scripts + target.value
     behind_python = {
-        "script": [script.removeprefix(f"{places.project}/")],
+        "script": [script.removeprefix(f"{at.project}/")],
         "module": ["-m", target.value],
-        "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, places)],
+        "recipe": ["-m", module_of(target.value), *_recipe_arguments(target, at)],
     }[target.kind]
-    return [*entrypoint, python, *behind_python, *target.args], len(entrypoint) + 1
+    return (*entrypoint, python, *behind_python, *target.args), len(entrypoint) + 1
 
 
 def _recipe_arguments(target: Target, places: Places) -> list[str]:

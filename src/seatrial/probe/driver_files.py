@@ -129,13 +129,10 @@ def find(root: str = "/", env: Optional[Mapping[str, str]] = None) -> DriverFile
         missing.append("/proc/driver/nvidia/version: the NVIDIA kernel module is not loaded")
     control, gpus, mig_caps = _nodes(host, wsl, missing)
     libraries = _libraries(host, _folders(host, env, wsl, missing), version, missing)
-    binaries = {}
-    for folder in [*([WSL_FOLDER] if wsl else []), *BINARY_FOLDERS]:
-        if host.exists(folder + "/nvidia-smi"):
-            binaries["nvidia-smi"] = folder + "/nvidia-smi"
-            break
-    else:
+    paths = (folder + "/nvidia-smi" for folder in [*([WSL_FOLDER] if wsl else []), *BINARY_FOLDERS])
+    if (program := next(filter(host.exists, paths), None)) is None:
         missing.append("nvidia-smi: not in %s" % ", ".join(BINARY_FOLDERS))
+    binaries = {} if program is None else {"nvidia-smi": program}
     return DriverFiles(
         version, control, gpus, mig_caps, libraries, _own_folder(host, libraries), binaries, wsl, tuple(missing)
     )

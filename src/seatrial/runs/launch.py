@@ -333,7 +333,7 @@ def _plan(
 
         cluster = survey_cluster(job, ground.host, offline=offline)
     site = run_site(run, job.project, ground.backend, ground.engine, ground.host, launches=launches)._replace(
-        secrets_folder=secrets.secrets_folder(run.id, host) if job.secrets else None,
+        secrets_folder=host.runtime_folder / run.id if job.secrets else None,
         resumed=resumed(earlier) if earlier and not on_a_cluster else None,
         selection=selection,
         another=another,

@@ -95,8 +95,8 @@ def _gpu(name: str) -> TargetGpu:
     if match := _CC.fullmatch(name.lower()):
         return TargetGpu(name, f"{match[1]}.{match[2]}")
     if (model := _model_of(name)) is None:
-        known = {_key(each.gpu): each.gpu for each in gpu_models()}
-        similar = [known[key] for key in difflib.get_close_matches(_key(name), known, n=3, cutoff=0.5)]
+        known = {"".join(_words(each.gpu)): each.gpu for each in gpu_models()}
+        similar = [known[key] for key in difflib.get_close_matches("".join(_words(name)), known, n=3, cutoff=0.5)]
         raise UsageError(
             f"--target: unknown GPU {name!r}",
             cause=f"similar: {', '.join(similar)}" if similar else "name it by its compute capability",
@@ -119,7 +119,3 @@ def _model_of(name: str) -> GpuModel | None:
 def _words(name: str) -> list[str]:
     noise = ("nvidia", "tesla", "geforce", "generation")
     return [word for word in re.split(r"[\s\-_/]+", name.lower()) if word and word not in noise]
-
-
-def _key(name: str) -> str:
-    return "".join(_words(name))

@@ -267,15 +267,19 @@ class Cluster:
         """Return the context in use; None inside a pod."""
         return self.call(self._api()).auth.active_context or None
 
+    @cached_property
+    def server(self) -> str:
+        """Return the address of the context's API server."""
+        return str(self.call(self._api()).auth.server)
+
     def address(self) -> EngineAddress:
         """Return the cluster's address, with the ID of kube-system (as cluster-api has it), or else its server."""
-        server = str(self.call(self._api()).auth.server)
         try:
             identity = self.get("/api/v1/namespaces/kube-system")["metadata"].get("uid")
         except ApiError:
             identity = None
         files = os.pathsep.join(str(path.absolute()) for path in kubeconfigs(self._host))
-        return EngineAddress(endpoint=server, id=identity or server, credentials=files or None)
+        return EngineAddress(endpoint=self.server, id=identity or self.server, credentials=files or None)
 
     # --------------------------------------------------------------- the parts
 

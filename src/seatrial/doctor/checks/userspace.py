@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path, PurePath
 
 import seatrial
@@ -112,7 +113,7 @@ def _access(machine: Machine) -> Verdict:
 def _cuda(machine: Machine) -> Verdict:
     """Call cuInit in a child with the caller's environment: CUDA on the host itself, before any container."""
     program = _CU_INIT.format(package=str(Path(seatrial.__file__).resolve().parents[1]))
-    ended = machine.command([machine.python, "-I", "-c", program], timeout_s=CU_INIT_S)
+    ended = machine.command([sys.executable, "-I", "-c", program], timeout_s=CU_INIT_S)
     if ended.exit_code != 0:
         return unknown(f"cuInit could not be run: {ended.last_line()}")
     status, error, count = json.loads(ended.stdout)

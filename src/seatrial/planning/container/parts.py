@@ -26,7 +26,6 @@ from seatrial.job.in_container import (
     CONTAINER_PLAN,
     CONTAINER_RECIPES,
     CONTAINER_RUN,
-    CONTAINER_SECRETS,
     IMAGE_UNKNOWN,
     PYTHON_COMMAND,
 )
@@ -76,7 +75,6 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             cause="Searched its PATH and the standard locations; set [image] python to use another",
             run=f"seatrial run --image {job.image.ready} -- PROGRAM",
         )
-    argv, script_index = target_argv(job.target, image, image.python or "python3", places)
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
     wheel = write_wheel(site.host.state_folder / "recipes") if job.target.kind == "recipe" and not image.build else None
     made = plan_container(
@@ -108,12 +106,10 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         env["PYTHONPATH"] = ":".join(filter(None, [CONTAINER_RECIPES, own]))
     env |= ray_env(script.ray_evidence, made.container.shm_bytes, {**image.env, **made.container.env})
     return Parts(
-        places=places,
-        argv=tuple(argv),
-        script=script_index,
+        places,
+        *target_argv(job.target, image, image.python or "python3", places),
         gpus=gpu_plan(job, site, injected.strategy),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
-        secrets_dir=CONTAINER_SECRETS if job.secrets else None,
         unkept=unkept_folders(made.container),
         meeting=meeting(job),
         env=env,
@@ -219,7 +215,6 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         argv=service.argv,
         script=None,
         gpus=gpu_plan(job, site, injected.strategy),
-        keeps_checkpoints=False,
         env=target_env,
         image=image,
         container=container,

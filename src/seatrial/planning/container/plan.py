@@ -216,14 +216,10 @@ def _hostname(job: Job, engine: EngineFacts, run_id: str) -> str | None:
 
 
 def _root_choice(job: Job) -> Choice:
+    reason = "a script can write only to the project, HOME, /models and /tmp; --writable allows more"
     if job.writable:
         reason = "--writable; results written there are copied to the run's outputs at its end"
-        return Choice(what="root file system", value="writable", reason=reason)
-    return Choice(
-        what="root file system",
-        value="read-only",
-        reason="a script can write only to the project, HOME, /models and /tmp; --writable allows more",
-    )
+    return Choice(what="root file system", value="writable" if job.writable else "read-only", reason=reason)
 
 
 def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
