@@ -20,7 +20,7 @@ from seatrial.job.reading.evidence import ProjectReading, Readings
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import read_project
-from seatrial.job.reading.signs import COMPILES, NAMED
+from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
@@ -407,7 +407,7 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
     kept = (name for name in names if name in sure or not (lost(name) or name.startswith(("cv2.", "matplotlib."))))
-    return {name: names[name] for name in kept if name.partition(".")[0] in imports}
+    return {name: names[name] for name in kept if name.startswith(REPORT_TO) or name.partition(".")[0] in imports}
 
 
 def _framework(imports: dict[str, str]) -> str | None:

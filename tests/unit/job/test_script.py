@@ -167,7 +167,7 @@ def test_annotations_that_python_evaluates_use_names(tmp_path: Path, future: str
 )
 def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> None:
     source = "import pytorch_lightning as pl\n"
-    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(devices=2, strategy='ddp')\n"
+    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(devices=2, strategy='')\n"
     assert "pytorch_lightning.1" not in facts_of(tmp_path, source + new).modules
     assert facts_of(tmp_path, source + part + "\n").modules["pytorch_lightning.1"].startswith("train.py:")
 
@@ -966,3 +966,9 @@ def test_settings_of_a_file_that_is_read_show_gated_models_and_what_nvcc_compile
     (tmp_path / "c.json").write_text(text % "none")
     assert facts_of(tmp_path, source).nvcc_evidence is None
     assert facts_of(tmp_path, "x = 1\n").hub_evidence is None
+
+
+def test_methods_of_a_class_that_getattr_takes_by_name_are_read(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("class Net:\n    def __init__(self):\n        Accelerator(log_with='wandb')\n")
+    found = facts_of(tmp_path, "import net\ngetattr(net, 'Net')()\n")
+    assert found.modules["transformers.report_to.wandb"] == "net.py:3 Accelerator(…)"

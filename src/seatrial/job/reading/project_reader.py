@@ -376,6 +376,7 @@ class ProjectReader:
 
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
         called = dotted(node.func)
+        self.mentioned |= {literal(each) or "" for each in node.args[1:2] if called == "getattr"}
         if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
             self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:

@@ -112,6 +112,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
         known = (each for each in names_of if each in _ONCE or lost(each))
         yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
+        trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
+        yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
         if engine := literal(keywords(node).get("engine")):
