@@ -167,7 +167,7 @@ def test_annotations_that_python_evaluates_use_names(tmp_path: Path, future: str
 )
 def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> None:
     source = "import pytorch_lightning as pl\n"
-    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(devices=2, strategy='')\n"
+    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(strategy='')\n"
     assert "pytorch_lightning.1" not in facts_of(tmp_path, source + new).modules
     assert facts_of(tmp_path, source + part + "\n").modules["pytorch_lightning.1"].startswith("train.py:")
 

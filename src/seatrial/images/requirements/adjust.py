@@ -296,7 +296,8 @@ def implied(
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        loaded, warnings = _environments(max(gym), found, script, script_dir, project)
+        typed = "".join(f'"{each.rpartition("=")[2]}"\n' for each in script.arguments)
+        loaded, warnings = _gyms(max(map(str, gym)), found, typed, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
@@ -330,16 +331,13 @@ def _has(found: Requirements, package: str) -> bool:
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
-def _environments(
-    gym: str, found: Requirements, script: ScriptFacts, script_dir: Path, project: Path
-) -> tuple[list[str], list[str]]:
+def _gyms(gym: str, found: Requirements, typed: str, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
     """Return packages of Gym's environments that are typed, or in the script's folder or a configuration; warnings."""
     globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
     files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
     read = [path for path in sorted(files) if path.suffix in (".py", ".yaml", ".yml", ".json")][:300]
     text = "\n".join(read_sources(read, project, _MOST_SOURCE_BYTES))
     text = re.sub(r"(?m)(^|\s)#.*", "", text)
-    typed = "".join(f'"{each.rpartition("=")[2]}"\n' for each in script.arguments)
     needed = [
         package
         for names, packages in table("import_names")["gym"].items()

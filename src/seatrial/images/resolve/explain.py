@@ -160,5 +160,5 @@ def _place_of(line: str, needs: Needs) -> str:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     place = (place_of(wanted, needs) or (needs.source,))[0]
     ours = str(wanted.specifier) not in own and name in (*PACKAGES, *PARTNERS["torch"])
-    lock = LOCK_OF.search(needs.reason)
-    return f"{place}; the version is {lock[1] if lock else 'seatrial'}'s" if ours else place
+    whose = (LOCK_OF.search(needs.reason) or ("", "seatrial"))[1]
+    return f"{place}; the version is {whose}'s" if ours else place

@@ -382,8 +382,7 @@ class ProjectReader:
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-            name = node.args[0]
-            if "".join(texts_of(name)).startswith("."):
+            if "".join(texts_of(name := node.args[0])).startswith("."):
                 package = keywords(node).get("package", [*node.args[1:], name][0])
                 own = ast.Constant(".".join(Path(module.shown).parent.parts))
                 name = ast.BinOp(own if dotted(package) in ("__package__", "__name__") else package, ast.Add(), name)

@@ -260,10 +260,9 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if called == "get_ipython":
         yield "notebook", "get_ipython"
     if called in ("Trainer", "pl.Trainer", "pytorch_lightning.Trainer", "lightning.Trainer", "L.Trainer"):
-        either = (given := keywords(node)).get("strategy")
-        no_strategy = any(is_constant(getattr(either, each, either), None) for each in ("body", "orelse"))
-        of_1 = _TRAINER_OF_1 | ({"strategy"} if no_strategy else set())
-        yield from (("lightning-1", f"Trainer({each}=…)") for each in given if each in of_1)
+        strategy = keywords(node).get("strategy")
+        of_1 = {*_TRAINER_OF_1, *["strategy"] * is_constant(getattr(strategy, "orelse", strategy), None)}
+        yield from (("lightning-1", f"Trainer({each.arg}=…)") for each in node.keywords if each.arg in of_1)
     if called.endswith("Trainer.from_argparse_args"):
         yield "lightning-1", called
     if called in _IGNITE and _is_set("backend", node, first=True):  # without one it makes no group of them
