@@ -64,7 +64,7 @@ def target_environment(plan: AgentPlan, base: Mapping[str, str], secrets: Mappin
             env.pop(name, None)
     terminal = {"TERM": plan.terminal.term, "COLORTERM": plan.terminal.colors} if plan.terminal else NO_TERMINAL
     # A pipe makes Python keep output back in blocks: hours of silence, and the last lines lost with a kill.
-    for name, value in {"PYTHONUNBUFFERED": "1", **terminal}.items():
+    for name, value in {"PYTHONUNBUFFERED": "1", "_": plan.argv[0], **terminal}.items():
         if value:
             env.setdefault(name, value)
     env.update(variables(plan))

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import ConfigError, fallback
-from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS
+from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.model import Job
 from seatrial.job.reading.argparse_words import typed_words
 from seatrial.job.reading.configurations import CONFIGURATION
@@ -105,8 +105,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
         of_home = read.path.startswith("~/") and job.backend != "local"
         inside = posixpath.join(CONTAINER_HOME, read.path[2:]) if of_home else read.path
         seen = posixpath.normpath(posixpath.join(job.folder_inside, inside))
-        here = os.path.expanduser(read.path)  # noqa: PTH111  keeps what has no home
-        path = (brought := on_host(job, seen)) or Path(os.path.normpath(job.folder / here))
+        path = (brought := on_host(job, seen)) or _here(job, read.path)
         if of_home and not brought:
             whole = Path(read.path).suffix == "" or read.path.count("/") == 1
             source, target = (each if whole else posixpath.dirname(each) for each in (read.path, seen))
@@ -143,7 +142,7 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
     left: list[Read] = []
     for each in inputs:
         seen = posixpath.normpath(posixpath.join(job.folder_inside, each.path))
-        here = on_host(job, seen) or job.folder / os.path.expanduser(each.path)  # noqa: PTH111
+        here = on_host(job, seen) or _here(job, each.path)
         above = {each.path, *map(str, PurePosixPath(each.path).parents)} - {".", "/"}
         known = named & above or each.path in begun
         of_package = each.where == each.option and each.path.endswith(CONFIGURATION)
@@ -197,6 +196,12 @@ def on_host(job: Job, path: str) -> Path | None:
     inside = {target: source for target, source in mounted(job).items() if PurePosixPath(path).is_relative_to(target)}
     target = max(inside, key=len, default="")
     return inside[target] / posixpath.relpath(path, target) if inside else None
+
+
+def _here(job: Job, path: str) -> Path:
+    """Return where a path that no mount brings lies on this machine; a container has the project at its own place."""
+    own = path.removeprefix(f"{CONTAINER_PROJECT}/") if job.backend != "local" else path
+    return Path(os.path.normpath((job.folder if own == path else job.project) / os.path.expanduser(own)))  # noqa: PTH111
 
 
 def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:

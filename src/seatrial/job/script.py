@@ -20,7 +20,7 @@ from seatrial.job.reading.evidence import ProjectReading, Readings
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import read_project
-from seatrial.job.reading.signs import COMPILES, NAMED
+from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
@@ -69,7 +69,7 @@ class ScriptFacts(Readings):
         nvcc_evidence: where it gives CUDA code to torch.utils.cpp_extension, or has DeepSpeed do so, or None.
         hub_evidence: where it takes a token of Hugging Face, or None.
         input_evidence: where it may read standard input, or None. asks_evidence: where a usual run prompts.
-        python_path: folders of the project that the job's own PYTHONPATH names, relative to it.
+        python_path: folders of the project that the job's own PYTHONPATH names, relative to it. arguments: as typed.
     """
 
     imports: tuple[str, ...] = ()
@@ -97,6 +97,7 @@ class ScriptFacts(Readings):
     input_evidence: str | None = None
     asks_evidence: str | None = None
     python_path: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def needs_framework(self) -> bool:
@@ -194,7 +195,7 @@ def script_facts(
     _refuse_a_notebook(reading, project)
     if target.kind == "script" or (target.value == start.stem and start.is_relative_to(project)):  # -m train
         _refuse_a_part_of_a_package(reading, target, start, project)
-    facts = replace(_facts(reading, target.args), python_path=path)
+    facts = replace(_facts(reading, target.args), python_path=path, arguments=target.args)
     if target.kind == "module" and find_module(target.value, first, main=True) is None:
         root = next(str(each.relative_to(project)) for each in roots if find_module(target.value, [each], main=True))
         facts = replace(facts, import_roots=tuple(dict.fromkeys((*facts.import_roots, root))))
@@ -400,7 +401,7 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
     kept = (name for name in names if name in sure or not (lost(name) or name.startswith(("cv2.", "matplotlib."))))
-    return {name: names[name] for name in kept if name.partition(".")[0] in imports}
+    return {name: names[name] for name in kept if name.startswith(REPORT_TO) or name.partition(".")[0] in imports}
 
 
 def _framework(imports: dict[str, str]) -> str | None:

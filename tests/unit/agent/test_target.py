@@ -85,3 +85,8 @@ def test_torchrun_alone_gets_sigint(number: signal.Signals, launcher: str, with_
         found = signal_recipients(number, process.pid, launcher)
         assert process.pid in found and (len(found) > 1) is with_ranks
         process.communicate(b"\n\n")
+
+
+def test_the_shells_variable_for_the_program_is_set_unless_an_image_has_it() -> None:
+    assert target_environment(plan(), {}, {})["_"] == plan().argv[0]
+    assert target_environment(plan(), {"_": "/bin/x"}, {})["_"] == "/bin/x"

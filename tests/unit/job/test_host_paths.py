@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fakes import load_job
-from seatrial.job.host_paths import HostPath, host_paths, missing_inputs
+from seatrial.job.host_paths import HostPath, host_paths, missing_inputs, not_found
 from seatrial.job.keys import Mount
 from seatrial.job.model import Job, Target
 from seatrial.job.reading.file_calls import Read
@@ -156,3 +156,12 @@ def test_a_missing_path_that_a_configuration_gives_is_named_once(project: Path) 
     reads = [Read("a.yaml", "a.yaml", None), Read("/home/nobody/data", "train.py:1", None)]
     [sentence] = missing_inputs(Job(project=project, target=Target(kind="script", value="train.py")), reads)
     assert sentence.startswith("a.yaml:1 /home/nobody/data: ")
+
+
+@pytest.mark.parametrize(("backend", "are_missing"), [("docker", False), ("local", True)])
+def test_an_input_by_the_projects_place_in_a_container_is_missing_without_one(
+    project: Path, backend: str, are_missing: bool
+) -> None:
+    job = Job(project=project, target=Target(kind="script", value="train.py"), backend=backend)
+    reads = [Read("/workspace/train.py", "train.py:3", None)]
+    assert [bool([*missing_inputs(job, reads)]), bool([*not_found(job, reads, ())])] == [are_missing] * 2

@@ -161,12 +161,13 @@ def test_annotations_that_python_evaluates_use_names(tmp_path: Path, future: str
     [
         "class Net(pl.LightningModule):\n    def validation_epoch_end(self, outputs): ...",
         "pl.Trainer(gpus=2, max_epochs=3)",
+        "pl.Trainer(devices=2, strategy='ddp' if several else None)",
         "pl.Trainer.from_argparse_args(args)",
     ],
 )
 def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> None:
     source = "import pytorch_lightning as pl\n"
-    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(devices=2)\n"
+    new = "class Net(pl.LightningModule):\n    def on_validation_epoch_end(self): ...\npl.Trainer(strategy='')\n"
     assert "pytorch_lightning.1" not in facts_of(tmp_path, source + new).modules
     assert facts_of(tmp_path, source + part + "\n").modules["pytorch_lightning.1"].startswith("train.py:")
 
@@ -183,13 +184,20 @@ def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> 
         ("import_module(table['module'])", ("-C", "nets/c.json"), ("scipy",)),
         ("import_module(f'nets.big.{args.a}{args.b}')", ("u", "net"), ()),  # two names in one part
         ("import_module('os')", (), ()),
+        ("import_module(f'.{args.name}', package='nets.big')", ("--name", "unet"), ("scipy",)),
+        ("import_module('.' + config['net'], 'nets')", ("nets/c.yaml",), ("pandas",)),
+        ("import nets.loader", ("--name", "unet"), ("scipy",)),
     ],
 )
 def test_a_module_that_the_arguments_name_is_read(
     tmp_path: Path, line: str, arguments: tuple[str, ...], imports: tuple[str, ...]
 ) -> None:
     texts = {"nets/__init__.py": "", "nets/big/__init__.py": "import pandas", "nets/big/unet.py": "import scipy"}
-    texts |= {"nets/c.json": '{"lr": 0.1, "module": "nets.big.unet", "url": "nets.gone.x"}'}
+    texts |= {
+        "nets/c.json": '{"lr": 0.1, "module": "nets.big.unet", "url": "nets.gone.x"}',
+        "nets/c.yaml": "net: big  # or other\n",
+        "nets/loader.py": "import_module(f'.big.{args.name}', __package__)",
+    }
     for name, text in {**texts, "nets/other.py": "import einops", "train.py": f"import importlib\n{line}\n"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
@@ -958,3 +966,9 @@ def test_settings_of_a_file_that_is_read_show_gated_models_and_what_nvcc_compile
     (tmp_path / "c.json").write_text(text % "none")
     assert facts_of(tmp_path, source).nvcc_evidence is None
     assert facts_of(tmp_path, "x = 1\n").hub_evidence is None
+
+
+def test_methods_of_a_class_that_getattr_takes_by_name_are_read(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("class Net:\n    def __init__(self):\n        Accelerator(log_with='wandb')\n")
+    found = facts_of(tmp_path, "import net\ngetattr(net, 'Net')()\n")
+    assert found.modules["transformers.report_to.wandb"] == "net.py:3 Accelerator(…)"

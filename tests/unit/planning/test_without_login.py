@@ -213,6 +213,11 @@ def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: st
     [
         ('{\n  "report_to": ["tensorboard", "wandb"]\n}\n', ("c.json",), "c.json:2"),
         ("lr: 1\nreport_to:\n  - wandb\n", ("c.yaml",), "c.yaml:2"),
+        (
+            "import accelerate\naccelerate.Accelerator(log_with='wandb')\n",
+            ("train.py",),
+            "train.py:2 accelerate.Accelerator(…)",
+        ),
         ("", ("--report_to", "tensorboard", "wandb"), "--report_to"),
         ("report_to: wandb\n", ("c.yaml", "--report_to", "none"), None),
         ("# report_to: wandb\nlr: 1  # no report_to: wandb\n", ("c.yaml",), None),
@@ -221,8 +226,8 @@ def test_a_trainer_reports_to_the_trackers_in_its_image(tmp_path: Path, pins: st
 def test_a_tracker_that_the_configuration_names_is_offline_without_a_key(
     tmp_path: Path, text: str, args: tuple[str, ...], where: str | None
 ) -> None:
-    (tmp_path / args[0]).write_text(text)
     (tmp_path / "train.py").write_text("import transformers\n")
+    (tmp_path / args[0]).write_text(text)
     script = script_facts(Target(kind="script", value="train.py", args=args), tmp_path)
     env, choices = without_login(job(tmp_path), script, {}, Host({}))
     assert env == ({"WANDB_MODE": "offline"} if where else {})

@@ -296,7 +296,8 @@ def implied(
         lines += held
         why += [f"{', '.join(held)}, as {script.modules['pytorch_lightning.1']} is Lightning 1's"] if held else []
     if gym := have & {"gym", "gymnasium"}:
-        loaded, warnings = _environments("gymnasium" if "gymnasium" in gym else "gym", found, script_dir, project)
+        typed = "".join(f'"{each.rpartition("=")[2]}"\n' for each in script.arguments)
+        loaded, warnings = _gyms(max(map(str, gym)), found, typed, script_dir, project)
         lines += loaded
         why += [f"{', '.join(loaded)} for environments that the code names"] if loaded else []
         if "gym" in gym and "stable-baselines3" in have and _admits(found, "stable-baselines3", _ANY_NEWER):
@@ -330,8 +331,8 @@ def _has(found: Requirements, package: str) -> bool:
     return any(extras <= set(map(canonicalize_name, each.extras)) for each in listed)
 
 
-def _environments(gym: str, found: Requirements, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
-    """Return packages of Gym's environments that the script's folder or a configuration names, and a warning."""
+def _gyms(gym: str, found: Requirements, typed: str, script_dir: Path, project: Path) -> tuple[list[str], list[str]]:
+    """Return packages of Gym's environments that are typed, or in the script's folder or a configuration; warnings."""
     globs = (script_dir.glob("*.py"), project.glob("*/*.py"), project.glob("conf*/**/*.*"), project.glob("*.*ml"))
     files = {*chain(*(islice(each, _MOST_GLOBBED) for each in globs))}
     read = [path for path in sorted(files) if path.suffix in (".py", ".yaml", ".yml", ".json")][:300]
@@ -340,10 +341,11 @@ def _environments(gym: str, found: Requirements, script_dir: Path, project: Path
     needed = [
         package
         for names, packages in table("import_names")["gym"].items()
-        if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", text)
+        if re.search(rf"""[\"'](?:{names})[\"']|(?m:^[ \t]*(?:-|[\w-]+:)[ \t]+(?:{names})[ \t]*$)""", typed + text)
         for package in packages[gym].split()
     ]
-    old, port = re.search(table("import_names")["mujoco_py"], text), ", and require gym==0.25.2" * (gym == "gym")
+    old = re.search(table("import_names")["mujoco_py"], typed if re.search(r'-v\d+"$', typed, re.M) else text)
+    port = ", and require gym==0.25.2" * (gym == "gym")
     warnings = [f"{old[1]}-v{old[2]} runs on mujoco-py, {_MUJOCO}; write {old[1]}-v4{port}"] if old else []
     have = {canonical_name(line) for line in found.lines}
     if games := [each for each in needed if re.match("ale-py|atari-py", each)]:

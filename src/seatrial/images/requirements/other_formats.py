@@ -43,8 +43,9 @@ _CONDA = regex(r"(?:[\w./-]+::)?([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*([=<>!~].
 
 #: A line of ``conda list --explicit``.
 _EXPLICIT = regex(r"^(?:https?|file)://\S*/([^/\s]+)-([^-/\s]+)-([^-/\s]+)\.(?:conda|tar\.bz2)(?:#\w+)?")
-#: A line of ``conda list --export``: name, version, build, of pip's packages ``pypi_0``; or a row of a table.
-_EXPORTED = regex(r"([A-Za-z0-9_][\w.-]*)(?:=([^=\s]+)=([^=\s]+)|\s+(\d\S*)(?:\s+([\w.-]+))?(?:\s+\S+)?)")
+#: A line of ``conda list --export``: name, version, any build, of pip's packages ``pypi_0``; or a row of a table.
+_EXPORTED = regex(r"([A-Za-z0-9_][\w.-]*)(?:=([^=\s]+)(?:=([^=\s]+))?|\s+(\d\S*)(?:\s+([\w.-]+))?(?:\s+\S+)?)")
+_OF_CONDA = "$ conda create --name"  # without it, one = is a mistake
 _HEADER = regex(r"(?:Package\s+Version\b|[-\s]+$|[#@])")
 
 #: The project itself, in either of pip's ways.
@@ -58,7 +59,8 @@ def read_list(file: Path, project: Path) -> Requirements:
     if re.search(rf"^{key}:(?:\s|$)", text, re.MULTILINE):
         return _read_environment(file, text)
     lines = [_EXPLICIT.sub(r"\1=\2=\3", line.strip()) for line in text.splitlines()]
-    exported = [_EXPORTED.fullmatch(line) for line in lines]
+    matched = (_EXPORTED.fullmatch(line) for line in lines)
+    exported = [each if each and (each[3] or each[4] or _OF_CONDA in text) else None for each in matched]
     if not any(exported):
         return read_requirements(file, project)
     pinned = [match[2] or match[4] for match in exported if match and match[1] == "python"]
@@ -67,9 +69,8 @@ def read_list(file: Path, project: Path) -> Requirements:
     for at, match in enumerate(exported):
         if match:
             name, version, build = match[1], match[2] or match[4], match[3] or match[5]
-            lines[at] = (
-                f"{name}=={version}" if build in ("pypi_0", None) else as_pip_has_it(f"{name}={version}", conda) or ""
-            )
+            of_pip = build == "pypi_0" or not (match[2] or build)
+            lines[at] = f"{name}=={version}" if of_pip else as_pip_has_it(f"{name}={version}", conda) or ""
     written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and not _HEADER.match(line))
     return replace(listed_requirements(written, file), python=python, conda=tuple(conda))
 

@@ -186,7 +186,9 @@ def _old_keras(script: ScriptFacts) -> Iterator[tuple[Framework, str, str, str]]
 
 
 def keras_of_tensorflow_1(script: ScriptFacts, machine: TargetMachine | None) -> str | None:
-    """Return the place of an import that every Keras for this machine's TensorFlow 2 lacks; None if there is none."""
+    """Return the place of what every Keras for this machine's TensorFlow 2 lacks, an import or Keras 1's arguments."""
+    if "keras.1" in script.modules:
+        return f"{script.modules['keras.1']}, which no Keras from 2.4 on takes,"
     builds, target = (Candidate(wheel, wheel.python[1]) for wheel in wheels("tensorflow")), machine or TargetMachine()
     known = [each.wheel.version for each in builds if all(has_code(each, gpu, target) for gpu in target.gpus)]
     for _, first, where, name in _old_keras(script):

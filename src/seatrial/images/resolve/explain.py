@@ -16,7 +16,7 @@ from seatrial.images.requirements.imports import elsewhere, provides
 from seatrial.images.requirements.named_wheels import compiled_against
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, is_for, parsed
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.resolve.edits import GONE, place_of, written
+from seatrial.images.resolve.edits import GONE, LOCK_OF, place_of, written
 from seatrial.images.resolve.framework import PACKAGES, framework_place, public
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import pinned
@@ -160,4 +160,5 @@ def _place_of(line: str, needs: Needs) -> str:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     place = (place_of(wanted, needs) or (needs.source,))[0]
     ours = str(wanted.specifier) not in own and name in (*PACKAGES, *PARTNERS["torch"])
-    return f"{place}; the version is seatrial's" if ours else place
+    whose = (LOCK_OF.search(needs.reason) or ("", "seatrial"))[1]
+    return f"{place}; the version is {whose}'s" if ours else place

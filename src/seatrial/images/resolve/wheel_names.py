@@ -39,6 +39,7 @@ _OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
 #: A name that only says that it was removed: ``def x(): raise RuntimeError("x was removed")``.
 _GONE = r"(?m)^(?:def {0}\b|class {0}\b(?:(?!^\S)[\s\S])*?^[ \t]+def __init__\b).*:\s+raise \w+\([^)]*\bremoved\b"
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
 
@@ -185,7 +186,7 @@ class Modules:
             return None
         if re.search(_GONE.format(word), text):
             return False
-        if re.search(rf"\b{word}\b|\b{word.rstrip('0123456789')}\{{", text):  # f"List{i}" makes List2
+        if re.search(rf"(?<![.\w]){word}\b|\b{word.rstrip('0123456789')}\{{", text):  # f"List{i}" makes List2
             return None if makes == _MAKES_MODULES and word.islower() else True  # None: the text of that module
         listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
@@ -206,5 +207,6 @@ class Modules:
         if module not in self.texts:
             file = self.files.get(f"{module}/__init__.py") or self.files.get(f"{module}.py")
             known = file and file.file_size <= _MOST_TEXT and len(self.texts) < _MOST_MODULES
-            self.texts[module] = self.archive.read(file).decode("utf-8", "replace") if file and known else None
+            text = self.archive.read(file).decode("utf-8", "replace") if file and known else None
+            self.texts[module] = text and _COMMENT.sub("", text)
         return self.texts[module]

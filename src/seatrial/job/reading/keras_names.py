@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seatrial.errors import UsageError, fallback
 from seatrial.job.reading.modules import FRAMEWORKS
-from seatrial.job.reading.signs import NAMED, dotted, keywords, texts_of
+from seatrial.job.reading.signs import NAMED, SETS, dotted, keywords, texts_of
 
 if TYPE_CHECKING:
     from seatrial.job.script import ScriptFacts
@@ -22,7 +22,7 @@ _OF_WEIGHTS = (".h5", ".hdf5", ".ckpt", ".tf")
 
 
 def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield (sign, name to show) of a call of Keras 2, for either package that Keras may be imported from."""
+    """Yield (sign, name to show) of a call of Keras 1 or 2, for either package that Keras may be imported from."""
     for name, shown in _forms(node) if isinstance(node, ast.Call) else ():
         yield f"{NAMED}keras.{name}", shown
         yield f"{NAMED}tensorflow.keras.{name}", shown
@@ -30,7 +30,11 @@ def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
     called, given = dotted(node.func), keywords(node)
-    if (last := called.rpartition(".")[2]) in {"fit_generator", "evaluate_generator", "predict_generator"}:
+    last = called.rpartition(".")[2]
+    kind = "fits" if last.startswith("fit") else "layers" if last[:1].isupper() else ""
+    if old := [each for each in given if kind and each in SETS[f"{kind}-of-keras-1"]]:
+        yield "1", f"{last}({old[0]}=…)"
+    if last in {"fit_generator", "evaluate_generator", "predict_generator"}:
         yield f"Model.{last}", last
     if last in _OPTIMIZERS and "legacy" not in called and not {"params", None} & set(given):
         if "lr" in given and not node.args:  # torch's optimizers take the parameters first

@@ -46,6 +46,7 @@ from seatrial.job.reading.signs import (
     keywords,
     last_name,
     literal,
+    texts_of,
 )
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
@@ -57,9 +58,9 @@ _MOST_UNITS, _MOST_SHOWN = 5_000, 3
 _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
 _PARSES_FIELDS = regex(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
-#: A script's name in a text; signs of a process alone; a dotted name.
+#: A script's name in a text; signs of a process alone; a dotted name; a value in a configuration.
 _SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
-_DOTTED = regex(r"[A-Za-z_]\w*(?:\.\w+)+")
+_DOTTED, _VALUE = regex(r"[A-Za-z_]\w*(?:\.\w+)+"), regex(r"""[:=,\[-]\s*["']?(\w+)""")
 
 
 class ProjectReader:
@@ -208,11 +209,12 @@ class ProjectReader:
             if used is None or (each in typed if {*ids} & {*typed} else codes.count(each.encode(errors="replace")) > 1)
         ]
         known = [each.text.partition(":")[0] for each in texts if each and each.text != ANY]
-        files = [self.roots.folder / each for each in typed if each.endswith(CONFIGURATION)] * (len(known) < len(texts))
-        for text in read_sources(files, self.project, MAX_BYTES):
-            known += islice(dict.fromkeys(_DOTTED.findall(text)), MOST_MODULES)
+        files, words = [self.roots.folder / each for each in typed if each.endswith(CONFIGURATION)], {*self.words}
+        for text in read_sources(files if texts else (), self.project, MAX_BYTES):
+            words |= {*_VALUE.findall(text)}
+            known += islice(dict.fromkeys(_DOTTED.findall(text)), MOST_MODULES * (len(known) < len(texts)))
         for wanted in (each.replace(".", "/") for each in known if re.fullmatch(r"[A-Za-z_][\w.*]*", each)):
-            self.certain += ((path, "") for path in self.roots.matching(wanted, self.words))
+            self.certain += ((path, "") for path in self.roots.matching(wanted, words))
         return bool(self.certain)
 
     def _run_here(self) -> bool:
@@ -380,12 +382,17 @@ class ProjectReader:
 
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
         called = dotted(node.func)
+        self.mentioned |= {literal(each) or "" for each in node.args[1:2] if called == "getattr"}
         if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
             self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-            self.imported_by_text.append(((module.path, unit), node.args[0], None))
+            if "".join(texts_of(name := node.args[0])).startswith("."):
+                package = keywords(node).get("package", [*node.args[1:], name][0])
+                own = ast.Constant(".".join(Path(module.shown).parent.parts))
+                name = ast.BinOp(own if dotted(package) in ("__package__", "__name__") else package, ast.Add(), name)
+            self.imported_by_text.append(((module.path, unit), name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:

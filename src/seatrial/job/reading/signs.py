@@ -112,6 +112,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
         known = (each for each in names_of if each in _ONCE or lost(each))
         yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
+        trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
+        yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
         if engine := literal(keywords(node).get("engine")):
@@ -255,7 +257,9 @@ def _of_a_call(node: ast.Call) -> Iterator[tuple[str, str]]:
     if called == "get_ipython":
         yield "notebook", "get_ipython"
     if called in ("Trainer", "pl.Trainer", "pytorch_lightning.Trainer", "lightning.Trainer", "L.Trainer"):
-        yield from (("lightning-1", f"Trainer({each.arg}=…)") for each in node.keywords if each.arg in _TRAINER_OF_1)
+        strategy = keywords(node).get("strategy")
+        of_1 = {*_TRAINER_OF_1, *["strategy"] * is_constant(getattr(strategy, "orelse", strategy), None)}
+        yield from (("lightning-1", f"Trainer({each.arg}=…)") for each in node.keywords if each.arg in of_1)
     if called.endswith("Trainer.from_argparse_args"):
         yield "lightning-1", called
     if called in _IGNITE and _is_set("backend", node, first=True):  # without one it makes no group of them

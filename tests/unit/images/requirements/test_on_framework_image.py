@@ -30,6 +30,9 @@ def lines(made: Planned) -> list[str]:
     return made.image.context_texts.get("packages/requirements.txt", "").split()
 
 
+KERAS_1 = "from keras.layers import Conv2D\nConv2D(8, border_mode='same')\n"
+
+
 @pytest.mark.parametrize(
     ("source", "listed", "evidence"),
     [
@@ -46,6 +49,8 @@ def lines(made: Planned) -> list[str]:
         ("import tensorflow\n", "tensorflow-gpu==1.8.0\n", "tensorflow==1.8.0 (requirements.txt) is TensorFlow 1"),
         (IN_A_CLASS, "", "train.py:5 tf.placeholder is TensorFlow 1"),
         ("from keras.utils import multi_gpu_model\n", "keras\n", "train.py:1 keras.utils.multi_gpu_model, which no"),
+        (KERAS_1, "", "train.py:2 Conv2D(border_mode=…), which no Keras from 2.4 on takes, is TensorFlow 1"),
+        ("import keras\nkeras.Model().fit(nb_epoch=3)\n", "keras\n", "train.py:2 fit(nb_epoch=…), which no"),
         ("import keras\n", "keras==2.2.4\n", "what keras==2.2.4 (requirements.txt) runs on is TensorFlow 1"),
     ],
 )
@@ -67,6 +72,8 @@ def test_tensorflow_1_is_planned_on_the_image_that_has_it(
         ("import tensorflow\n", "tensorflow\nkeras\n"),
         (IN_A_CLASS + "tf.keras.Model()\n", ""),
         ("import keras\n", "keras>=2.2\n"),
+        ("import keras\ndef build(nb_epoch, nb_row): ...\nbuild(nb_epoch=3, nb_row=1)\n", "keras\n"),
+        (KERAS_1.replace("from keras", "from tensorflow.keras"), ""),
         ("import tensorflow\n", "tensorflow>=1.15,<2.16\n"),
     ],
 )

@@ -37,6 +37,7 @@ FILES = {
     "pkg/__init__.py": "from .transforms import *\n",
     "pkg/transforms.py": TRANSFORMS,
     "pkg/made.py": "for name in names:\n    globals()[name] = 1\n",
+    "pkg/models.py": "# These utils are public.\nfrom ..utils import log\n",
     "torch/__init__.py": "",
     "torch/_jit_internal.py": "class A:\n    def __getattr__(self, name):\n        setattr(fn, name, 1)\n"
     'for i in range(2, 7):\n    globals()[f"List{i}"] = A\n',
@@ -53,6 +54,8 @@ FILES = {
         ("pkg.ToTensorV2", True),
         ("pkg.transforms.Auto", True),
         ("pkg.made.Thing", None),
+        ("pkg.models.utils.load", False),
+        ("pkg.models.log", True),
         ("torch._jit_internal.weak_module", False),
         ("torch._jit_internal.List2", True),
         ("torch._jit_internal.A", True),
