@@ -164,7 +164,14 @@ def init(
 
     folder = real_project(project or Path.cwd())
     if script is not None and not devcontainer and not script.endswith(".py") and not (folder / script).is_file():
-        return _new_project(folder / script if project else Path(script), Screen())
+        from seatrial.planning.new_project import new_project
+        from seatrial.system.text import as_typed
+
+        made, screen = Path(os.path.normpath(folder / script if project else Path(script))), Screen()
+        screen.note(f"made {made} with {', '.join(new_project(made))}")
+        cpu = "seatrial run --gpus none   # or without --gpus none, where there is a GPU"
+        screen.note(f"now: cd {as_typed(made)} && {cpu}")
+        return EXIT_DONE
     if devcontainer:
         return _devcontainer(folder, script, target, show=show)
     if show:
@@ -172,18 +179,6 @@ def init(
         return EXIT_DONE
     write_project_file(folder, script)
     Screen().note(f"{FILE} written; seatrial plan shows the resulting plan")
-    return EXIT_DONE
-
-
-def _new_project(folder: Path, screen: Any) -> int:
-    from seatrial.planning.new_project import new_project
-    from seatrial.system.text import as_typed
-
-    folder = Path(os.path.normpath(folder))
-    screen.note(f"made {folder} with {', '.join(new_project(folder))}")
-    screen.note(
-        f"now: cd {as_typed(folder)} && seatrial run --gpus none   # or without --gpus none, where there is a GPU"
-    )
     return EXIT_DONE
 
 

@@ -328,10 +328,8 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     fix = with_own_words(advice, words[plan.job.tuning is not None :], arguments)  # tune is in the line
     if plan.job.serve is not None or plan.job.target.typed:
         fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
-    job = plan.job
-    others = [each.source for each in (job.models, *job.mounts) if each and not each.source.is_relative_to(job.project)]
-    if finding.id == "disk-full":
-        fix = fix.replace("df -h .", " ".join(["df -h .", *map(as_typed, others)]))
+    if finding.id == "disk-full" and plan.job.models:
+        fix = fix.replace("df -h .", f"df -h . {as_typed(plan.job.models.source)}")
     return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))
 
 
