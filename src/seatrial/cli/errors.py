@@ -291,8 +291,8 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
         message = re.sub(r"is not a valid (integer|float)( range)?", "is not a number", message)
         typed, *listed = re.findall("'([^']*)'", error.message) or [""]
         usual = error.param.default if isinstance(error.param.default, int | float) else None
-        near = difflib.get_close_matches(typed, listed, n=1) or ([] if usual is None else [f"{usual:g}"])
-        return message, None, _with_value(typed, near, argv) or f"{place} --help"
+        values = difflib.get_close_matches(typed, listed, n=1) or ([] if usual is None else [f"{usual:g}"])
+        return message, None, _with_value(typed, values, argv) or f"{place} --help"
     elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", message):
         kept = ["plan", extra[1]] if is_script(extra[1]) else [word for word in argv if word not in extra[1].split()]
         return f"{place} takes no {extra[1]}", None, shlex.join(["seatrial", *kept])

@@ -245,11 +245,8 @@ class Screen:
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         choices = [each for each in plan.choices if not (built and each.what in ("disk", "image size"))]
-        usual = (
-            []
-            if self._whole
-            else [each for each in choices if _USUAL.match(f"{each.what}={each.value}: {each.reason}")]
-        )
+        everyday = (each for each in choices if _USUAL.match(f"{each.what}={each.value}: {each.reason}"))
+        usual = [] if self._whole else [*everyday]
         for choice in choices:
             if choice not in usual:
                 value, reason = public(one_line(choice.value)), public(choice.reason)

@@ -220,7 +220,7 @@ def _accepted(detail: ErrorDetails) -> tuple[str, list[str]] | None:
         source, _, rest = typed.partition(":")
         near = [f"{source}:/{(rest or source).partition(':')[0].strip('./')}"]
     if detail["loc"][:1] == ("secrets",):
-        near = [typed.partition("=")[0]]
+        return typed, [typed.partition("=")[0]]
     if detail["loc"] == ("name",):
         near = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
     return (typed, near) if any(near) else None
