@@ -32,7 +32,7 @@ _REQUIRED = re.compile(r"required variable (\w+) is missing a value")
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 #: The place in a Compose error: a path of keys, a service, or a line.
 _KEYS = re.compile(r"\b((?:services|volumes|networks|secrets|configs)(?:\.[\w-]+|\[[\w-]+\])+)")
-_UNKNOWN = re.compile(r"dditional propert(?:y|ies) '?([^\s']+)'? (?:is )?not allowed")
+_UNKNOWN = re.compile(r"(?i:additional (?:property|properties)) '?([^\s']+)'? (?:is )?not allowed")
 _SERVICE = re.compile(r'service "([^"]+)"')
 _NO_SERVICE = re.compile(r"no such service: (\S+)")
 _LINE = re.compile(r"\bline (\d+)")
