@@ -20,7 +20,8 @@ import click
 from seatrial import api, train
 from seatrial.api import Examination
 from seatrial.cli import VERBS
-from seatrial.cli.options import command_of
+from seatrial.cli.completion import find_command
+from seatrial.cli.options import Root
 from seatrial.doctor.examine import CHAIN
 from seatrial.errors import SeatrialError
 from seatrial.events import schema
@@ -149,7 +150,7 @@ def cli_text() -> str:
 def commands() -> Iterator[tuple[str, click.Command]]:
     """Yield each command by its words: ``run``, ``runs ls``."""
     for verb in VERBS:
-        command = command_of([verb])
+        command = find_command(Root(), [verb])
         below = command.commands if isinstance(command, click.Group) else {"": command}
         yield from ((f"{verb} {name}".strip(), each) for name, each in below.items() if each and not each.hidden)
 

@@ -13,7 +13,8 @@ import pytest
 
 from seatrial import api
 from seatrial.cli import VERBS
-from seatrial.cli.options import command_of
+from seatrial.cli.completion import find_command
+from seatrial.cli.options import Root
 from seatrial.doctor.examine import CHAIN
 from seatrial.events import schema
 from seatrial.findings.catalogue import entries
@@ -39,7 +40,7 @@ def page(name: str) -> str:
 def test_commands_name_every_verb_and_option() -> None:
     text = page("cli.md")
     for verb in VERBS:
-        command = command_of([verb])
+        command = find_command(Root(), [verb])
         below = command.commands if isinstance(command, click.Group) else {"": command}
         for name, each in below.items():
             assert each.hidden is (f"\n## {f'{verb} {name}'.strip()}\n" not in text)

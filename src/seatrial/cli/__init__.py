@@ -136,7 +136,8 @@ def _unknown_verb(word: str, rest: list[str]) -> UsageError:
     close = [OTHER_WORDS[word]] if word in OTHER_WORDS else []
     close += [verb for verb in VERBS if len(word) > 2 and verb.startswith(word)]
     close += [OTHER_WORDS.get(each, each) for each in difflib.get_close_matches(word, known, n=1)]
-    run, starters = shlex.join(["seatrial", "run", word, *rest]), (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS, *SUBMITTERS)
+    starters = (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS, *SUBMITTERS)
+    run = shlex.join(["seatrial", "run", re.sub(r"^-.*\.py$", r"./\g<0>", word), *rest])
     if replacement := COMMANDS.get(" ".join([word, *rest[:1]])) or COMMANDS.get(word):
         own = shlex.join(each for each in rest if each[:1] != "-")  # in place of NAME, GROUP, or MODEL INPUT…
         sentence = f"seatrial has no command {word}"

@@ -95,17 +95,13 @@ def _candidates(metavar: str) -> Iterator[tuple[str, str]]:
 def _gpu_words() -> Iterator[tuple[str, str]]:
     """Yield requests for GPUs, with this machine's as the driver's files list them; NVML would take 150 ms."""
     yield from (("auto", "one GPU, or the CPU"), ("none", "the CPU"), ("all", "every GPU"))
-    gpus = [_information(path) for path in sorted(_DRIVER.glob("gpus/*/information"))]
+    texts = (file_bytes(str(path)).decode("utf-8", "replace") for path in sorted(_DRIVER.glob("gpus/*/information")))
+    facts = (dict(re.findall(r"(?m)^(Model|GPU UUID):\s*(\S.*)$", text)) for text in texts)
+    gpus = [(each.get("Model", "").strip(), each.get("GPU UUID", "").strip()) for each in facts]
     count = len(gpus) or len(list(Path("/dev").glob("nvidia[0-9]*")))
     yield from ((str(number), f"{number} of {count} GPUs") for number in range(1, count + 1))
     yield from ((f"device={number}", gpus[number][0] if number < len(gpus) else "") for number in range(count))
     yield from ((uuid, model) for model, uuid in gpus if uuid)
-
-
-def _information(path: Path) -> tuple[str, str]:
-    """Read (model, UUID) of a GPU from the driver's file; ("", "") if it cannot be read."""
-    keys = dict(re.findall(r"(?m)^(Model|GPU UUID):\s*(\S.*)$", file_bytes(str(path)).decode("utf-8", "replace")))
-    return keys.get("Model", "").strip(), keys.get("GPU UUID", "").strip()
 
 
 def _run_words() -> Iterator[tuple[str, str]]:

@@ -85,7 +85,7 @@ def stop(
 
 
 @cli.command("cp", examples=("seatrial runs cp last:digits.pth ./models",))
-@cli.argument("reference", metavar="RUN[:PATH]", type=cli.RunAndPath())
+@cli.argument("reference", metavar="RUN[:PATH]", type=cli.RunReference(of_path=True))
 @cli.argument("destination", metavar="FOLDER", type=click.Path(path_type=Path))
 @PROJECT
 def copy(reference: str, destination: Path, project: Path | None) -> int:

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from seatrial.cli import terminal
-from seatrial.cli.completion import VALUES
-from seatrial.cli.options import WITH_TRUST, WITHOUT_GPUS, command_of, options_of
+from seatrial.cli.completion import VALUES, find_command
+from seatrial.cli.options import WITH_TRUST, WITHOUT_GPUS, Root, options_of
 from seatrial.cli.words import declared_options, is_script, similar_option, typed_parts, without_docker
 from seatrial.errors import (
     EXIT_ENGINE,
@@ -69,6 +69,9 @@ def report(error: Exception, argv: list[str]) -> int:
         if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
             same = broken.message.lower() in message.lower()
             cause, run = cause if same else broken.message, as_typed(broken.fix, argv)
+    names = tuple(f"{word} " for word in ("seatrial", *argv))
+    if re.match(r"[a-z]+ (?!\d)", message) and not message.startswith(names):  # nor does a key or "jax 0.4" begin it
+        message = message[0].upper() + message[1:]
     _print(console, message, cause, _taken(run) if run and exit_code(error) == EXIT_USAGE else run)
     return exit_code(error)
 
@@ -123,8 +126,6 @@ def _defect(error: Exception, argv: list[str]) -> Sentence:
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
-    if re.match(r"(?!seatrial\b)[a-z]+ (?!\d)", message):  # a sentence, and no key, file, flag or "jax 0.4" begins it
-        message = message[0].upper() + message[1:]
     sentence = _FULL_STOP.sub("", SECRET_TEXT.sub(REDACTED, " ".join(message.splitlines())))
     for name, text, style in (
         ("error", sentence, "bold red"),
@@ -260,7 +261,7 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
 def _taken(run: str) -> str:
     """Return a command; in place of one that our own parser refuses, the command that the refusal advises."""
     words = run.split()[1:] if re.fullmatch(r"seatrial [\w ]+", run) else []
-    if (command := command_of(words)) is not None:
+    if (command := find_command(Root(), words)) is not None:
         try:
             command.make_context("seatrial", words[_depth(words) :], obj=[])
         except click.ClickException as error:
@@ -270,7 +271,7 @@ def _taken(run: str) -> str:
 
 def _depth(argv: Sequence[str]) -> int:
     """Return how many of the first words name a command: 2 for ``runs ls``."""
-    return 1 + (command_of(argv[:2]) is not command_of(argv[:1]))
+    return 1 + (find_command(Root(), argv[:2]) is not find_command(Root(), argv[:1]))
 
 
 def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence:
@@ -283,11 +284,18 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
         return _missing(error.param, argv, place)
     if isinstance(error, click.BadOptionUsage):
         message = f"{error.option_name} {'takes no' if 'does not take a value' in message else 'needs a'} value"
+        if error.option_name == "-v" and "--verbose" in options_of(*argv[:1]):  # docker's, for a mount
+            return f"{message}; did you mean --verbose?", None, shlex.join(["seatrial", *argv[:-1], "--verbose"])
     elif isinstance(error, click.BadParameter) and error.param is not None:
         message = f"{_name(error.param)}: {error.message.removesuffix('.')}"
+        message = re.sub(r"is not a valid (integer|float)( range)?", "is not a number", message)
         typed, *listed = re.findall("'([^']*)'", error.message) or [""]
-        near = _with_value(typed, difflib.get_close_matches(typed, listed, n=1), argv)
-        return message, None, near or f"{place} --help"
+        usual = error.param.default if isinstance(error.param.default, int | float) else None
+        values = difflib.get_close_matches(typed, listed, n=1) or ([] if usual is None else [f"{usual:g}"])
+        return message, None, _with_value(typed, values, argv) or f"{place} --help"
+    elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", message):
+        kept = ["plan", extra[1]] if is_script(extra[1]) else [word for word in argv if word not in extra[1].split()]
+        return f"{place} takes no {extra[1]}", None, shlex.join(["seatrial", *kept])
     return message, None, f"{place} --help"
 
 
@@ -299,6 +307,8 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     ours = argv[: [*argv, "--"].index("--")]
     option = next((word for word in ours if word[:2] == option and f"-{word}" in own), option)  # click reads -on as -o
     script = next((Path(word) for word in argv[1:] if word.endswith(".py")), None)
+    if option[1:2] != "-" and script and script.name.startswith("-"):
+        return f"{script} begins like an option", None, _with_words(argv, [*argv].index(str(script)), [f"./{script}"])
     if script and argv[0] in _TAKE_ARGUMENTS and "--" not in argv:  # click names the first, which may be the script's
         theirs = [words[0].split("=")[0] for name, words in typed_parts(argv[1:], own) if not name]
         known = declared_options(script, theirs)

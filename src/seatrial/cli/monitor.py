@@ -86,7 +86,10 @@ def dashboard(
     There it shows one project, unless --all-projects is given. --metrics-only needs no token, no DCGM and no root.
     """
     if print_config is not None:
-        return _print_config(print_config)
+        if print_config not in _CONFIGS:
+            raise UsageError(f'Unknown configuration "{print_config}"', run="seatrial dashboard --print-config grafana")
+        print(resources.files("seatrial.monitor").joinpath(_CONFIGS[print_config]).read_text(encoding="utf-8"), end="")
+        return EXIT_DONE
     try:
         with importing():
             from seatrial.monitor.app import Api, Feed, Housekeeping, dashboard_app, metrics_app
@@ -137,13 +140,6 @@ def dashboard(
         print(f"seatrial dashboard: {address}", file=sys.stderr, flush=True)
 
     server.Server(made, announce, feed.stop).serve_on(sock)
-    return EXIT_DONE
-
-
-def _print_config(kind: str) -> int:
-    if kind not in _CONFIGS:
-        raise UsageError(f'Unknown configuration "{kind}"', run="seatrial dashboard --print-config grafana")
-    print(resources.files("seatrial.monitor").joinpath(_CONFIGS[kind]).read_text(encoding="utf-8"), end="")
     return EXIT_DONE
 
 

@@ -161,29 +161,21 @@ class VerbGroup(click.Group):
 
 
 class RunReference(click.ParamType[str, Any]):
-    """A run as people name it: an ID, a part of one, a name, or last. "" would fit every run."""
+    """A run as people name it: an ID, a part of one, a name, or last; ``of_path``: RUN[:PATH]. "" would fit all."""
 
     name = "run"
 
-    def __init__(self, *, new: bool = False) -> None:
-        self._new = new
+    def __init__(self, *, new: bool = False, of_path: bool = False) -> None:
+        self._new, self._of_path = new, of_path
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if self._new and (value == "last" or not _REFERENCE.fullmatch(value)):
             message = f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last"
             raise UsageError(message, run="seatrial up --name NAME")
-        if not _REFERENCE.fullmatch(value):
+        if not _REFERENCE.fullmatch(value.partition(":")[0] if self._of_path else value):
             raise UsageError(
                 f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
             )
-        return str(value)
-
-
-class RunAndPath(RunReference):
-    """``RUN[:PATH]``, of which RUN is checked."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        super().convert(value.partition(":")[0], param, ctx)
         return str(value)
 
 
@@ -246,14 +238,9 @@ def _option(flag: Flag) -> VerbOption:
     )
 
 
-def command_of(words: Sequence[str]) -> click.Command | None:
-    """Return the command that these first words name, e.g. ``runs ls``; None if there is none."""
-    return find_command(Root(), words)
-
-
 def options_of(*words: str) -> dict[str, bool]:
     """Return the names of a command's options, each with whether a value follows; {} for an unknown command."""
-    found = command_of(words)
+    found = find_command(Root(), words)
     options = [each for each in found.params if isinstance(each, click.Option)] if found else []
     return {name: not each.is_flag for each in options for name in each.opts}
 

@@ -32,7 +32,7 @@ _ROWS, _LEAST = 14, 500_001  # fewer bytes would be 0 MB
 @cli.takes_job
 @cli.WORDS
 @cli.option("as_json", "--json", is_flag=True, help="Print the whole plan as JSON.")
-@cli.option("--manifests", is_flag=True, help="Print only the complete Kubernetes manifests, as YAML.")
+@cli.option("form", "--manifests", flag_value="manifests", help="As --as manifests: complete, for kubectl.")
 @cli.option(
     "form",
     "--as",
@@ -43,9 +43,7 @@ _ROWS, _LEAST = 14, 500_001  # fewer bytes would be 0 MB
 @cli.option(
     "--verbose", is_flag=True, help="Also the choices that are as usual, and the engine's command or the manifests."
 )
-def plan(
-    words: tuple[str, ...], as_json: bool, manifests: bool, form: str | None, verbose: bool, flags: dict[str, Any]
-) -> int:
+def plan(words: tuple[str, ...], as_json: bool, form: str | None, verbose: bool, flags: dict[str, Any]) -> int:
     """Show what run would do and why; changes nothing."""
     with cli.importing():
         from seatrial.cli.job import read_job
@@ -58,16 +56,15 @@ def plan(
     job = launcher.join(read_job(words, flags), None, host)
     secrets.check_secrets(job, host)
     made = launch.plan_only(job, host)
-    manifests = manifests or form == "manifests"
-    if form is not None and not manifests:
+    if form in ("docker", "compose"):
         from seatrial.planning.portable import as_compose, as_docker
 
         print({"docker": as_docker, "compose": as_compose}[form](made), end="")
         return EXIT_DONE
-    if made.on_this_host and manifests:
-        raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s --manifests")
+    if made.on_this_host and form:
+        raise UsageError("Only a Kubernetes run has manifests", run="seatrial plan … --on k8s")
     rendered = launch.manifests(made, host) if not made.on_this_host else []
-    if manifests:
+    if form:
         from seatrial.backends.kubernetes.manifests import as_yaml
 
         print(as_yaml(rendered), end="")
@@ -167,7 +164,14 @@ def init(
 
     folder = real_project(project or Path.cwd())
     if script is not None and not devcontainer and not script.endswith(".py") and not (folder / script).is_file():
-        return _new_project(folder / script if project else Path(script), Screen())
+        from seatrial.planning.new_project import new_project
+        from seatrial.system.text import as_typed
+
+        made, screen = Path(os.path.normpath(folder / script if project else Path(script))), Screen()
+        screen.note(f"made {made} with {', '.join(new_project(made))}")
+        cpu = "seatrial run --gpus none   # or without --gpus none, where there is a GPU"
+        screen.note(f"now: cd {as_typed(made)} && {cpu}")
+        return EXIT_DONE
     if devcontainer:
         return _devcontainer(folder, script, target, show=show)
     if show:
@@ -175,18 +179,6 @@ def init(
         return EXIT_DONE
     write_project_file(folder, script)
     Screen().note(f"{FILE} written; seatrial plan shows the resulting plan")
-    return EXIT_DONE
-
-
-def _new_project(folder: Path, screen: Any) -> int:
-    from seatrial.planning.new_project import new_project
-    from seatrial.system.text import as_typed
-
-    folder = Path(os.path.normpath(folder))
-    screen.note(f"made {folder} with {', '.join(new_project(folder))}")
-    screen.note(
-        f"now: cd {as_typed(folder)} && seatrial run --gpus none   # or without --gpus none, where there is a GPU"
-    )
     return EXIT_DONE
 
 

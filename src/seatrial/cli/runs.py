@@ -19,10 +19,9 @@ import click
 from seatrial.cli import control, terminal
 from seatrial.cli import options as cli
 from seatrial.cli.control import PROJECT, WHOLE_RECEIPT, group_of
-from seatrial.compose.group import Group as RunGroup
 from seatrial.compose.group import GroupStore, find_run
 from seatrial.errors import EXIT_DONE, EXIT_TARGET_FAILED, UsageError
-from seatrial.runs.store import RunStore, other_projects, store_of
+from seatrial.runs.store import other_projects, store_of
 from seatrial.system.text import as_typed, from_here
 
 if TYPE_CHECKING:
@@ -45,16 +44,6 @@ def runs() -> None:
 for changing in vars(control).values():
     if isinstance(changing, click.Command):
         runs.add_command(changing)
-
-
-def _show_group(store: RunStore, group: RunGroup, *, as_json: bool) -> int:
-    from seatrial.cli.screen import front
-    from seatrial.compose.commands import refresh
-    from seatrial.compose.receipt import show_receipt
-
-    group = refresh(GroupStore(store), group, cli.this_host())
-    show_receipt(group, store, front(as_json=as_json), cli.this_host(), as_json=as_json)
-    return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
 
 
 @runs.command("ls", examples=("seatrial runs ls --status failed --since 2d", "seatrial runs ls --watch"))
@@ -121,7 +110,13 @@ def show(reference: str, as_json: bool, project: Path | None) -> int:
 
     store = store_of(project)
     if (group := group_of(store, reference)) is not None:
-        return _show_group(store, group, as_json=as_json)
+        from seatrial.cli.screen import front
+        from seatrial.compose.commands import refresh
+        from seatrial.compose.receipt import show_receipt
+
+        group = refresh(GroupStore(store), group, cli.this_host())
+        show_receipt(group, store, front(as_json=as_json), cli.this_host(), as_json=as_json)
+        return EXIT_TARGET_FAILED if group.state in ("failed", "stopped") else EXIT_DONE
     if (store.record / "sweeps" / reference).is_dir():
         from seatrial.cli.tables import print_trials
         from seatrial.search.search import find_study, looked_at

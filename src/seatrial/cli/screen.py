@@ -109,14 +109,14 @@ class Screen:
     def working(self, words: str) -> Iterator[None]:
         """Show words and seconds in the live line; lines of ours and a build take its place."""
         terminal.printing()
-        live, began_s = LiveLine(), time.monotonic()
+        live, began_s = LiveLine(self.note), time.monotonic()
 
         def show() -> None:
             nonlocal began_s
             with self._printing:
                 if self.builds:
                     began_s = time.monotonic()
-                elif live.changes and not self._quiet:
+                elif not self._quiet:
                     live.show(f"{[words, *doing_now][-1]}, {time.monotonic() - began_s:.0f} s")
 
         self._live = live
@@ -136,16 +136,14 @@ class Screen:
         from seatrial.job.units import format_seconds
         from seatrial.runs.live import Progress
 
-        progress, live, began_s = Progress(run), LiveLine(), run.started_at() or time.time()
+        progress, live, began_s = Progress(run), LiveLine(self.note), run.started_at() or time.time()
 
         def show() -> None:
             words = progress.words()
             if live.changes and (seconds := round(time.time() - began_s)) >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}" if words else f"running for {format_seconds(seconds)}"
             with self._printing:
-                line = live.show(words)
-            if line is not None:
-                self.note(line)
+                live.show(words)
 
         self._live = live
         try:
@@ -235,8 +233,9 @@ class Screen:
         gpus = plan.devices.replace("CPU", "the CPU")
         head = f"Would run {one_line(plan.shown_target)} on {plan.backend}, on {gpus}"
         out.print(Text(public(head), style="bold"))
-        if image := _image_of(plan, built=built):
-            out.print(Text(f"  image {image}"), soft_wrap=True)
+        if plan.image:
+            size = next((f": {each.value}" for each in plan.choices if each.what == "image size"), "")
+            out.print(Text(f"  image {plan.image.tag}{': ready (cached)' if built else size}"), soft_wrap=True)
         for warning in plan.warnings:
             out.print(Text("! ", style="bold yellow").append(one_line(warning), style="not bold default"))
         if asks:
@@ -245,10 +244,11 @@ class Screen:
         table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
-        usual = [each for each in plan.choices if _USUAL.match(f"{each.what}={each.value}: {each.reason}")]
-        usual = [] if self._whole else usual
-        for choice in plan.choices:
-            if choice not in usual and not (built and choice.what == "disk"):
+        choices = [each for each in plan.choices if not (built and each.what in ("disk", "image size"))]
+        everyday = (each for each in choices if _USUAL.match(f"{each.what}={each.value}: {each.reason}"))
+        usual = [] if self._whole else [*everyday]
+        for choice in choices:
+            if choice not in usual:
                 value, reason = public(one_line(choice.value)), public(choice.reason)
                 table.add_row(choice.what, Text(value).append(f"\n{reason}", style="dim"))
         if words := "; ".join(f"{choice.what} {one_line(choice.value)}" for choice in usual):
@@ -270,7 +270,7 @@ class Screen:
             from seatrial.backends.kubernetes.manifests import as_yaml
 
             self._out.print(Text(f"\n{as_yaml(rendered, whole=False)}", style="dim"), soft_wrap=True)
-        self._out.print("\nmanifests: seatrial plan … --manifests > run.yaml; kubectl create -f run.yaml")
+        self._out.print("\nmanifests: seatrial plan … --as manifests > run.yaml; kubectl create -f run.yaml")
 
 
 class SearchScreen(Screen):
@@ -278,7 +278,7 @@ class SearchScreen(Screen):
 
     def __init__(self, **settings: bool) -> None:
         super().__init__(**settings)
-        self._standing = self._live = LiveLine()
+        self._standing = self._live = LiveLine(self.note)
         self._looked_s, self._began_s = 0.0, time.monotonic()
 
     def show(self, search: Search) -> None:
@@ -297,23 +297,12 @@ class SearchScreen(Screen):
             seconds = round(now_s - self._began_s)
             if self._standing.changes and seconds >= ELAPSED_FROM_S:
                 words = f"{format_seconds(seconds)}: {words}"
-            if (line := self._standing.show(words)) is not None:
-                self.note(line)
+            self._standing.show(words)
 
     def close(self) -> None:
         """Remove the line with the progress from the terminal."""
         with self._printing:
             self._standing.clear()
-
-
-def _image_of(plan: Plan, *, built: bool) -> str:
-    """Return the image and its planned size; "" without one."""
-    if plan.image is None:
-        return ""
-    if built:
-        return f"{plan.image.tag}: ready (cached)"
-    size = next((choice.value for choice in plan.choices if choice.what == "image size"), None)
-    return f"{plan.image.tag}: {size}" if size else plan.image.tag
 
 
 def _wishes(wishes: Sequence[str]) -> Text:

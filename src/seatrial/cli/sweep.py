@@ -51,7 +51,7 @@ _WITH_RESUME = (
 @cli.option("--prune", metavar="NAME", help="Stop trials that fall behind: asha, median or none.")
 @cli.option("--parallel", metavar="N", help="Number of parallel trials; auto: as many as fit.")
 @cli.option("--seed", metavar="N", type=click.IntRange(min=0), help="Seed of the search; default 0.")
-@cli.option("--study", metavar="NAME", help="A name for the study.")
+@cli.option("study", "--study", "--name", metavar="NAME", help="A name for the study.")
 @cli.option("--resume", metavar="STUDY", help="Resume a study, from any terminal.")
 @cli.option("--engine", metavar="NAME", default="local", help="The engine that runs the trials: local or ray.")
 @cli.option("--address", metavar="HOST:PORT", help="Address of the Ray cluster's head, with --engine ray.")

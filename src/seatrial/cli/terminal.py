@@ -202,14 +202,14 @@ class LiveLine:
     ``changes``: a line can be drawn over: on a terminal that nobody else prints on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
         # A background job draws nothing: its output is a log.
         self._terminal = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(2) and _in_foreground()
         self.changes = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
         if os.isatty(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
-        self._shown = ""
+        self._log, self._shown = log, ""
         self._at_line_start = True
         self._taken = False
         self._drew_s = float("-inf")
@@ -230,15 +230,15 @@ class LiveLine:
                 showing_cursor = taken[0].startswith(b"\x1b[?25")
                 self._taken = (taken[1] == b"l") is showing_cursor
 
-    def show(self, text: str) -> str | None:
-        """Show ``text`` ("": nothing) if there is space. Without a terminal, return now and then a line for the log."""
+    def show(self, text: str) -> None:
+        """Show ``text`` ("": nothing) if there is space. Without a terminal, write it to the log now and then."""
         now_s = time.monotonic()
         if not self._terminal:
-            if not text or now_s < self._log_due_s or not self._at_line_start:
-                return None
-            self._log_every_s = min(2 * self._log_every_s, SELDOM_LOG_S)
-            self._log_due_s = now_s + self._log_every_s
-            return text
+            if text and now_s >= self._log_due_s and self._at_line_start:
+                self._log_every_s = min(2 * self._log_every_s, SELDOM_LOG_S)
+                self._log_due_s = now_s + self._log_every_s
+                self._log(text)
+            return
         free = self.changes and self._at_line_start and not self._taken and now_s - self._output_s >= QUIET_S
         if not text or not free or now_s - self._drew_s < OWN_DRAWING_S or not _in_foreground():
             self.clear()
@@ -247,7 +247,6 @@ class LiveLine:
             with contextlib.suppress(OSError):  # as _print
                 width = os.get_terminal_size(2).columns or 80
                 _print(f"\r\x1b[K\x1b[2m{_fitted(one_line(text), max(1, width - 1))}\x1b[0m")
-        return None
 
     def clear(self) -> None:
         """Take the line away; the cursor is where it was."""

@@ -32,6 +32,7 @@ _REQUIRED = re.compile(r"required variable (\w+) is missing a value")
 _BLANK = re.compile(r'The \\?"(?P<name>\w+)\\?" variable is not set')
 #: The place in a Compose error: a path of keys, a service, or a line.
 _KEYS = re.compile(r"\b((?:services|volumes|networks|secrets|configs)(?:\.[\w-]+|\[[\w-]+\])+)")
+_UNKNOWN = re.compile(r"(?i:additional (?:property|properties)) '?([^\s']+)'? (?:is )?not allowed")
 _SERVICE = re.compile(r'service "([^"]+)"')
 _NO_SERVICE = re.compile(r"no such service: (\S+)")
 _LINE = re.compile(r"\bline (\d+)")
@@ -214,7 +215,7 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
         raise UsageError(
             f"{from_here(paths[0])} has no service to bring up",
             cause="services: is empty, or each service belongs to a profile that is not active",
-            run=f"docker compose -f {as_typed(paths[0])} config --profiles",
+            run=f"grep -nA2 -E 'services:|profiles:' {as_typed(paths[0])}",
         )
     awaited = {
         name
@@ -291,7 +292,7 @@ def refusal(ended: command.Completed, files: Sequence[Path], lines: SourceLines)
         text = text.replace(f"validating {path}: ", "").replace(str(path), from_here(path))
     where = None
     if keys := _KEYS.search(text):
-        where = lines.place(*(part for part in re.split(r"[.\[\]]+", keys[1]) if part))
+        where = lines.place(*filter(None, re.split(r"[.\[\]]+", keys[1])), *_UNKNOWN.findall(text)[:1])
     elif service := _SERVICE.search(text):
         where = lines.place("services", service[1])
     elif line := _LINE.search(text):

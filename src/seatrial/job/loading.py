@@ -10,7 +10,8 @@ import difflib
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from seatrial.errors import ConfigError, DataError, UsageError, os_errors
+from seatrial.errors import ConfigError, DataError, TargetError, UsageError, os_errors
 from seatrial.job.asks import mounted, project_asks
 from seatrial.job.cluster import ClusterOptions, volumes_apart
 from seatrial.job.flags import FLAGS, KEYS
@@ -87,21 +88,25 @@ def load_job(
     """
     project = real_project(project)
     cwd = Path(os.path.realpath(cwd or Path.cwd()))
-    from_file = {key: value for key, value in read_file(project).items() if key not in ("sweep", *leave_out)}
-    from_flags = _Source("", "seatrial run --help", cwd, _given(flags)).read()
+    own, typed = _file_source(project), _Source("", "seatrial run --help", cwd, _given(flags))
+    from_file = {key: value for key, value in own.read().items() if key not in ("sweep", *leave_out)}
+    from_flags = typed.read()
     config = _merge(from_file, from_flags)
     if "kubernetes" in from_flags and config.get("backend") != "k8s":
-        typed = ", ".join(_FLAGS.get(f"kubernetes.{key}", key) for key in from_flags["kubernetes"])
-        raise UsageError(f"{typed}: only for runs on Kubernetes", run="seatrial run … --on k8s")
-    _check_paths(config, project)
+        names = ", ".join(_FLAGS.get(f"kubernetes.{key}", key) for key in from_flags["kubernetes"])
+        raise UsageError(f"{names}: only for runs on Kubernetes", run="seatrial run … --on k8s")
+    wishes = _not_replaced(from_file, from_flags)
+    for source, values in ((own, wishes), (typed, from_flags)):
+        with source.naming():
+            _check_paths(values, project)
     image = config.get("image", {})
     if "python" in image and "ready" not in image:
         why = "a build has the Python of image.base, such as python:3.12-slim-bookworm"
-        raise ConfigError(f"image.python is for an existing image, image.ready; {why}", run=_file_source(project).run)
-    target, start = _target(project, cwd, from_file, from_flags, image.get("ready"), recipes)
+        raise ConfigError(f"image.python is for an existing image, image.ready; {why}", run=own.run)
+    with (typed if {"target", "module", "image"} & {*from_flags} else own).naming():
+        target, start = _target(project, cwd, from_file, from_flags, image.get("ready"), recipes)
     if start != project and "workdir" not in config:
         config["workdir"] = str(start.relative_to(project))
-    wishes = _not_replaced(from_file, from_flags)
     if config.get("backend") != "k8s":  # which auto never chooses: the rest of the file does not reach a cluster
         wishes.pop("kubernetes", None)
     asks = project_asks(wishes, project, without_container)
@@ -162,6 +167,17 @@ class _Source:
             raise ConfigError("; and ".join(messages), run=run or self.run, instead=instead) from None
         return _set(config)
 
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Begin the message of an error about a value of the project's file with the file's name."""
+        try:
+            yield
+        except (DataError, TargetError) as error:
+            error.message = (
+                f"{self.where.partition(' ')[0]} {error.message}" if self.where and self.table else error.message
+            )
+            raise
+
     def _key(self, key: str) -> str:
         if self.where:
             return self.where + key
@@ -186,6 +202,8 @@ class _Source:
                 hint = "; cpus and memory are the limits, kubernetes.requests is below them"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
         problem = detail["msg"].removeprefix("Value error, ")
+        if location[:1] == ["secrets"]:  # what was got may be the secret
+            problem = problem.partition(", got")[0] + ", without its value"
         if detail["type"] != "value_error":
             expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
             problem = f"{expected}, got {shown(detail['input'])}"
@@ -198,6 +216,11 @@ def _accepted(detail: ErrorDetails) -> tuple[str, list[str]] | None:
     typed = detail["input"] if isinstance(detail["input"], str) else ""
     listed = re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
     near = difflib.get_close_matches(typed, listed, n=1) or re.findall(r"at least (\d+),", detail["msg"])
+    if detail["loc"][:1] == ("mounts",) and typed.strip(":/"):
+        source, _, rest = typed.partition(":")
+        near = [f"{source}:/{(rest or source).partition(':')[0].strip('./')}"]
+    if detail["loc"][:1] == ("secrets",):
+        return typed, [typed.partition("=")[0]]
     if detail["loc"] == ("name",):
         near = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
     return (typed, near) if any(near) else None

@@ -33,7 +33,7 @@ from seatrial.planning.host import read_host
 from seatrial.runs.run import Run
 from seatrial.stack.machine import TargetMachine, parse_target
 from seatrial.system import command, nofollow
-from seatrial.system.files import make_folder
+from seatrial.system.files import make_folder, require_writable
 from seatrial.system.host import Host
 
 
@@ -152,6 +152,8 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
         if image is not None:
             what, run = f"{image.tag} is used as is", f"seatrial doctor --image {image.tag}"
         raise UsageError(f"Nothing to build: {what}", run=run)
+    if lock:
+        require_writable(job.project / LOCK)
     result = build(image, store=store, progress=echo, pip_conf=pip_conf(job.image), labels=origin_labels(job))
     machine = read_host(host).machine(plan.gpus) if plan.gpus else None
     machine = parse_target(job.image.target) if job.image.target is not None else machine

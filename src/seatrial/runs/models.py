@@ -219,11 +219,12 @@ def find_model(word: str, models: Path, store: RunStore, verb: Verb) -> TrainedM
     Raises DataError if the recipe was not trained or the file does not exist, UsageError if it is none of these, or a
     run that failed, made no model, or several.
     """
-    if verb is SERVE and (script := re.fullmatch(r"(.+\.py)(:\w+)?", word)) is not None:
+    if (script := re.fullmatch(r"(.+\.py)(:\w+)?", word)) is not None:
+        then = " --publish 8000:8000" if verb is SERVE else "   # then: seatrial export last"
         raise UsageError(
             f"{word} is a script, not a model's file",
-            cause="a custom server is started as a script",
-            run=f"seatrial run {as_typed(Path(script[1]))} --publish 8000:8000",
+            cause="a custom server is started as a script" if verb is SERVE else "its run saves the model",
+            run=f"seatrial run {as_typed(Path(script[1]))}{then}",
         )
     path = Path(word)
     if path.name.lower().endswith(FILES) or path.is_file():

@@ -259,7 +259,8 @@ def _tiles(best: Trial | None, objective: Objective | None) -> list[tuple[str, s
     if best is None or objective is None or best.value is None:
         return []
     seconds = best.ending.measured.get("seconds") if best.ending else None
-    tiles = [(objective.metric, figure(best.value)), *best.settings.items()]
+    sign = " %" * best.reported(objective.metric).endswith("%")
+    tiles = [(objective.metric, figure(best.value) + sign), *best.settings.items()]
     return tiles + ([("time", format_seconds(seconds))] if seconds is not None else [])
 
 

@@ -14,8 +14,9 @@ import pytest
 
 import seatrial
 from seatrial import cli
+from seatrial.cli.completion import find_command
 from seatrial.cli.errors import as_typed
-from seatrial.cli.options import command_of
+from seatrial.cli.options import Root
 from seatrial.cli.verbs import VERBS
 from seatrial.findings.catalogue import entries
 from seatrial.findings.finding import with_own_words
@@ -53,7 +54,7 @@ def is_taken(words: list[str]) -> None:
     if words[1] in ("--help", "--version", "--completion"):
         return
     ours = words[2 : words.index("--")] if "--" in words else words[2:]
-    command = command_of(words[1:2])
+    command = find_command(Root(), words[1:2])
     assert command is not None, words
     if isinstance(command, click.Group) and ours and not ours[0].startswith("-"):
         command, ours = command.commands[ours[0]], ours[1:]

@@ -15,13 +15,14 @@ import pytest
 import fork_server
 from seatrial import cli
 from seatrial.cli import VERBS
-from seatrial.cli.options import command_of
+from seatrial.cli.completion import find_command
+from seatrial.cli.options import Root
 from seatrial.job.flags import FLAGS, GROUPS
 
 #: ``runs ls`` and its like, each with its command.
 COMMANDS = {
     f"{verb} {name}".strip(): each
-    for verb, made in ((verb, command_of([verb])) for verb in VERBS)
+    for verb, made in ((verb, find_command(Root(), [verb])) for verb in VERBS)
     for name, each in (made.commands if isinstance(made, click.Group) else {"": made}).items()
     if not each.hidden
 }
@@ -60,7 +61,7 @@ def test_options_of_a_job_are_in_groups() -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_help_uses_the_width_of_the_terminal_and_cuts_no_sentence(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    group = command_of(["runs"])
+    group = find_command(Root(), ["runs"])
     assert group is not None
     lines = group.make_context("seatrial runs", [], resilient_parsing=True).get_help().splitlines()
     assert width - 25 < max(map(len, lines)) <= width and "..." not in "".join(lines[2:])

@@ -167,13 +167,12 @@ import sys
 from seatrial.cli import terminal as live_line
 live_line.QUIET_S = 0.0
 live_line.FIRST_LOG_S = float(sys.argv[2])
-line = live_line.LiveLine()
+line = live_line.LiveLine(lambda shown: print("LOG", shown, file=sys.stderr, flush=True))
 for piece in eval(sys.argv[1]):
     line.before_output("stdout", piece)
     sys.stdout.flush(); sys.stdout.buffer.write(piece); sys.stdout.buffer.flush()
     for text in ("7 steps, 3 steps/s", "8 steps, 3 steps/s"):
-        if (shown := line.show(text)) is not None:
-            print("LOG", shown, file=sys.stderr, flush=True)
+        line.show(text)
 line.clear()
 """
 
@@ -248,9 +247,10 @@ def test_in_a_log_it_becomes_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(live_line.time, "monotonic", lambda: now_s)
     monkeypatch.setattr(live_line.os, "isatty", lambda number: False)
-    line, result = live_line.LiveLine(), []
-    for now_s in range(24 * 3600):
-        result += [now_s] if line.show("7 steps") is not None else []
+    result: list[float] = []
+    line = live_line.LiveLine(lambda text: result.append(now_s))
+    for now_s in map(float, range(24 * 3600)):  # noqa: B007
+        line.show("7 steps")
     assert result[:4] == [30, 90, 210, 450] and len(result) < 160
 
 

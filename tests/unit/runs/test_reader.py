@@ -16,8 +16,8 @@ ROOMS = ("runs", "receipt", "monitor", "compose", "cli", "backends", "search", "
 OTHERS = frozenset((
     "backends/base.py: this_machine", "backends/containers/client.py: _docker_answer",
     "backends/kubernetes/manifests.py: cluster_manifests",
-    "backends/local.py: ensure_venv", "cli/completion.py: _information", "cli/completion.py: answer",
-    "cli/monitor.py: _print_config", "cli/terminal.py: prepare",
+    "backends/local.py: ensure_venv", "cli/completion.py: _gpu_words", "cli/completion.py: answer",
+    "cli/monitor.py: dashboard", "cli/terminal.py: prepare",
     "doctor/explain.py: explain_file", "monitor/app.py: dashboard_app",
     "monitor/prometheus.py: families", "monitor/reading.py: __init__",
     "receipt/render/pages.py: style_sheet", "runs/leases.py: _holder",

@@ -147,6 +147,9 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
         option = f"-- {write.option} DIR, or " if write.option else ""
         made = _making([mount], job).replace(" && ", ", then ")
         yield f"{write}, in no mounted folder; to have it on this machine: {option}{made}--mount {shlex.quote(mount)}"
+    roots = (each for each in script.writes if not (job.writable or each.folder or _may_succeed(job, each)))
+    for write in [each for each in roots if posixpath.dirname(_in_container(job, each.path)) == "/"][:_MOST_SHOWN]:
+        yield f"{write}, a file at the container's root, which is read-only: edit {write.where}, or add --writable"
     for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
         yield f"{write}, a Windows path, which Linux takes for one below the working directory: edit {write.where}"
 

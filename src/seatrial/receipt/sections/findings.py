@@ -209,7 +209,9 @@ def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) ->
             folder = posixpath.dirname(target)
             lacks = f"{folder}/" if plan.on_the_host else f"{posixpath.relpath(folder, root)}/ of the project"
         cause = f"{target} is not there: it is data to download or make first, or a path to change"
-        return cause, f"put it into {lacks}, or pass the script its path"
+        makers = (re.search(rf" {re.escape(path)}, .*; (\S+):\d+ may create it", each) for each in plan.warnings)
+        makes = next((f"seatrial run {shlex.quote(each[1])}   # may make it; or " for each in makers if each), "")
+        return cause, f"{makes}put it into {lacks}, or pass the script its path"
     lies = _lies_at(path, target, Path(os.path.normpath(plan.job.project)))
     cause = f"In the container that is {target}, outside of the project's folder {root}"
     data = plan.job.data
@@ -326,6 +328,8 @@ def pasteable(finding: Finding, plan: Plan) -> Finding:
     fix = with_own_words(advice, words[plan.job.tuning is not None :], arguments)  # tune is in the line
     if plan.job.serve is not None or plan.job.target.typed:
         fix = re.sub(rf"\bseatrial run {_OPTIONS}{re.escape(words[0])} ", rf"seatrial {words[0]} \1", fix)
+    if finding.id == "disk-full" and plan.job.models:
+        fix = fix.replace("df -h .", f"df -h . {as_typed(plan.job.models.source)}")
     return _with_fix(finding, _RUN.sub(lambda call: f"{call[1]} {plan.run_id}", fix))
 
 
