@@ -69,8 +69,8 @@ _OF_MACHINE = re.compile(
 )
 _UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
-#: Limits: statements run, commands of Python, letters of a script.
-_MOST_RUN, _MOST_STARTED, _MOST_TEXT = 5_000, 200, 50_000
+#: Limits: statements run, letters of a script.
+_MOST_RUN, _MOST_TEXT = 5_000, 50_000
 
 
 class _Left(Exception):
@@ -102,7 +102,7 @@ def read_shell(
         shell.run(statements(text, name))
     except _Left:
         if not shell.reading.started:
-            said = [each for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
+            said = [each.replace(HERE, "") for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
             shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(said)}{' '.join(said)})"
     except UnreadCommand as unread:
         shell.reading.unread = str(unread)
@@ -311,8 +311,6 @@ class _Shell(Words):
             self.reading.others.append(place)
             if command is None and not _HANDLES_FILES.fullmatch(program):
                 self._inner(place, fields, own)
-        elif len(self.reading.started) == _MOST_STARTED:
-            raise UnreadCommand(place)
         else:
             self.reading.started.append((self.folder, command))
         self.printed.append(UNKNOWN)

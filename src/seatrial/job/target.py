@@ -198,7 +198,8 @@ def _one_command(
     found = _existing(reading.started, here)
     for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not found else ()):
         script = os.path.relpath(path, folder)
-        if there := _existing(read_shell(text, arguments, script, folder, batch, env).started, folder):
+        begun = read_shell(text, arguments, script, folder, batch, env).started
+        if there := _existing([*begun, *reading.started], folder):
             where = "its own folder" if folder == path.parent else as_typed(folder)
             run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
             raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
@@ -210,10 +211,11 @@ def _one_command(
     runs = [f"seatrial run {' '.join(each)}" for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
-    if not found and reading.started and reading.others and not reading.why:
+    if not found and reading.started and not reading.why and (reading.others or not reading.unread):
         raise TargetError(
-            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist: first run what creates it",
-            cause=f"it runs {reading.others[0]}",
+            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist"
+            + ": first run what creates it" * bool(reading.others),
+            cause=f"it runs {reading.others[0]}" if reading.others else None,
             run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
         )
     if not found:
