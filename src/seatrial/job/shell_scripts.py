@@ -252,8 +252,7 @@ class _Shell(Words):
                 self.assign(word)
             return True
         if words[0].startswith("(("):
-            value = self.calculate(words[0][2:-2])
-            return None if value is None else value != 0
+            return None if (value := self.calculate(words[0][2:-2])) is None else value != 0
         if words[0] in _REFUSED or (words[0] in ("break", "continue") and words[1:]):
             raise UnreadCommand(place)
         if words[0] in ("[", "[[", "test"):

@@ -101,8 +101,7 @@ class Words(ABC):
     def _value(self, piece: str) -> str | list[str]:
         """Return the value of an expansion, with a mark before it if the value is unknown."""
         if piece.startswith("$(("):
-            result = self.calculate(piece[3:-2])
-            return unknown(piece) if result is None else str(result)
+            return unknown(piece) if (result := self.calculate(piece[3:-2])) is None else str(result)
         if piece[0] == "`" or piece.startswith("$("):
             return self.output(piece[1:-1] if piece[0] == "`" else piece[2:-1])
         match = _SUBSTITUTED.fullmatch(piece if piece[1] == "{" else f"${{{piece[1:]}}}")

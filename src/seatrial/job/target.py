@@ -232,7 +232,7 @@ def _one_command(
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
         raise TargetError(message, cause=rule, run="\n".join(typed))
     count = len(reading.started)
-    message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
+    message = f"{name} starts Python {count} times, and a run starts it once"
     if reading.unread:
         message = f"{name} has commands that seatrial cannot read"
     elif reading.others or count == 1:
@@ -348,11 +348,10 @@ def _of_another_file(path: Path) -> tuple[str, str | None] | None:
         return "a Dockerfile", "seatrial build --check"
     if path.suffix not in (".yaml", ".yml") or not is_file(path):
         return None
-    with path.open("rb") as file:
-        text = file.read(_MOST_OF_YAML)
-    if re.search(rb"(?m)^apiVersion\s*:", text):
+    text = beginning(path, _MOST_OF_YAML)
+    if re.search(r"(?m)^apiVersion\s*:", text):
         return "a Kubernetes manifest", None
-    if re.search(rb"(?m)^(services|include)\s*:", text):
+    if re.search(r"(?m)^(services|include)\s*:", text):
         return "a Compose file", "seatrial up -f"
     return "a YAML file", "head"
 
@@ -405,28 +404,19 @@ def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
     return TargetError(f"{message}; recipes: {', '.join(sorted(recipes))}", run=f"seatrial run {example}")
 
 
-def _started_by_main(folder: str, project: Path) -> TargetError:
-    """Return the error for a folder, with what to start instead: its __main__.py, or the package that it is."""
-    main = (Path(folder) / "__main__.py").as_posix()
-    module = module_name(main, project).removesuffix("__main__").rstrip(".")
-    instead = ["-m", module] if is_package(project / folder) and _MODULE.fullmatch(module) else [main]
-    return TargetError(
-        f"the target {folder} is a folder, not a script; Python starts {main} in it",
-        run=f"seatrial run {shlex.join(instead)}",
-        instead=(folder, instead),
-    )
-
-
 def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) -> TargetError:
     word = words[0]
     if not word.strip():
         first = min(scripts(project), default="digits")
         return TargetError("the target is empty", run=f"seatrial run {shlex.quote(first)}")
     if is_folder(project / word):
-        if is_file(project / word / "__main__.py"):
-            return _started_by_main(word, project)
-        inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
         message = f"the target {word} is a folder, not a script"
+        if is_file(project / (main := (Path(word) / "__main__.py").as_posix())):
+            module = module_name(main, project).removesuffix("__main__").rstrip(".")
+            own = ["-m", module] if is_package(project / word) and _MODULE.fullmatch(module) else [main]
+            run = f"seatrial run {shlex.join(own)}"
+            return TargetError(f"{message}; Python starts {main} in it", run=run, instead=(word, own))
+        inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
         if not inside:
             return TargetError(f"{message}, and has no script in it", run=f"ls {as_typed(project / word)}")
         example = str(Path(word) / inside[0])
