@@ -217,7 +217,8 @@ def starts_python(word: str) -> bool:
 
 def submitted(words: Sequence[str], here: Path) -> list[str]:
     """Return the command that ``sbatch --gres=gpu:1 train.sh`` submits or the shell that a wrapper starts; or []."""
-    for at, word in enumerate(words[1:], 1):
+    starts = PurePosixPath(words[0]).name in (*SUBMITTERS, *WRAPPERS)
+    for at, word in enumerate(words[1:] if starts else (), 1):
         if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
             raise UnreadCommand(f"{words[0]} sets variables ({word}): set them with --env")
         if word.startswith("--wrap"):

@@ -12,36 +12,11 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
+from seatrial.job import startable
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
-from seatrial.job.startable import (
-    ASSIGNMENT,
-    LAUNCHER_MODULES,
-    LAUNCHERS,
-    MPI_LAUNCHERS,
-    SHELL_SUFFIXES,
-    SHELLS,
-    SUBMITTERS,
-    WRAPPERS,
-    PythonCommand,
-    UnreadCommand,
-    batch_request,
-    batch_words,
-    beginning,
-    console_script,
-    converted,
-    is_python,
-    is_shell,
-    likely_scripts,
-    module_name,
-    read_command,
-    scripts,
-    submitted,
-    what_is_here,
-    whole,
-    without_runner,
-)
+from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, PythonCommand, beginning, likely_scripts, scripts
 from seatrial.system.text import as_typed, first_of, regex
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -111,31 +86,31 @@ def python_command(
 
     try:
         typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
-        own = [*takewhile(ASSIGNMENT.fullmatch, words[:-1])]
+        own = [*takewhile(startable.ASSIGNMENT.fullmatch, words[:-1])]
         words = words[len(own) :]
         variables = [*own, *(activated(here) if words[0] == "pixi" else ())]
-        if words[0] in (*SUBMITTERS, *WRAPPERS) and ((inner := submitted(words, here)) or words[0] in SUBMITTERS):
-            batch, words = batch_words(words, inner), inner
-        words = without_runner(words) or words
+        if (inner := startable.submitted(words, here)) or words[0] in startable.SUBMITTERS:
+            batch, words = startable.batch_words(words, inner), inner
+        words = startable.without_runner(words) or words
         if not words:
             raise TargetError(f"{typed} submits no script in {here}", run="seatrial run SCRIPT")
-        called = None if is_file(here / words[0]) else console_script(words[0], here)
-        if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
-            return command.requesting(batch_request(batch))
-        if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
+        called = None if is_file(here / words[0]) else startable.console_script(words[0], here)
+        if (called is None or called[2]) and (command := startable.read_command([*variables, *words], here)):
+            return command.requesting(startable.batch_request(batch))
+        if words[0] in SHELLS or (is_file(here / words[0]) and startable.is_shell(here / words[0])):
             return _in_shell(words, here, f"export {shlex.join(variables)}; " * bool(variables), batch, env)
         if not is_recipe and task_commands(words, here):
             place = makefile(here) if words[0] == "make" else here
             script = "".join(f"export {shlex.quote(each)}\n" for each in variables) + shlex.join(words)
             return _one_command(typed, place or here, here, script, [], words[0], env)
-    except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
+    except (startable.UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
-    if is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
+    if startable.is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
         code = words[2] if words[1] == "-c" and words[2:] else None
         rest = words[3:] if code else dropwhile(lambda word: not word.endswith(".py"), words)
-        command = read_command(["python", *["command.py"][: bool(code)], *rest])
+        command = startable.read_command(["python", *["command.py"][: bool(code)], *rest])
         file = f"echo {shlex.quote(code)} > command.py && " if code else ""
         raise TargetError(
             "seatrial starts Python itself: name the script alone",
@@ -180,7 +155,7 @@ def _in_shell(words: Sequence[str], here: Path, first: str, batch: str, env: Seq
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
-    text = first + whole(here / name, _MOST_OF_SCRIPT)
+    text = first + startable.whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
 
 
@@ -260,14 +235,14 @@ def _with_gaps(known: str, unknown: str | None = None) -> str:
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
     """Return the error for ``mpirun -np 4 python train.py``, with seatrial's command or the reason (``why``)."""
-    python = next((at for at, word in enumerate(words) if is_python(word)), len(words))
+    python = next((at for at, word in enumerate(words) if startable.is_python(word)), len(words))
     try:
-        command = read_command(words[python:]) if why is None else None
-    except UnreadCommand as error:
+        command = startable.read_command(words[python:]) if why is None else None
+    except startable.UnreadCommand as error:
         command, why = None, str(error)
     counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
     gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
-    launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *LAUNCHER_MODULES, *MPI_LAUNCHERS))
+    launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
     launcher = next(launchers, None)
     return TargetError(
         f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
@@ -280,10 +255,10 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
 
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
     """Return a module's target; one of the project must exist, others may be in the image, as only the run can see."""
-    if module in LAUNCHER_MODULES and words:
+    if module in startable.LAUNCHER_MODULES and words:
         raise launcher_refused([f"python -m {module}", *words])
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
-        dotted = module_name(module, start) if is_file(start / module) else ""
+        dotted = startable.module_name(module, start) if is_file(start / module) else ""
         dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
         raise TargetError(f"-m {module!r} is not a module's name", run=f"seatrial run -m {dotted} …")
     roots = list(dict.fromkeys([start, project, project / "src"]))
@@ -306,7 +281,7 @@ def _script(word: str, project: Path, start: Path) -> str:
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        convert, script = converted(word)
+        convert, script = startable.converted(word)
         raise TargetError(
             f"{word} is a notebook, not a script",
             run=f"{convert} && seatrial run {shlex.quote(script)}",
@@ -317,7 +292,7 @@ def _script(word: str, project: Path, start: Path) -> str:
         kind, run = found
         refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
         raise manifest_refused(word) if run is None else refused
-    if _is_makefile(path) or is_shell(path):
+    if _is_makefile(path) or startable.is_shell(path):
         raise _no_python(word, path)
     if path.suffix not in ("", ".py", ".pyw", ".pyc", ".pyz", ".zip") and not _CODE.search(
         beginning(path, _MOST_OF_YAML)
@@ -364,10 +339,10 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
     """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
-    lines = re.findall(rf"""(?m)^[^\n'"]*\b(?:{"|".join(SUBMITTERS)})\b((?:\\\n|[^\n;&|])*)""", text)
-    jobs = [each for each in " ".join(lines).split() if each.endswith(SHELL_SUFFIXES) and is_file(here / each)]
-    if jobs:
-        return TargetError(f"{word} submits {jobs[0]} to a batch system", run=f"seatrial run {shlex.quote(jobs[0])}")
+    lines = re.findall(rf"""(?m)^[^\n'"]*\b(?:{"|".join(startable.SUBMITTERS)})\b((?:\\\n|[^\n;&|])*)""", text)
+    jobs = (each for each in " ".join(lines).split() if each.endswith(startable.SHELL_SUFFIXES))
+    if job := next((each for each in jobs if is_file(here / each)), None):
+        return TargetError(f"{word} submits {job} to a batch system", run=f"seatrial run {shlex.quote(job)}")
     text = re.sub(r"\$\w+/", "${}/", text)
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
@@ -397,7 +372,7 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
     """Return the error for no target at all, with what there is here."""
     message = "nothing to run: name a script, a recipe or -m module"
-    if found := what_is_here(project):
+    if found := startable.what_is_here(project):
         what, before, words = found
         return TargetError(f"{message}; here {what}", run=f"{before}seatrial run {words}")
     example = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
@@ -412,7 +387,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     if is_folder(project / word):
         message = f"the target {word} is a folder, not a script"
         if is_file(project / (main := (Path(word) / "__main__.py").as_posix())):
-            module = module_name(main, project).removesuffix("__main__").rstrip(".")
+            module = startable.module_name(main, project).removesuffix("__main__").rstrip(".")
             own = ["-m", module] if is_package(project / word) and _MODULE.fullmatch(module) else [main]
             run = f"seatrial run {shlex.join(own)}"
             return TargetError(f"{message}; Python starts {main} in it", run=run, instead=(word, own))
@@ -425,7 +400,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     parts = word.split()
-    if parts[1:] and (parts[0] in (*LAUNCHERS, *SHELLS) or is_python(parts[0]) or parts[0].endswith(".py")):
+    if parts[1:] and (parts[0] in (*LAUNCHERS, *SHELLS) or startable.is_python(parts[0]) or parts[0].endswith(".py")):
         return TargetError("the whole command is in quotes", run=f"seatrial run {word}", instead=(word, parts))
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
