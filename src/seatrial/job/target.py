@@ -356,9 +356,9 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         run = "seatrial doctor"
     elif re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
         run = next((f"seatrial run {shlex.quote(each)}" for each in [*named, *likely_scripts(path.parent)]), run)
-    if beyond and "(the script ends here" in beyond:
+    if beyond and (end := re.match(r"(?s)([^:]+):(\d+).*\(the script ends here", beyond)):
         usage = re.search(r"(?i)it prints: .*\busage: *(\S.*)\)", beyond)
-        run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{beyond.split(':')[1]}p {shlex.quote(word)}"
+        run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{end[2]}p {shlex.quote(end[1])}"
         return TargetError(f"{word} ends before it starts Python", cause=beyond, run=run)
     return TargetError(
         f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),

@@ -304,6 +304,7 @@ def test_a_script_of_a_deeper_folder_is_named_though_its_own_files_end_it_there(
     with pytest.raises(TargetError, match="ends before it starts Python") as refusal:
         in_our_words(["bash", "run.sh"], tmp_path / "a")
     assert "it prints: ./kaldi is missing" in (refusal.value.cause or "")
+    assert refusal.value.run == "sed -n 1,1p path.sh"
 
 
 def test_a_script_of_missing_programs_alone_is_said_to_start_them(tmp_path: Path) -> None:
