@@ -10,6 +10,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -185,15 +186,11 @@ _gpus = reads(GpuRequest.parse, 'a GPU request such as 2 or "device=0,2"')
 
 def _number(value: Any) -> float:
     """Return a number above zero, given as one or as text, as flags are. Raises ValueError."""
-    try:
-        if isinstance(value, bool) or not re.fullmatch(r"[0-9.eE+-]+", str(value)):
-            raise ValueError
-        number = float(value)
-        if not 0 < number < float("inf"):
-            raise ValueError
-    except (ValueError, OverflowError):
-        raise ValueError(f"expected a number above zero, got {shown(value)}") from None
-    return number
+    with suppress(ValueError, OverflowError):
+        is_number = re.fullmatch(r"[0-9.eE+-]+", str(value)) and not isinstance(value, bool)
+        if is_number and 0 < (number := float(value)) < float("inf"):
+            return number
+    raise ValueError(f"expected a number above zero, got {shown(value)}")
 
 
 def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -208,14 +205,10 @@ def _at_least(least: float, what: str, read: Callable[[Any], Any]) -> Callable[[
 
 
 def _percent(value: Any) -> float:
-    try:
-        if (number := _number(value)) > 100:
-            raise ValueError
-    except ValueError:
-        raise ValueError(
-            f"expected a percentage above 0 up to 100, or false to skip the check; got {shown(value)}"
-        ) from None
-    return number
+    with suppress(ValueError):
+        if (number := _number(value)) <= 100:
+            return number
+    raise ValueError(f"expected a percentage above 0 up to 100, or false to skip the check; got {shown(value)}")
 
 
 #: Parts of a regular expression that match one character: an escape, a class.

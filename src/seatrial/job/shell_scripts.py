@@ -17,27 +17,11 @@ from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
+from seatrial.job import startable
 from seatrial.job.reading.modules import is_file
 from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
-from seatrial.job.startable import (
-    BATCH_LINE,
-    GPUS,
-    RUNNERS,
-    SHELL_SUFFIXES,
-    SHELLS,
-    SUBMITTERS,
-    WRAPPERS,
-    PythonCommand,
-    UnreadCommand,
-    batch_request,
-    batch_words,
-    is_python,
-    read_command,
-    starts_python,
-    submitted,
-    whole,
-)
+from seatrial.job.startable import GPUS, SHELL_SUFFIXES, SHELLS, PythonCommand, UnreadCommand, batch_request, is_python
 from seatrial.job.tasks import task_commands
 
 MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
@@ -69,8 +53,8 @@ _OF_MACHINE = re.compile(
 )
 _UNSET = re.compile(rf"{UNKNOWN}(?:\$(?:\{{(?=\w+\}}))?((?!(?:HOME|USER|PATH)\b)[A-Za-z_]\w*)(?![\w\[]))?")
 _COUNTS_GPUS = re.compile(r"nvidia-smi.*(\bwc -l\b|-c )|cuda\.device_count\(\)", re.S)
-#: Limits: statements run, commands of Python, letters of a script.
-_MOST_RUN, _MOST_STARTED, _MOST_TEXT = 5_000, 200, 50_000
+#: Limits: statements run, letters of a script.
+_MOST_RUN, _MOST_TEXT = 5_000, 50_000
 
 
 class _Left(Exception):
@@ -96,13 +80,13 @@ def read_shell(
     """Return a script's commands in ``here``, as ``batch`` submits it, with ``env``, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
     shell.values |= dict(each.split("=", 1) for each in env if "=" in each)
-    shell.batched(*batch, *BATCH_LINE.findall(text))
+    shell.batched(*batch, *startable.BATCH_LINE.findall(text))
     text, shell.reading.cut = joined(text, name)
     try:
         shell.run(statements(text, name))
     except _Left:
         if not shell.reading.started:
-            said = [each for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
+            said = [each.replace(HERE, "") for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
             shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(said)}{' '.join(said)})"
     except UnreadCommand as unread:
         shell.reading.unread = str(unread)
@@ -252,8 +236,7 @@ class _Shell(Words):
                 self.assign(word)
             return True
         if words[0].startswith("(("):
-            value = self.calculate(words[0][2:-2])
-            return None if value is None else value != 0
+            return None if (value := self.calculate(words[0][2:-2])) is None else value != 0
         if words[0] in _REFUSED or (words[0] in ("break", "continue") and words[1:]):
             raise UnreadCommand(place)
         if words[0] in ("[", "[[", "test"):
@@ -280,7 +263,7 @@ class _Shell(Words):
             return self._program(place, arguments, own, is_fed=is_fed) if arguments else True
         if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self._path(fields[0])):
             program, arguments = "bash", fields
-        if is_fed and program in (*self.functions, *SHELLS, "eval", "make", *RUNNERS):
+        if is_fed and program in (*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS):
             raise UnreadCommand(place)
         if program in self.functions:
             return self._call(self, self.functions[program], self.name, arguments)
@@ -288,9 +271,9 @@ class _Shell(Words):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return", "break", "continue"):
             raise _Left(program)
-        if program in (*SUBMITTERS, *WRAPPERS) and (inner := submitted(fields, self.here / self.folder)):
+        if inner := startable.submitted(fields, self.here / self.folder):
             shell = self._copy()
-            shell.batched(batch_words(fields, inner))
+            shell.batched(startable.batch_words(fields, inner))
             return shell._program(place, inner, own, is_fed=is_fed)
         if _LEFT_OUT.match(shlex.join((program, *arguments))):
             self.reading.left.append(shlex.join((program, *arguments)))
@@ -302,7 +285,7 @@ class _Shell(Words):
         if program == "false":
             return False
         command = self._python(place, fields, own)
-        is_task = program in ("make", *RUNNERS, self.name)  # a task's own name is one where it was typed
+        is_task = program in ("make", *startable.RUNNERS, self.name)  # a task's own name is one where it was typed
         if command is None and is_task and (found := task_commands(fields, self.here / self.folder)):
             for text, its_place in found:
                 self._call(self._copy(), statements(text, program, its_place), program, [])
@@ -311,8 +294,6 @@ class _Shell(Words):
             self.reading.others.append(place)
             if command is None and not _HANDLES_FILES.fullmatch(program):
                 self._inner(place, fields, own)
-        elif len(self.reading.started) == _MOST_STARTED:
-            raise UnreadCommand(place)
         else:
             self.reading.started.append((self.folder, command))
         self.printed.append(UNKNOWN)
@@ -320,7 +301,7 @@ class _Shell(Words):
 
     def _inner(self, place: str, fields: list[str], own: list[str]) -> None:
         """Note the Python command that an unknown program starts, ``apptainer exec image.sif ./train.py``."""
-        at = next((at for at, word in enumerate(fields) if at and starts_python(word)), None)
+        at = next((at for at, word in enumerate(fields) if at and startable.starts_python(word)), None)
         if at is None:
             return
         shell = self._copy(own)
@@ -336,7 +317,7 @@ class _Shell(Words):
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
             paths = (_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words)
-            command = read_command([*paths], self.here / self.folder)
+            command = startable.read_command([*paths], self.here / self.folder)
         except UnreadCommand as unread:
             raise UnreadCommand(MARKS.sub("", f"{place.partition(': ')[0]}: {unread}")) from None
         elsewhere = rf"/|{UNKNOWN}(~|\$HOME|\$\{{HOME\}})/"  # the author's machine
@@ -390,10 +371,10 @@ class _Shell(Words):
         """Run a shell script of the project; nothing for an environment's ``activate`` and for others' files."""
         path = (self.here / self._path(words[0])).resolve() if words and UNKNOWN not in words[0] else self.here
         if path.is_relative_to(self.here.resolve()) and path.name != "activate" and is_file(path):
-            body = statements(text := whole(path, _MOST_TEXT), self._path(words[0]))
+            body = statements(text := startable.whole(path, _MOST_TEXT), self._path(words[0]))
             if program in SHELLS:
                 shell = self._copy()
-                shell.batched(*BATCH_LINE.findall(text))
+                shell.batched(*startable.BATCH_LINE.findall(text))
                 return self._call(shell, body, words[0], words[1:])
             return self._call(self, body, words[0], words[1:] or self.arguments)
         if program in SHELLS:

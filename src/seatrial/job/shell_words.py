@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
+from seatrial.job.reading.values import OPERATORS
 from seatrial.job.shell_grammar import pieces, tokens
 from seatrial.job.startable import UnreadCommand
 
@@ -15,10 +17,6 @@ UNKNOWN, HERE = "\0", "\2"
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
 _SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
-#: An arithmetic expression that sets a variable, and one of numbers that Python reads as the shell does.
-_CALCULATES = re.compile(r"\s*(?:(\w+)\s*(?:([+-])\2|([-+*/%]?)=(?!=)(.+))|([+-])\5(\w+))\s*", re.S)
-_OTHERS = r"<<|>>|\*\*|(?<![<>!=])=(?!=)|\b0\d|[\d)]\s*\(|[<>=!]=?[^&|<>=!]+[<>=!]"
-_NUMBERS = re.compile(rf"(?!.*({_OTHERS}))([\d\s()+*/%<>=!-]|&&|\|\|){{1,200}}", re.S)
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
 _LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
@@ -103,8 +101,7 @@ class Words(ABC):
     def _value(self, piece: str) -> str | list[str]:
         """Return the value of an expansion, with a mark before it if the value is unknown."""
         if piece.startswith("$(("):
-            result = self.calculate(piece[3:-2])
-            return unknown(piece) if result is None else str(result)
+            return unknown(piece) if (result := self.calculate(piece[3:-2])) is None else str(result)
         if piece[0] == "`" or piece.startswith("$("):
             return self.output(piece[1:-1] if piece[0] == "`" else piece[2:-1])
         match = _SUBSTITUTED.fullmatch(piece if piece[1] == "{" else f"${{{piece[1:]}}}")
@@ -141,22 +138,30 @@ class Words(ABC):
         if index in ("@", "*") or not isinstance(value, list):
             return value
         at = self.calculate(index or "0")
-        return value[at] if at is not None and at < len(value) else None
+        return value[at] if at is not None and -len(value) <= at < len(value) else None
 
     def calculate(self, text: str) -> int | None:
-        """Return the value of an arithmetic expression, which may set a variable; None if it is not known."""
-        if sets := _CALCULATES.fullmatch(text):
-            name, sign, other = sets[1] or sets[6], sets[2] or sets[5] or sets[3], sets[4] or "1"
-            value = self.calculate(f"{name} {sign} ({other})" if sign else other)
-            self.values[name] = unknown(name) if value is None else str(value)
-            return value if value is None or not sets[2] else value - int(f"{sign}1")
-        named = re.sub(r"\b[A-Za-z_]\w*", lambda name: str(self._get(name[0], None)), self.text(f'"{text}"'))
-        if not _NUMBERS.fullmatch(named):
-            return None
+        """Return the value of an arithmetic expression, which may set variables; None if it is not known."""
+        text = re.sub(r"([a-zA-Z_]\w*)\s*([+-])\2", r"((\1 = \1 \2 1) - (0 \2 1))", self.text(f'"{text}"'))
+        text = re.sub(r"([+-])\1\s*([a-zA-Z_]\w*)", r"(\2 = \2 \1 1)", text)
+        text = re.sub(r"(\w+)\s*([-+*/%])=(?!=)(.+)", r"\1 = \1 \2 (\3)", text)
+        text = re.sub(r"(?<![<>=!])=(?!=)", ":=", text)
         try:
-            return int(eval(named.replace("&&", " and ").replace("||", " or ").replace("/", "//")))
-        except (SyntaxError, ArithmeticError, TypeError):
+            return self._number(ast.parse(f"({text})", mode="eval").body)
+        except (SyntaxError, ValueError, ArithmeticError, LookupError):
+            self.values |= {name: unknown(name) for name in re.findall(r"(\w+)\s*:=", text)}
             return None
+
+    def _number(self, node: ast.expr) -> int:
+        match node:
+            case ast.Name(name):
+                return int(ast.unparse(ast.parse(str(self._get(name, None)))))
+            case ast.NamedExpr(ast.Name(name), inner):
+                self.values[name] = str(value := self._number(inner))
+                return value
+            case ast.BinOp(one, sign, other) | ast.Compare(one, [sign], [other]):
+                return int(OPERATORS[type(sign)](self._number(one), self._number(other)))
+        return int(ast.unparse(node))
 
 
 def number(text: str) -> int | None:

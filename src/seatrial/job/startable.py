@@ -217,7 +217,8 @@ def starts_python(word: str) -> bool:
 
 def submitted(words: Sequence[str], here: Path) -> list[str]:
     """Return the command that ``sbatch --gres=gpu:1 train.sh`` submits or the shell that a wrapper starts; or []."""
-    for at, word in enumerate(words[1:], 1):
+    starts = PurePosixPath(words[0]).name in (*SUBMITTERS, *WRAPPERS)
+    for at, word in enumerate(words[1:] if starts else (), 1):
         if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
             raise UnreadCommand(f"{words[0]} sets variables ({word}): set them with --env")
         if word.startswith("--wrap"):
@@ -247,15 +248,6 @@ def without_runner(words: Sequence[str]) -> list[str]:
     return ["python", *rest] if rest[:1] in (["-m"], ["--module"]) or (rest and rest[0].endswith(".py")) else rest
 
 
-def _without_wrapper(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the command that ``nohup``, ``srun --gres=gpu:1`` and the like start once, or all words, and a request."""
-    starts = (at for at, word in enumerate(words) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
-    at = next(starts, 0) if words and words[0] in WRAPPERS else 0
-    count = re.search(r"(?: -n| --ntasks)[ =]?(\d+)", f" {shlex.join(words[:at])}")
-    at = 0 if count and count[1] != "1" and words[0] == "srun" else at
-    return words[at:], batch_request(shlex.join(words[:at]))
-
-
 def _devices(listed: str, count: str = "") -> str:
     """Return the request for GPUs that are listed as CUDA_VISIBLE_DEVICES lists them, at most a count of them."""
     if listed in ("", "-1"):
@@ -273,8 +265,11 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
             visible = [value]
         elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
-    rest, batch = _without_wrapper(rest)
-    rest = without_runner(rest)
+    starts = (at for at, word in enumerate(rest) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
+    at = next(starts, 0) if rest and rest[0] in WRAPPERS else 0
+    tasks = re.search(r"^srun.*? (?:-n|--ntasks)[ =]?(\d+)", shlex.join(rest[:at]))
+    at = 0 if tasks and tasks[1] != "1" else at
+    batch, rest = batch_request(shlex.join(rest[:at])), without_runner(rest[at:])
     program = PurePosixPath(rest[0]).name if rest else ""
     if is_python(program) or program.endswith(".py"):
         rest = rest[is_python(program) :]

@@ -12,36 +12,11 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
+from seatrial.job import startable
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
-from seatrial.job.startable import (
-    ASSIGNMENT,
-    LAUNCHER_MODULES,
-    LAUNCHERS,
-    MPI_LAUNCHERS,
-    SHELL_SUFFIXES,
-    SHELLS,
-    SUBMITTERS,
-    WRAPPERS,
-    PythonCommand,
-    UnreadCommand,
-    batch_request,
-    batch_words,
-    beginning,
-    console_script,
-    converted,
-    is_python,
-    is_shell,
-    likely_scripts,
-    module_name,
-    read_command,
-    scripts,
-    submitted,
-    what_is_here,
-    whole,
-    without_runner,
-)
+from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, PythonCommand, beginning, likely_scripts, scripts
 from seatrial.system.text import as_typed, first_of, regex
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -111,31 +86,31 @@ def python_command(
 
     try:
         typed, is_recipe, batch = shlex.join(words), words[0] in recipes, ""
-        own = [*takewhile(ASSIGNMENT.fullmatch, words[:-1])]
+        own = [*takewhile(startable.ASSIGNMENT.fullmatch, words[:-1])]
         words = words[len(own) :]
         variables = [*own, *(activated(here) if words[0] == "pixi" else ())]
-        if words[0] in (*SUBMITTERS, *WRAPPERS) and ((inner := submitted(words, here)) or words[0] in SUBMITTERS):
-            batch, words = batch_words(words, inner), inner
-        words = without_runner(words) or words
+        if (inner := startable.submitted(words, here)) or words[0] in startable.SUBMITTERS:
+            batch, words = startable.batch_words(words, inner), inner
+        words = startable.without_runner(words) or words
         if not words:
             raise TargetError(f"{typed} submits no script in {here}", run="seatrial run SCRIPT")
-        called = None if is_file(here / words[0]) else console_script(words[0], here)
-        if (called is None or called[2]) and (command := read_command([*variables, *words], here)):
-            return command.requesting(batch_request(batch))
-        if words[0] in SHELLS or (is_file(here / words[0]) and is_shell(here / words[0])):
+        called = None if is_file(here / words[0]) else startable.console_script(words[0], here)
+        if (called is None or called[2]) and (command := startable.read_command([*variables, *words], here)):
+            return command.requesting(startable.batch_request(batch))
+        if words[0] in SHELLS or (is_file(here / words[0]) and startable.is_shell(here / words[0])):
             return _in_shell(words, here, f"export {shlex.join(variables)}; " * bool(variables), batch, env)
         if not is_recipe and task_commands(words, here):
             place = makefile(here) if words[0] == "make" else here
             script = "".join(f"export {shlex.quote(each)}\n" for each in variables) + shlex.join(words)
             return _one_command(typed, place or here, here, script, [], words[0], env)
-    except (UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
+    except (startable.UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
         raise launcher_refused(words, str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
         raise launcher_refused(words)
-    if is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
+    if startable.is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
         code = words[2] if words[1] == "-c" and words[2:] else None
         rest = words[3:] if code else dropwhile(lambda word: not word.endswith(".py"), words)
-        command = read_command(["python", *["command.py"][: bool(code)], *rest])
+        command = startable.read_command(["python", *["command.py"][: bool(code)], *rest])
         file = f"echo {shlex.quote(code)} > command.py && " if code else ""
         raise TargetError(
             "seatrial starts Python itself: name the script alone",
@@ -180,7 +155,7 @@ def _in_shell(words: Sequence[str], here: Path, first: str, batch: str, env: Seq
             f"Shell script {name} not found in {here}{hint}",
             run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
         )
-    text = first + whole(here / name, _MOST_OF_SCRIPT)
+    text = first + startable.whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
 
 
@@ -198,7 +173,8 @@ def _one_command(
     found = _existing(reading.started, here)
     for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not found else ()):
         script = os.path.relpath(path, folder)
-        if there := _existing(read_shell(text, arguments, script, folder, batch, env).started, folder):
+        begun = read_shell(text, arguments, script, folder, batch, env).started
+        if there := _existing([*begun, *reading.started], folder):
             where = "its own folder" if folder == path.parent else as_typed(folder)
             run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
             raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
@@ -210,10 +186,11 @@ def _one_command(
     runs = [f"seatrial run {' '.join(each)}" for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
-    if not found and reading.started and reading.others and not reading.why:
+    if not found and reading.started and not reading.why and (reading.others or not reading.unread):
         raise TargetError(
-            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist: first run what creates it",
-            cause=f"it runs {reading.others[0]}",
+            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist"
+            + ": first run what creates it" * bool(reading.others),
+            cause=f"it runs {reading.others[0]}" if reading.others else None,
             run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
         )
     if not found:
@@ -230,7 +207,7 @@ def _one_command(
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
         raise TargetError(message, cause=rule, run="\n".join(typed))
     count = len(reading.started)
-    message = f"{name} starts Python {'once' if count == 1 else f'{count} times'}, and a run starts it once"
+    message = f"{name} starts Python {count} times, and a run starts it once"
     if reading.unread:
         message = f"{name} has commands that seatrial cannot read"
     elif reading.others or count == 1:
@@ -258,14 +235,14 @@ def _with_gaps(known: str, unknown: str | None = None) -> str:
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
     """Return the error for ``mpirun -np 4 python train.py``, with seatrial's command or the reason (``why``)."""
-    python = next((at for at, word in enumerate(words) if is_python(word)), len(words))
+    python = next((at for at, word in enumerate(words) if startable.is_python(word)), len(words))
     try:
-        command = read_command(words[python:]) if why is None else None
-    except UnreadCommand as error:
+        command = startable.read_command(words[python:]) if why is None else None
+    except startable.UnreadCommand as error:
         command, why = None, str(error)
     counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
     gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
-    launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *LAUNCHER_MODULES, *MPI_LAUNCHERS))
+    launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
     launcher = next(launchers, None)
     return TargetError(
         f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
@@ -278,10 +255,10 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
 
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
     """Return a module's target; one of the project must exist, others may be in the image, as only the run can see."""
-    if module in LAUNCHER_MODULES and words:
+    if module in startable.LAUNCHER_MODULES and words:
         raise launcher_refused([f"python -m {module}", *words])
     if not _MODULE.fullmatch(module) or len(module) > _MAX_NAME:
-        dotted = module_name(module, start) if is_file(start / module) else ""
+        dotted = startable.module_name(module, start) if is_file(start / module) else ""
         dotted = dotted if _MODULE.fullmatch(dotted) else "package.module"
         raise TargetError(f"-m {module!r} is not a module's name", run=f"seatrial run -m {dotted} …")
     roots = list(dict.fromkeys([start, project, project / "src"]))
@@ -304,7 +281,7 @@ def _script(word: str, project: Path, start: Path) -> str:
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        convert, script = converted(word)
+        convert, script = startable.converted(word)
         raise TargetError(
             f"{word} is a notebook, not a script",
             run=f"{convert} && seatrial run {shlex.quote(script)}",
@@ -315,7 +292,7 @@ def _script(word: str, project: Path, start: Path) -> str:
         kind, run = found
         refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
         raise manifest_refused(word) if run is None else refused
-    if _is_makefile(path) or is_shell(path):
+    if _is_makefile(path) or startable.is_shell(path):
         raise _no_python(word, path)
     if path.suffix not in ("", ".py", ".pyw", ".pyc", ".pyz", ".zip") and not _CODE.search(
         beginning(path, _MOST_OF_YAML)
@@ -346,11 +323,10 @@ def _of_another_file(path: Path) -> tuple[str, str | None] | None:
         return "a Dockerfile", "seatrial build --check"
     if path.suffix not in (".yaml", ".yml") or not is_file(path):
         return None
-    with path.open("rb") as file:
-        text = file.read(_MOST_OF_YAML)
-    if re.search(rb"(?m)^apiVersion\s*:", text):
+    text = beginning(path, _MOST_OF_YAML)
+    if re.search(r"(?m)^apiVersion\s*:", text):
         return "a Kubernetes manifest", None
-    if re.search(rb"(?m)^(services|include)\s*:", text):
+    if re.search(r"(?m)^(services|include)\s*:", text):
         return "a Compose file", "seatrial up -f"
     return "a YAML file", "head"
 
@@ -363,10 +339,10 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
     """Return the error for a Makefile, or for a script that starts no Python that seatrial reads."""
     kind = "Makefile" if _is_makefile(path) else "shell script" if path.is_file() else "task"
     text = re.sub(r"(?m)(^|\s)#.*$", "", beginning(path, _MOST_OF_YAML)) if path.is_file() else ""
-    lines = re.findall(rf"""(?m)^[^\n'"]*\b(?:{"|".join(SUBMITTERS)})\b((?:\\\n|[^\n;&|])*)""", text)
-    jobs = [each for each in " ".join(lines).split() if each.endswith(SHELL_SUFFIXES) and is_file(here / each)]
-    if jobs:
-        return TargetError(f"{word} submits {jobs[0]} to a batch system", run=f"seatrial run {shlex.quote(jobs[0])}")
+    lines = re.findall(rf"""(?m)^[^\n'"]*\b(?:{"|".join(startable.SUBMITTERS)})\b((?:\\\n|[^\n;&|])*)""", text)
+    jobs = (each for each in " ".join(lines).split() if each.endswith(startable.SHELL_SUFFIXES))
+    if job := next((each for each in jobs if is_file(here / each)), None):
+        return TargetError(f"{word} submits {job} to a batch system", run=f"seatrial run {shlex.quote(job)}")
     text = re.sub(r"\$\w+/", "${}/", text)
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
     is_alone = kind == "shell script" and not beyond and "python" not in text and not named
@@ -380,9 +356,9 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         run = "seatrial doctor"
     elif re.search(r"\b(?:docker|podman) (?:build|run|compose)\b", text):
         run = next((f"seatrial run {shlex.quote(each)}" for each in [*named, *likely_scripts(path.parent)]), run)
-    if beyond and "(the script ends here" in beyond:
+    if beyond and (end := re.match(r"(?s)([^:]+):(\d+).*\(the script ends here", beyond)):
         usage = re.search(r"(?i)it prints: .*\busage: *(\S.*)\)", beyond)
-        run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{beyond.split(':')[1]}p {shlex.quote(word)}"
+        run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{end[2]}p {shlex.quote(end[1])}"
         return TargetError(f"{word} ends before it starts Python", cause=beyond, run=run)
     return TargetError(
         f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),
@@ -396,23 +372,11 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
     """Return the error for no target at all, with what there is here."""
     message = "nothing to run: name a script, a recipe or -m module"
-    if found := what_is_here(project):
+    if found := startable.what_is_here(project):
         what, before, words = found
         return TargetError(f"{message}; here {what}", run=f"{before}seatrial run {words}")
     example = "digits" if "digits" in recipes else min(recipes, default="train.py")  # it needs no data
     return TargetError(f"{message}; recipes: {', '.join(sorted(recipes))}", run=f"seatrial run {example}")
-
-
-def _started_by_main(folder: str, project: Path) -> TargetError:
-    """Return the error for a folder, with what to start instead: its __main__.py, or the package that it is."""
-    main = (Path(folder) / "__main__.py").as_posix()
-    module = module_name(main, project).removesuffix("__main__").rstrip(".")
-    instead = ["-m", module] if is_package(project / folder) and _MODULE.fullmatch(module) else [main]
-    return TargetError(
-        f"the target {folder} is a folder, not a script; Python starts {main} in it",
-        run=f"seatrial run {shlex.join(instead)}",
-        instead=(folder, instead),
-    )
 
 
 def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) -> TargetError:
@@ -421,10 +385,13 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         first = min(scripts(project), default="digits")
         return TargetError("the target is empty", run=f"seatrial run {shlex.quote(first)}")
     if is_folder(project / word):
-        if is_file(project / word / "__main__.py"):
-            return _started_by_main(word, project)
-        inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
         message = f"the target {word} is a folder, not a script"
+        if is_file(project / (main := (Path(word) / "__main__.py").as_posix())):
+            module = startable.module_name(main, project).removesuffix("__main__").rstrip(".")
+            own = ["-m", module] if is_package(project / word) and _MODULE.fullmatch(module) else [main]
+            run = f"seatrial run {shlex.join(own)}"
+            return TargetError(f"{message}; Python starts {main} in it", run=run, instead=(word, own))
+        inside = [path for path in likely_scripts(project / word) if "/" not in path][:5]
         if not inside:
             return TargetError(f"{message}, and has no script in it", run=f"ls {as_typed(project / word)}")
         example = str(Path(word) / inside[0])
@@ -433,7 +400,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     if re.match(r"(https?|ssh|git)://|git@", word):
         return TargetError(f"{word} is an address, not a script of this project", run=f"git clone {shlex.quote(word)}")
     parts = word.split()
-    if parts[1:] and (parts[0] in (*LAUNCHERS, *SHELLS) or is_python(parts[0]) or parts[0].endswith(".py")):
+    if parts[1:] and (parts[0] in (*LAUNCHERS, *SHELLS) or startable.is_python(parts[0]) or parts[0].endswith(".py")):
         return TargetError("the whole command is in quotes", run=f"seatrial run {word}", instead=(word, parts))
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))

@@ -49,8 +49,14 @@ def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
     if words[0] in ("invoke", "inv") and is_file(here / "tasks.py"):
         return [*_invoked(words[1:], here / "tasks.py")]
     name, *arguments = words[1:] if words[0] == "task" and words[1:] else without_runner(words) or words
-    task = None if is_file(here / name) else _task_script(name, arguments, here)
-    return [(task, "")] if task else []
+    typed = shlex.join(arguments[arguments[:1] == ["--"] :])
+    for table in _tables(here) if not is_file(here / name) else ():
+        for task in _tasks(table, name.rpartition(":")[2]):
+            text = "\n".join(_commands(task, table, name)).replace("{{.CLI_ARGS}}", "{args}")
+            filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
+            if text and "{{" not in text:  # a template
+                return [(filled if filled != text else f"{text} {typed}", "")]
+    return []
 
 
 def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
@@ -139,18 +145,6 @@ def _filled(node: ast.expr, values: dict[str, str]) -> str:
     quoted = re.fullmatch(r"(?s)f?(['\"]+)(.*)\1", text := ast.unparse(node))
     text = quoted[2] if quoted else text if isinstance(node, ast.Constant) else f"{{{text}}}"
     return re.sub(r"\{(\w+)[^{}]*\}", lambda name: values.get(name[1], f"${name[1]}"), text)
-
-
-def _task_script(name: str, arguments: Sequence[str], here: Path) -> str | None:
-    """Return the commands of a task in pixi.toml, pyproject.toml or package.json; None if there is none."""
-    typed = shlex.join(arguments[arguments[:1] == ["--"] :])
-    for table in _tables(here):
-        for task in _tasks(table, name.rpartition(":")[2]):
-            text = "\n".join(_commands(task, table, name)).replace("{{.CLI_ARGS}}", "{args}")
-            filled = re.sub(r"\{args(?::([^}]*))?\}", lambda match: typed or match[1] or "", text)
-            if text and "{{" not in text:  # a template
-                return filled if filled != text else f"{text} {typed}"
-    return None
 
 
 def _tables(here: Path) -> Iterator[Any]:

@@ -286,6 +286,40 @@ def test_loops_end_at_break_and_arithmetic_is_computed(tmp_path: Path) -> None:
     assert refusal.value.run == "seatrial run train.py -- VALUE VALUE VALUE"
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [("i++ + 1", "4"), ("--i", "2"), ("-7 / 2", "-3"), ("i += 2 * (n - 1)", "17"), ("n % i == 2", "1")]
+    + [(each, "VALUE") for each in ("1 << 99", "__import__('os')", "i++ + X", "9" * 5000, "n ? 1 : 2", "08")],
+)
+def test_arithmetic_is_that_of_the_shell_and_evaluates_no_python(tmp_path: Path, expression: str, value: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text(f"i=3 n=8\nA=$(({expression}))\npython train.py $A\npython train.py $i\n")
+    with pytest.raises(TargetError) as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    after = {"i++ + 1": "4", "--i": "2", "i += 2 * (n - 1)": "17", "i++ + X": "VALUE"}.get(expression, "3")
+    assert refusal.value.run == f"seatrial run train.py -- {value}\nseatrial run train.py -- {after}"
+
+
+def test_a_script_of_a_deeper_folder_is_named_though_its_own_files_end_it_there(tmp_path: Path) -> None:
+    (tmp_path / "a/local").mkdir(parents=True)
+    (tmp_path / "a/local/prepare.py").touch()
+    (tmp_path / "a/path.sh").write_text('echo "$PWD/kaldi is missing"; exit 1\n')
+    (tmp_path / "a/run.sh").write_text(". ./path.sh\npython local/prepare.py\nfairseq-train x\n")
+    with pytest.raises(TargetError, match=r"finds local/prepare.py from its own folder alone"):
+        in_our_words(["bash", "a/run.sh"], tmp_path)
+    with pytest.raises(TargetError, match="ends before it starts Python") as refusal:
+        in_our_words(["bash", "run.sh"], tmp_path / "a")
+    assert "it prints: ./kaldi is missing" in (refusal.value.cause or "")
+    assert refusal.value.run == "sed -n 1,1p path.sh"
+
+
+def test_a_script_of_missing_programs_alone_is_said_to_start_them(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text("for i in {1..300}; do python lost.py $i; done\n")
+    with pytest.raises(TargetError, match=r"j.sh starts lost.py, which does not exist$") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert refusal.value.run == "seatrial run lost.py -- 1"
+
+
 def test_the_folder_in_which_a_script_finds_its_program_is_named(tmp_path: Path) -> None:
     (tmp_path / "a/moco").mkdir(parents=True)
     (tmp_path / "a/scripts/deep").mkdir(parents=True)

@@ -345,7 +345,10 @@ def _block(block: Sequence[ast.stmt], runs: _Runs) -> list[RunNode]:
             break
         if runs.certain and any(isinstance(inner, ast.Return) for inner, _ in _statements_in(node)):
             runs = _PERHAPS._replace(tests=runs.tests)
-        elif runs.always and _may_leave(node):
+        elif runs.always and any(
+            _exits(inner) or (outside and isinstance(inner, ast.Break | ast.Continue))
+            for inner, outside in ((node, False), *_statements_in(node))
+        ):
             runs = runs._replace(always=False)
     return found
 
@@ -355,14 +358,6 @@ def _leaves(node: ast.stmt) -> bool:
     while isinstance(node, ast.If) and node.orelse and _leaves(node.body[-1]):
         node = node.orelse[-1]
     return isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue)
-
-
-def _may_leave(node: ast.stmt) -> bool:
-    """Look for an exit without an error, here or below, or a ``break`` or ``continue`` of the loop around it."""
-    return _exits(node) or any(
-        _exits(inner) or (leaves and isinstance(inner, ast.Break | ast.Continue))
-        for inner, leaves in _statements_in(node)
-    )
 
 
 def _exits(node: ast.AST) -> bool:

@@ -119,8 +119,12 @@ class ImportRoots:
             missing = [(parts, "")] if found[-1] is None and (inside or cython) else []
             owner = parts if name != "__init__" else []
             missing += [([*owner, str(each)], other.shown) for each in lacking if other]
+            level = node.level if isinstance(node, ast.ImportFrom) else 0
             for lost, where in missing if needed else ():
-                self._note_missing(module, node, lost, roots, where)
+                if (shown := "." * level + ".".join(lost)) not in self.missing and (
+                    fix := remedy(lost, roots, self.project, where, relative=level > 0, builds=self._builds)
+                ):
+                    self.missing[shown] = Missing(f"{module.shown}:{node.lineno}", fix)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bind(module.bound, f"*{found[-1][0]}" if local == "*" else local, (found[-1][0], inner))
@@ -128,15 +132,6 @@ class ImportRoots:
             file, root = found[0] or (module.path, None)
             is_alone = file.stem == name and roots is absolute and root in (self.start.parent, *self.placed)
             yield name, [file for file, _ in files], is_own, is_alone
-
-    def _note_missing(self, module: Module, node: Import, parts: list[str], roots: list[Path], file: str) -> None:
-        """Note a module, or a name in ``file``, that the project lacks and that no build makes."""
-        level = node.level if isinstance(node, ast.ImportFrom) else 0
-        name = "." * level + ".".join(parts)
-        if name in self.missing:
-            return
-        if fix := remedy(parts, roots, self.project, file, relative=level > 0, builds=self._builds):
-            self.missing[name] = Missing(f"{module.shown}:{node.lineno}", fix)
 
     def matching(self, pattern: str, words: Set[str]) -> Iterator[Path]:
         """Yield files of modules by a path with ``*``, each of which stands for one of the words."""

@@ -328,14 +328,12 @@ class ProjectReader:
                 self._follow(module, seen.node, seen, unit, queue if seen.needed else self.perhaps)
             elif isinstance(seen.node, ast.Call) and seen.certain and queue is not self.perhaps:
                 queue += (called := [*called_by(module, name, seen.node, self.modules.at)])
-                queue += (each for made in called for each in self._run_by_libraries(*made))
+                made = [(at, each.rpartition(".")[0]) for at, each in called if each.endswith(".__init__")]
+                units = [(at, f"{owner}.{each}") for at, owner in made for each in _RUN]  # training calls these
+                queue += (
+                    (at, each) for at, each in units if (own := self.modules.at(at)) and each in own.flow.functions
+                )
                 self.either += called_by(module, name, seen.node, self.modules.at, unclear=True)
-
-    def _run_by_libraries(self, path: Path, name: str) -> Iterator[Unit]:
-        """Yield what training calls of an object that a class makes."""
-        owner, _, method = name.rpartition(".")
-        if method == "__init__" and (module := self.modules.at(path)):
-            yield from ((path, f"{owner}.{each}") for each in _RUN if f"{owner}.{each}" in module.flow.functions)
 
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node

@@ -25,7 +25,8 @@ _MOST_OF_ALL, _LONGEST = 60_000, 300
 #: Conversions of a value by the name of their function; a device keeps its name.
 _CONVERSIONS: dict[str, Callable[..., Any]] = {"device": lambda x: x, "str": str, "int": int, "bool": bool, "len": len}
 _SIGNS = {"Eq": "eq", "NotEq": "ne", "Is": "is_", "IsNot": "is_not", "Gt": "gt", "GtE": "ge", "Lt": "lt", "LtE": "le"}
-_COMPARISONS = {getattr(ast, name): getattr(operator, function) for name, function in _SIGNS.items()}
+_SIGNS |= {"Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "Mod": "mod"}
+OPERATORS = {getattr(ast, name): getattr(operator, function) for name, function in _SIGNS.items()}
 #: Words of a configuration file or a command line that stand for other values than text.
 _WORDS = {"true": True, "false": False, "none": None, "null": None, "~": None}
 
@@ -170,9 +171,9 @@ class Evaluation:
                     first = truths.index(ends)
                     return frozenset([ends]) if None in truths[:first] else each[first]
                 return None if None in truths else each[-1]
-            case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in _COMPARISONS:
+            case ast.Compare(left=left, ops=[kind], comparators=[right]) if type(kind) in OPERATORS:
                 one, other = self.values(left, unit), self.values(right, unit)
-                compare = _COMPARISONS[type(kind)]
+                compare = OPERATORS[type(kind)]
                 return None if one is None or other is None else frozenset(compare(a, b) for a in one for b in other)
             case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [ast.List(parts) | ast.Tuple(parts)]) if parts:
                 either = ast.BoolOp(ast.Or(), [ast.Compare(left, [ast.Eq()], [each]) for each in parts])
