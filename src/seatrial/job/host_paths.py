@@ -165,8 +165,8 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
         which = "one" if left[1:] else "it"
         yield f"Not found on this machine: {names}{like}. If the run reads {which}, put it there{fix}"
     elif unknown:
-        fix = "Unless the project has these files, put them there, or: --mount DIR:PATH"
-        yield f"Inputs whose paths only a run shows: {first_of(unknown, _MOST_MORE)}. {fix}"
+        fix = "If a file is missing, add it to the project, or: --mount DIR:PATH"
+        yield f"Inputs whose paths are known only in a run: {first_of(unknown, _MOST_MORE)}. {fix}"
 
 
 def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         known = _exists(path) or not (brought or path.is_relative_to(job.project))
         if not known and not any(path.name in line for line in lines):
             shown = shlex.quote(str(brought or folder))
-            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shown}"
+            yield f"{write.where} may write {write.path}, and nothing creates that folder: mkdir -p {shown}"
 
 
 def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
@@ -225,7 +225,7 @@ def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
             used = name in code if "set_experiment" in code else name == "Default"
             if used and of_a_machine(place) and not _exists(Path(place)):
                 shown = file.parent.relative_to(job.folder)
-                yield f"{shown}/meta.yaml has MLflow write to {place}, of another machine: mv mlruns mlruns.old"
+                yield f"{shown}/meta.yaml makes MLflow write to {place}, on another machine: mv mlruns mlruns.old"
 
 
 def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
