@@ -55,7 +55,7 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
             why = f"{guess.other} for {guess.package}, as {what}, which the index's {name} is not known to have"
             needs = needs.judged(name, guess.other, why=why)
         elif release == "" and guess.package in needs.requirements.conda:
-            note = f"{what}of conda's {guess.package} ({needs.source}), which the package index lacks"
+            note = f"{what}, of conda's {guess.package} ({needs.source}), which the package index lacks"
             needs = needs.judged(name, warning=f"{note}: name an image with it: seatrial run --image IMAGE …")
         elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
