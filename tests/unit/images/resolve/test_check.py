@@ -511,7 +511,7 @@ def test_a_frozen_list_whose_index_is_slow_is_not_said_to_be_uninstallable(
     plan.index.delay_s, plan.limit_s = 300.0, 1.0
     made = plan("drawn==3.8\nnumpy==2.5.0\nplain==1.0\nsix==1.16.0\n", ScriptFacts(imports=("plain",)))
     [warning] = [each for each in made.warnings if " are left out, " in each]
-    assert f"no releases for all were found ({plan.index.url} did not answer within" in warning
+    assert f"no releases of all fit together ({plan.index.url} did not answer within" in warning
 
 
 def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
