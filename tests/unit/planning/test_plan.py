@@ -218,7 +218,7 @@ def test_gpu_memory_is_a_limit_or_one_sentence(
     with pytest.raises(UsageError, match=words) if words else nullcontext():
         plan = plan_of(tmp_path, source, gpus=gpus, gpu_memory_bytes=size)
         assert plan.agent.gpu_memory_bytes == size
-        assert chosen(plan, "GPU memory").reason.startswith("--gpu-memory: of each GPU")
+        assert chosen(plan, "GPU memory").reason.startswith("--gpu-memory: on each GPU")
 
 
 @cases("name", "value", "does")
