@@ -489,7 +489,7 @@ def test_reads_by_unknown_paths_are_named_where_no_input_is_known(tmp_path: Path
     facts = script_facts(target, tmp_path)
     assert [*facts.unknown] == reads
     found = [*not_found(Job(project=tmp_path, target=target), (), (), facts.unknown)]
-    assert [each.partition(". Unless")[0] for each in found] == [
+    assert [each.partition(". If a file")[0] for each in found] == [
         f"Inputs whose paths are known only in a run: {each}" for each in reads
     ]
 
