@@ -221,7 +221,7 @@ def _follow(prepared: Prepared, host: Host, screen: Screen) -> int:
         except BrokenPipeError:
             if is_live(run, host):
                 ensure_recorder(run)
-                screen.note(f"nobody reads the output; {run.id} is still running: seatrial runs stop {run.id} ends it")
+                screen.note(f"{run.id} is still running without a reader; to stop it: seatrial runs stop {run.id}")
             raise
     exit_code = _receipt(prepared, host, screen, ended=ended)
     if exit_code == EXIT_GPU_CONTRACT and plan.on_this_host:  # its GPUs are not of this host

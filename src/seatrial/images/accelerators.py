@@ -77,15 +77,15 @@ def without_use(
     listed = "" if needs.source == "the imports" else f"{needs.source} lists or "
     message = f"nothing that {listed}the target imports computes on a GPU"
     if alone := next((name for name in script.imports if name in _WITH_MORE), None):
-        way = f"which does with {more} alone" if (more := _WITH_MORE[alone]) else "which never does"
+        way = f"which does so only with {more}" if (more := _WITH_MORE[alone]) else "which never does"
         message += f": {script.where.get(alone, 'the target')} imports {alone}, {way}"
     elif checked.lock is None or not script.imports or packages_of_imports(script.imports, ()).strangers:
         return ()
     if job.gpus.kind != "auto" and _OPEN_DOORS.isdisjoint(script.modules):
         raise ConfigError(f"--gpus {job.gpus}: {message}", run=_ON_THE_CPU)
     if door := next((f"{each} ({script.modules[each]})" for each in script.modules if each in _OPEN_DOORS), ""):
-        return (f"{message}, unless {door} loads more: list that in {needs.source if listed else 'requirements.txt'}",)
-    return (f"{message}; --gpus none leaves it to other runs",)
+        return (f"{message}, unless {door} loads another: list it in {needs.source if listed else 'requirements.txt'}",)
+    return (f"{message}; --gpus none leaves the GPU to other runs",)
 
 
 def _older_than_the_gpus(

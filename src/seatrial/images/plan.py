@@ -211,7 +211,7 @@ def _with_packages(
     notes = [*absent_data(script, needs.requirements, at)]
     game, release = script.modules.get("gymnasium.atari"), at.get("gymnasium", "0")
     if game and release[0] != "0" and script.where.keys().isdisjoint(("ale_py", "rl_zoo3")):
-        notes.append(f"{game}: gymnasium {release} has this game after import ale_py alone; add this import")
+        notes.append(f"{game}: gymnasium {release} has this game only after import ale_py; add this import")
     needs = replace(needs, warnings=(*still_warned(needs, checked.names), *notes))
     if python in barred:
         note = f"{barred[python]}, and the base image has Python {python}"

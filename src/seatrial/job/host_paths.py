@@ -59,9 +59,9 @@ class HostPath:
     Attributes:
         source: its place on this machine; it may be missing. target: where the script looks for it in a container.
         where: ``--data``, ``configs/a.yaml:3`` or the argument itself. text: as it is written there.
-        written: its name is one of a folder for results.
-        typed: an argument names it; the text of a file, or a link in the project, does not.
-        key: of the file's line, with the spaces before it.
+        written: its option, key or line names results, ``output_dir``.
+        typed: an argument names it, not the text of a file or a link in the project.
+        key: of its line in the file, with the line's indentation.
     """
 
     source: Path
@@ -78,7 +78,7 @@ class HostPath:
 
     @property
     def absence(self) -> str:
-        """Return a sentence about the missing path; it names a file that only adds a suffix or has slashes."""
+        """Return a sentence about the missing path, with an existing file that differs in a suffix or in slashes."""
         variants = [(f"{self.source}{end}", f"{self.text}{end}") for end in CONFIGURATION]
         variants += [(str(self.source).replace("\\", "/"), self.text.replace("\\", "/"))]
         found = next((f"; {text} exists" for source, text in variants if _exists(Path(source))), "")
@@ -91,14 +91,14 @@ class HostPath:
 
 
 def host_paths(job: Job) -> tuple[HostPath, ...]:
-    """Return the paths that lie outside of the project, or are its own by an absolute name."""
+    """Return paths outside the project, and absolute paths inside it."""
     words = typed_words(job.target.args)
     found = [path for name, value in words for path in _of_argument(value, name or value, job)]
     return tuple({path.target: path for path in reversed(found[:_MOST_PATHS])}.values())[::-1]
 
 
 def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
-    """Yield a sentence for each missing input, with the place where it is or what creates it."""
+    """Yield a sentence for each missing input, with the place that has it or the line that creates it."""
     absent: dict[Path, list[Read]] = {}
     found: list[str] = []
     for read in reads:
@@ -136,7 +136,7 @@ def missing_inputs(job: Job, reads: Sequence[Read]) -> Iterator[str]:
 
 
 def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknown: Sequence[str] = ()) -> Iterator[str]:
-    """Yield one sentence about absent paths that a run may read, and others do not name, else about unknown ones."""
+    """Yield one sentence about absent inputs that no other sentence names or, without any, about unknown paths."""
     named = {posixpath.normpath(word) for each in sentences for word in _NAMED.findall(each)}
     begun = {str(above) for word in named for above in PurePosixPath(word).parents}
     left: list[Read] = []
@@ -165,12 +165,12 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
         which = "one" if left[1:] else "it"
         yield f"Not found on this machine: {names}{like}. If the run reads {which}, put it there{fix}"
     elif unknown:
-        fix = "Unless the project has these files, put them there, or: --mount DIR:PATH"
-        yield f"Inputs whose paths only a run shows: {first_of(unknown, _MOST_MORE)}. {fix}"
+        fix = "If a file is missing, add it to the project, or: --mount DIR:PATH"
+        yield f"Inputs whose paths are known only in a run: {first_of(unknown, _MOST_MORE)}. {fix}"
 
 
 def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterator[str]:
-    """Yield a sentence for each missing path in a configuration, or a list, with what gives it."""
+    """Yield a sentence for each missing path in a configuration or a list, with the option that mounts it."""
     composed = [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path]  # by Hydra
     for each in _of_file(file, read.path, job):
         set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip()) or '=.'}=.+")
@@ -192,7 +192,7 @@ def mounted(job: Job) -> dict[str, Path]:
 
 
 def on_host(job: Job, path: str) -> Path | None:
-    """Return where a container's path lies on this machine, None if no mount of the user's brings it."""
+    """Return where a container's path lies on this machine, None if no mount of the user has it."""
     inside = {target: source for target, source in mounted(job).items() if PurePosixPath(path).is_relative_to(target)}
     target = max(inside, key=len, default="")
     return inside[target] / posixpath.relpath(path, target) if inside else None
@@ -205,7 +205,7 @@ def _here(job: Job, path: str) -> Path:
 
 
 def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
-    """Yield a sentence for each folder that a script writes to, and neither the project nor a mount has."""
+    """Yield a sentence for each folder that a script writes to and that neither the project nor a mount has."""
     texts = [*read_sources(_sources(job), job.project, _MOST_SEARCHED)] if writes else []
     lines = [line for text in texts for line in text.splitlines() if _MAKES_FOLDERS.search(line)]
     for write in writes[:_MOST_MISSING]:
@@ -215,7 +215,7 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         known = _exists(path) or not (brought or path.is_relative_to(job.project))
         if not known and not any(path.name in line for line in lines):
             shown = shlex.quote(str(brought or folder))
-            yield f"{write.where} may write {write.path}, and nothing makes that folder: mkdir -p {shown}"
+            yield f"{write.where} may write {write.path}, and nothing creates that folder: mkdir -p {shown}"
 
 
 def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
@@ -231,7 +231,7 @@ def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
             used = name in code if "set_experiment" in code else name == "Default"
             if used and of_a_machine(place) and not _exists(Path(place)):
                 shown = file.parent.relative_to(job.folder)
-                yield f"{shown}/meta.yaml has MLflow write to {place}, of another machine: mv mlruns mlruns.old"
+                yield f"{shown}/meta.yaml makes MLflow write to {place}, on another machine: mv mlruns mlruns.old"
 
 
 def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
@@ -335,7 +335,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
 
 
 def _of_yolo(text: str, file: Path, shown: str, job: Job) -> Iterator[HostPath]:
-    """Yield the missing images of a data set that a file describes for Ultralytics: by its folder, or by ours."""
+    """Yield the missing images of a data set in Ultralytics' format, searched from its folder and from ours."""
     found = {match[1]: match for match in _OF_YOLO.finditer(text)}
     values = {key: match[2] for key, match in found.items()}
     if not ({"train", "val"} <= {*values} and {"names", "nc"} & {*values}) or values.get("download"):

@@ -129,7 +129,7 @@ def _read(manifest: dict[str, Any], file: str, project: Path) -> tuple[OwnWorklo
     if not all(one.get("command") for one in containers):
         raise ValueError("its container has no command, and the image's own command is unknown here")
     if nodes > 1 and manifest["kind"] == "Job" and manifest["spec"].get("completionMode") != "Indexed":
-        raise ValueError("several pods need completionMode: Indexed, or none knows which one it is")
+        raise ValueError("several pods need completionMode: Indexed, which gives each pod its number")
     argv = _command(first)
     names = {Path(word).name for word in re.findall(r"[\w./-]+\.py\b", " ".join(argv))}
     found = [script for script in scripts(project) if Path(script).name in names]

@@ -200,7 +200,7 @@ def _one_command(
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
         run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
         raise TargetError(
-            f"{name} needs values of {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
+            f"{name} needs values for {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
         )
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"

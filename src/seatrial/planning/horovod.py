@@ -40,7 +40,7 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
     if brought := _brought_by(job, parts):
         without = f"{imports}; where {brought} has no Horovod, "
         if _refused(name):
-            reason = warning = f"{without}the script fails there: nothing stands in for that part"
+            reason = warning = f"{without}the script fails there: seatrial has no stand-in for that part"
         else:
             reason = f"{without}seatrial's stand-in on torch.distributed is used"
             warning = f"{reason}, and the log's first line repeats it: it is not Horovod"
@@ -61,9 +61,9 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
 
 def _where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
     """Describe a part without a stand-in that the script can do without."""
-    reason = f"{may_import}, and nothing stands in for that part of Horovod, which cannot be installed: {_WHY_NOT}"
+    reason = f"{may_import}, for which seatrial has no stand-in, and Horovod cannot be installed: {_WHY_NOT}"
     warning = (
-        f"{may_import}, and nothing stands in for that part of Horovod: where the script comes to it, it fails; "
+        f"{may_import}, and seatrial has no stand-in for that part of Horovod: a run that reaches it fails; "
         f"instead: {instead}"
     )
     choice = Choice(what="horovod", value="none", reason=reason)
@@ -101,7 +101,7 @@ def refuse_parts(job: Job, script: ScriptFacts) -> None:
             part, instead = refused
             where = script.horovod.get(needed) or (script.horovod_elastic or job.target.value).partition(" ")[0]
             raise TargetError(
-                f"{where} needs {part}, and nothing stands in for that part of Horovod",
+                f"{where} needs {part}, and seatrial has no stand-in for that part of Horovod",
                 cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
                 run=f"{instead}; then: seatrial run {job.target.value} --gpus {job.gpus.count or 2}   "
                 "# or name an image that has Horovod: --image IMAGE",

@@ -94,7 +94,7 @@ def another_machine(job: Job, host: HostFacts) -> AnotherMachine | None:
     one = f"one GPU of {target.described}; name a count for more: --gpus 2"
     reason = {
         "auto": f"--gpus auto: {one}",
-        "all": f"--gpus all: how many {target.described} has is unknown, so it is planned for as one",
+        "all": f"--gpus all: how many {target.described} has is unknown; the plan assumes one",
     }.get(request.kind, f"--gpus {request}, of {target.described}")
     value = ", ".join(request.devices) if request.devices else "all" if request.kind == "all" else str(count)
     flag = f'"device={",".join(request.devices)}"' if request.devices else value

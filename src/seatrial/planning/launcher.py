@@ -52,7 +52,7 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
             run=join["run"],
         )
     if gives_rank(job, script, chosen):
-        reason += f"; each rank is given {script.rank_option}"
+        reason += f"; each rank gets {script.rank_option}"
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
 
 
@@ -60,7 +60,7 @@ def _chosen(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher, str]:
     if job.launcher != "auto":
         return job.launcher, f"--launcher {job.launcher}"
     if script.launcher_evidence:
-        return "torchrun", f"the script needs what torchrun sets: {script.launcher_evidence}"
+        return "torchrun", f"the script needs variables that torchrun sets: {script.launcher_evidence}"
     if script.workers_evidence and not script.torchrun_evidence:
         how = "JAX_COORDINATOR_ADDRESS" if script.framework == "jax" else "TF_CONFIG"
         peers = f", which find each other by {how}" if job.nodes > 1 else ""

@@ -98,12 +98,12 @@ def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
     if not traits.on_this_host:
         raise UsageError(
             "seatrial serve starts a server on this machine, not on Kubernetes",
-            cause="A cluster brings its own ways to a port: Deployments, Services, Ingresses",
+            cause="A cluster publishes ports by Deployments, Services and Ingresses",
             run=f"seatrial serve {serving.typed} --on docker",
         )
     if job.network == "none":
         raise UsageError(
-            "A server on the network none is reached by nobody", run=f"seatrial serve {serving.typed}   # no --network"
+            "No client can reach a server on the network none", run=f"seatrial serve {serving.typed}   # no --network"
         )
     # On the network of this machine or of another container nothing is published: it listens at the given address.
     shared = not traits.isolates or (job.network or "").startswith(("host", "container:", "ns:"))

@@ -154,7 +154,7 @@ def _memory_choices(job: Job, script: ScriptFacts, parts: Parts) -> Iterator[Cho
     """Yield the GPU memory limit, and the variables of script, job and image that are mistaken for one."""
     if (limit := gpu_memory_limit(job, script, parts.gpus.gpus)) is not None:
         option = "--gpu-memory" if job.gpu_memory_bytes is not None else f"--gpus {job.gpus.share}"
-        reason = f"{option}: of each GPU, for each process; CUDA's own 0.5 to 1 GB is on top"
+        reason = f"{option}: on each GPU, for each process; CUDA itself takes another 0.5 to 1 GB"
         yield Choice(what="GPU memory", value=format_bytes(limit), reason=reason)
     env = {**(parts.image.env if parts.image else {}), **job.env}
     for name, value in (env | {name: value for name, (value, _) in script.variables.items()}).items():

@@ -72,7 +72,7 @@ def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
     if facts is None and job.target.kind == "image" and not job.target.args:
         raise ImageError(
             f"The command of {image.tag} is unknown: no engine on this machine has it",
-            cause="the agent starts the image's command, so it needs to know it",
+            cause="the agent starts the image's command, so it must know the command",
             run=f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}",
         )
     known = {"entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env} if facts else {}
@@ -143,7 +143,8 @@ def _left_here(job: Job, script: ScriptFacts, sent: Collection[Path], apart: Col
     own = [each for each in read if each.is_relative_to(job.project) and os.path.exists(each)]  # noqa: PTH110  never raises
     there = {above for each in sent for above in (each, *each.parents)}
     left = (read[each] for each in own if each not in there and not any(map(each.is_relative_to, apart)))
-    return tuple(f"{each}, which stays here; --data pvc:NAME mounts a volume at {CONTAINER_DATA}" for each in left)
+    here = f"which stays on this machine; --data pvc:NAME mounts a volume at {CONTAINER_DATA}"
+    return tuple(f"{each}, {here}" for each in left)
 
 
 class Volumes(NamedTuple):
@@ -191,8 +192,8 @@ def volume_warnings(models: Volume, data: Volume | None, facts: ClusterFacts) ->
             yield f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
         else:
             yield (
-                f"{path}: {each} a folder of its own there, so a pod that is started on another one finds nothing in "
-                "it; use pvc:NAME, or [kubernetes.node_selector] for one node"
+                f"{path}: {each} its own folder there, so a pod on another node finds it empty; "
+                "use pvc:NAME, or [kubernetes.node_selector] for one node"
             )
 
 
@@ -224,7 +225,7 @@ def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:
         if name in env:
             yield (
                 f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and the variable can "
-                "only hide them or show those of others; delete it"
+                "only hide them or show GPUs of other pods; delete it"
             )
 
 

@@ -207,7 +207,7 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     if job.gpus.kind != "none":
         yield from visible_warnings(f"{own.file} sets", env_of(container))
     if paths := ", ".join(path for path, kind in kinds.items() if kind == "hostPath"):
-        yield f"{paths}: a hostPath is a folder of whichever node runs the pod; a persistentVolumeClaim is everywhere"
+        yield f"{paths}: a hostPath is a folder of the pod's node; every node reaches a persistentVolumeClaim"
     lost = lost_writes(script, container.get("workingDir") or "/", kinds, ("/tmp", "/dev", "/proc"))
     mounted = f"the file mounts {', '.join(kinds) or 'none'}"
     yield from file_warnings(script, list(kinds), mounted, lost, "mount a persistentVolumeClaim there")
@@ -290,9 +290,9 @@ def _workload_warnings(job: Job, facts: ClusterFacts, image: ImagePlan) -> Itera
         )
     if options.kind == "trainjob":
         yield (
-            f"The runtime {options.runtime} starts again what failed, 6 times unless it sets another limit, and a "
-            "TrainJob cannot change that: a failure is reported late, and in a new pod without a volume the script "
-            "runs again; --kind job, or [kubernetes] runtime: one whose podFailurePolicy has FailJob for every exit "
+            f"The runtime {options.runtime} restarts a failed pod, 6 times unless it sets another limit, and a "
+            "TrainJob cannot change the limit: a failure is reported late, and without a volume each new pod runs the "
+            "whole script; use --kind job, or a [kubernetes] runtime whose podFailurePolicy has FailJob for every exit "
             "code but 137 and 143"
         )
     if options.queue is not None and not facts.kueue and facts.git_version != "unknown":

@@ -169,7 +169,7 @@ def _without_effect(job: Job, script: ScriptFacts) -> Iterator[str]:
         variable = f"SEATRIAL_{flag[2:].upper()}_DIR"
         if folder is not None and variable not in text:
             given = f"--on local sets {variable}, which {job.target.value} does not read"
-            yield f"{flag} has no effect: {target} is in containers, and {given}"
+            yield f"{flag} has no effect: only containers have {target}, and {given}"
 
 
 def _refuse_unwritable(script: ScriptFacts) -> None:

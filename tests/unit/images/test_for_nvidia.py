@@ -88,7 +88,7 @@ def numpy_alone() -> Iterator[Index]:
 @pytest.mark.parametrize(
     ("text", "listed", "reason"),
     [
-        ("import chainer\n", "chainer\n", "train.py:1 imports chainer, which does with cupy alone"),
+        ("import chainer\n", "chainer\n", "train.py:1 imports chainer, which does so only with cupy"),
         ("import coremltools\n", "coremltools\n", "imports coremltools, which never does"),
     ],
     ids=["its half for GPUs is missing", "never"],
@@ -108,7 +108,7 @@ def test_a_lock_shows_that_nothing_computes_on_a_gpu(tmp_path: Path, numpy_alone
     with pytest.raises(ConfigError, match="lists or the target imports computes on a GPU"):
         plan(tmp_path, "import numpy\n", "numpy\n", gpus="1", index=numpy_alone)
     opened = plan(tmp_path, "import importlib, numpy\n", "numpy\n", gpus="1", index=numpy_alone)
-    assert "on a GPU, unless importlib (train.py:1) loads more: list that in requirements.txt" in opened
+    assert "on a GPU, unless importlib (train.py:1) loads another: list it in requirements.txt" in opened
 
 
 def test_a_dependency_may_use_the_gpu(tmp_path: Path, numpy_alone: Index) -> None:

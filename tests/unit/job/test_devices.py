@@ -435,8 +435,8 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
     ("source", "words"),
     [
         ("def keep(n):\n    torch.save(w, f'ckpt/{n}.pt')\nif late:\n    keep(1)\n", "train.py:5 may write ckpt/*.pt,"),
-        ("open('ckpt/log', 'w')\n", "and nothing makes that folder: mkdir -p ckpt"),
-        ("open('ckpt/log', 'w')\nos.makedirs(p)\n", "and nothing makes that folder: mkdir -p ckpt"),
+        ("open('ckpt/log', 'w')\n", "and nothing creates that folder: mkdir -p ckpt"),
+        ("open('ckpt/log', 'w')\nos.makedirs(p)\n", "and nothing creates that folder: mkdir -p ckpt"),
         ("os.makedirs(p)\nopen('ckpt/log', 'w')\n", ""),
         ("os.makedirs('ckpt')\nopen('ckpt/log', 'w')\n", ""),
         ("for name in names:\n    os.makedirs(name)\nopen('ckpt/log', 'w')\n", ""),
@@ -512,8 +512,8 @@ def test_reads_by_unknown_paths_are_named_where_no_input_is_known(tmp_path: Path
     facts = script_facts(target, tmp_path)
     assert [*facts.unknown] == reads
     found = [*not_found(Job(project=tmp_path, target=target), (), (), facts.unknown)]
-    assert [each.partition(". Unless")[0] for each in found] == [
-        f"Inputs whose paths only a run shows: {each}" for each in reads
+    assert [each.partition(". If a file")[0] for each in found] == [
+        f"Inputs whose paths are known only in a run: {each}" for each in reads
     ]
 
 

@@ -138,7 +138,7 @@ def test_an_invoke_task_gets_its_values_and_a_taskfile_gets_the_typed_words(tmp_
     (tmp_path / "tasks.py").write_text(f'NAME = "net"\n@task\ndef fit_all(ctx, seed, lr=0.1):\n    {run}\n')
     typed = ["invoke", "fit-all", "--seed=7"]
     assert in_our_words(typed, tmp_path) == ["src/net/train.py", "--", "--lr", "0.1", "--seed", "7"]
-    with pytest.raises(TargetError, match="needs values of seed"):
+    with pytest.raises(TargetError, match="needs values for seed"):
         in_our_words(typed[:2], tmp_path)
     with pytest.raises(TargetError) as refusal:
         in_our_words(["inv", "test"], tmp_path)
@@ -379,7 +379,7 @@ def test_a_loop_that_only_waits_hides_no_command(tmp_path: Path) -> None:
 
 def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(tmp_path: Path) -> None:
     (tmp_path / "j.sh").write_text("source .envrc\nuv sync\npython -m train --data $DATA/a --out ${OUT} --lr $1\n")
-    with pytest.raises(TargetError, match="needs values of DATA, OUT") as refusal:
+    with pytest.raises(TargetError, match="needs values for DATA, OUT") as refusal:
         in_our_words(["sbatch", "j.sh", "0.1"], tmp_path)
     assert str(refusal.value.cause).endswith("; not read: source .envrc")
     assert refusal.value.run == "seatrial run -e DATA=… -e OUT=… j.sh 0.1"

@@ -56,7 +56,7 @@ def test_option_of_a_rank_is_added_on_several_gpus_unless_typed(tmp_path: Path) 
 def test_each_rank_gets_its_number(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     launcher, argv, reason = _planned(tmp_path, 2, "here")
-    assert launcher == "torchrun" and reason.endswith("; each rank is given --local_rank")
+    assert launcher == "torchrun" and reason.endswith("; each rank gets --local_rank")
     plan = AgentPlan(run_id="r", argv=list(argv), workdir="/", run_dir="/", script=1, launcher=launcher, processes=2)
     ended = subprocess.run(command(plan), cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
     assert sorted(ended.stdout.splitlines()) == ["rank 0 of here", "rank 1 of here"]

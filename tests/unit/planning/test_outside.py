@@ -436,7 +436,7 @@ def test_outside_is_read_only_and_inside_is_writable(tmp_path: Path) -> None:
 
 def test_a_folder_for_results_outside_is_refused_with_the_option(tmp_path: Path) -> None:
     job = job_of(tmp_path, "--output_dir", "/mnt/results")
-    with pytest.raises(UsageError, match="--output_dir /mnt/results is for results") as refusal:
+    with pytest.raises(UsageError, match="--output_dir /mnt/results is a folder for results") as refusal:
         with_host_paths(job, ScriptFacts(), build=True)
     assert refusal.value.run == "mkdir -p /mnt/results && seatrial run … --mount /mnt/results:/mnt/results"
     mounted = job.changed(mounts=({"source": "/mnt", "target": "/mnt/results", "read_only": False},))

@@ -180,7 +180,7 @@ def test_an_image_may_have_its_own_horovod(tmp_path: Path) -> None:
     assert any("has no Horovod, seatrial's stand-in" in warning for warning in plan.warnings)
     other = plan_of(tmp_path, "import horovod.tensorflow as hvd\n", gpus=2, ready=True)
     assert (other.agent.stand_ins, other.agent.launcher) == (("horovod",), "torchrun")
-    assert [each for each in other.warnings if each.endswith("fails there: nothing stands in for that part")]
+    assert [each for each in other.warnings if each.endswith("fails there: seatrial has no stand-in for that part")]
     assert not any("torch.distributed" in each for each in other.warnings)
 
 
@@ -218,7 +218,7 @@ def test_gpu_memory_is_a_limit_or_one_sentence(
     with pytest.raises(UsageError, match=words) if words else nullcontext():
         plan = plan_of(tmp_path, source, gpus=gpus, gpu_memory_bytes=size)
         assert plan.agent.gpu_memory_bytes == size
-        assert chosen(plan, "GPU memory").reason.startswith("--gpu-memory: of each GPU")
+        assert chosen(plan, "GPU memory").reason.startswith("--gpu-memory: on each GPU")
 
 
 @cases("name", "value", "does")

@@ -285,7 +285,7 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
         "SLURM_PROCID",
         "DATA_ROOT",
     ]
-    assert found[0].endswith("not set: srun sets it for each rank, torchrun RANK and WORLD_SIZE")
+    assert found[0].endswith("not set: srun sets it for each rank; torchrun sets RANK and WORLD_SIZE")
     assert found[1] == "train.py:2 needs the variable DATA_ROOT, which is not set: -e DATA_ROOT=VALUE"
     set_there = {"DATA_ROOT": "/d", "SLURM_PROCID": "0"}
     assert not [*without_variables(job(tmp_path), script, set_there, Host({}))]

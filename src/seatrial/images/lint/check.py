@@ -37,7 +37,7 @@ def check_dockerfile(path: Path) -> list[Remark]:
         raise UsageError(f"{path} has more than {_MOST_LINES} lines", run=f"wc -l {path}")
     if "\0" in text:
         raise UsageError(
-            f"{path} is not text in UTF-8, in which a Dockerfile is written",
+            f"{path} is not UTF-8 text, as a Dockerfile must be",
             run=f"iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8   # where it was written by PowerShell",
         )
     file = read_dockerfile(text)

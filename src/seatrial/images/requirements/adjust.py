@@ -36,11 +36,8 @@ def installable(needs: Needs) -> Needs:
     needs = as_torch_decides(_without_pages(_of_an_index(_without_python(needs))))
     plain = {line: each for line in needs.requirements.lines if (each := parsed(line)) and not each.url}
     if standard := [line for line, each in plain.items() if not each.marker and each.name in STANDARD_MODULES]:
-        what = "a module" if len(standard) == 1 else "modules"
-        note = (
-            f"{needs.source} lists {', '.join(standard)}, {what} of Python itself: left out, as the package index has "
-        )
-        needs = _without(needs, standard, warning=f"{note}no such package, or another's")
+        note = f"{needs.source} lists {', '.join(standard)} of the standard library: left out, as the package index"
+        needs = _without(needs, standard, warning=f"{note} has no such package, or an unrelated one")
     if horovod := [line for line in plain if canonical_name(line) == HOROVOD]:
         why = "horovod is left out: it has no wheels, and does not build against current torch"
         needs = _without(needs, horovod, why=why)

@@ -46,7 +46,7 @@ class ImportedPackages:
     Attributes:
         known: import name → package, from the table of import names.
         guessed: import name → a package of the same name, which nobody has looked at.
-        elsewhere: import name → what to ask pip for instead; the index has no such package, or another's.
+        elsewhere: import name → what to ask pip for instead; the index has no such package, or an unrelated one.
         unknown: names that projects give to their own modules, and names that no package can have.
     """
 
@@ -194,7 +194,7 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
     where = f"{file}:{line}" if file else "the target"
     module = f"-m {name}.{file.removesuffix('.py').replace('/', '.')}" if file else "…"
     return (
-        f"{where} imports {name}, which is this folder: Python finds it from the folder above alone; "
+        f"{where} imports {name}, the name of this folder; Python finds it only from the parent folder: "
         f"seatrial run -C .. {module}"
     )
 
@@ -226,7 +226,7 @@ def elsewhere_in_the_project(
     if image := script.modules.get("scipy.misc.…"):
         yield f"{image}: scipy 1.3 removed it; use imageio.imread, imageio.imwrite or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
-        yield f"{loss}: since torch 1.0 this fails for a loss, which has no dimension; replace it by loss.item()"
+        yield f"{loss}: since torch 1.0 this fails for a loss, a tensor without dimensions; use loss.item()"
 
 
 def _is_installed(name: str, project: Path, found: Requirements) -> bool:
@@ -241,15 +241,15 @@ def _is_installed(name: str, project: Path, found: Requirements) -> bool:
 def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None], project: Path) -> Iterator[str]:
     """Yield warnings of modules from folders that the project names and that are not mounted with it."""
     for name, folder in from_folders.items():
-        where, way = script.where.get(name, "the target"), "that folder is not there"
+        where, way = script.where.get(name, "the target"), "that folder does not exist"
         if folder is not None and is_folder(folder):
             both = Path(os.path.commonpath((folder, project)))
             paths = (each / "src" if is_folder(each / "src") else each for each in (folder, project))
             python_path = shlex.quote(":".join(os.path.relpath(each, both) for each in paths))
-            way = f"run where both are: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
+            way = f"run above both: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
         yield (
-            f"{where} imports {name}, which pyproject.toml takes from a folder outside of the project, and not from an "
-            f"index: {way}"
+            f"{where} imports {name}, which pyproject.toml takes from a folder outside the project, not from an index: "
+            f"{way}"
         )
 
 
@@ -264,7 +264,7 @@ def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project
     for name, submodule in product(dict.fromkeys((*packages.strangers, *named)), submodules):
         one, other = (re.sub(r"[\W_]", "", each.lower()) for each in (name, submodule.rpartition("/")[2]))
         if name in packages.unknown or one in other or (len(other) > 2 and other in one):
-            what = f"{script.where.get(name, 'the target')} imports {name}, which is not here, and the git submodule"
+            what = f"{script.where.get(name, 'the target')} imports {name}, which is missing, and the git submodule"
             found[name] = f"{what} {submodule} is empty: git submodule update --init --recursive"
     return found
 
@@ -278,7 +278,7 @@ def not_installed(
         if not is_listed(needs.requirements, name, ask):
             why, remedy = f"{needs.source} does not list it", "name its package"
             if name in packages.elsewhere:
-                why, remedy = f"on the package index, {name} is another project, source alone or missing", "add it"
+                why, remedy = f"{name} on the package index is another project, has no wheel or is missing", "add it"
             shown = ask if name in packages.elsewhere else "PACKAGE"
             remedy += f' in seatrial.toml: [image] requirements = ["{shown}"]'
             place = script.where.get(name, "the target")
@@ -288,7 +288,7 @@ def not_installed(
         inner = {each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")}
         other = own_modules.renamed(name, inner, project)
         if not other and name not in _names().generic and own_modules.generates(project, ()):  # its own name
-            other = "; the project's installation builds it: pip install --target lib ., then -e PYTHONPATH=lib"
+            other = "; the project's installation builds it: pip install -t lib . && seatrial run -e PYTHONPATH=lib …"
         yield f"{place} imports {name}: not in the project, and no package is installed{other}", (name, name)
 
 
@@ -309,13 +309,13 @@ def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str])
         kind = ".tar.gz" if at["spacy"][:2] == "2." else "-py3-none-any.whl"  # wheels since 3.0
         page = f"https://github.com/explosion/spacy-models/releases/download/{file}/{file}{kind}"
         remedy = f'add it in seatrial.toml: [image] requirements = ["{name} @ {page}"]'
-        yield f"{models[name].partition(' ')[0]} loads {name}, neither listed nor on the package index; {remedy}"
+        yield f"{models[name].partition(' ')[0]} loads {name}, neither in a list nor on the package index; {remedy}"
     rows, used = table("import_names")["nltk_data"], [each for each in script.modules.items() if "nltk." in each[0]]
     reads = {rows[part]: where for name, where in used for part in name.split(".") if part in rows}
     if "nltk" in at and reads and not any("nltk.download" in name for name, _ in used):
         older = "_(tab|eng)$" if re.match(r"3\.[0-8]\b", at["nltk"]) else "$"  # before 3.9, which renamed them
-        needs = f"{next(iter(reads.values())).partition(' ')[0]} needs what NLTK downloads apart, and no code does so"
-        yield f"{needs}: before it, call nltk.download({[re.sub(older, '', each) for each in reads]})"
+        needs = f"{next(iter(reads.values())).partition(' ')[0]} needs NLTK's data, and no code downloads it"
+        yield f"{needs}: before this line, call nltk.download({[re.sub(older, '', each) for each in reads]})"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -22,7 +22,7 @@ from seatrial.stack.rules import PARTNERS, code_for, image_problems
 #: The last release of TensorFlow 1, and the first Keras that needs TensorFlow 2. Source: Keras' release notes, 2.4.0.
 _LAST, _FIRST_KERAS = "1.15.5", "2.4"
 
-_PORT = "port it to TensorFlow 2, for a start with `import tensorflow.compat.v1 as tf`"
+_PORT = "port it to TensorFlow 2, and begin with `import tensorflow.compat.v1 as tf`"
 
 
 def onto_framework_image(base: str, script: ScriptFacts, needs: Needs, machine: TargetMachine | None) -> Needs:

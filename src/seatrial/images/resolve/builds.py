@@ -145,9 +145,9 @@ def build_choices(builds: Collection[SourceBuild], lock: Lock | None, resolved: 
         reason += " and nvcc" if any(each.cuda for each in builds) and not resolved.stack.cpu else ""
         reason += f", against {' and '.join(sight)}" if sight else ""
         unread = ", ".join(each.name for each in builds if not each.read)
-        reason += f"; what {unread} needs besides is unknown, as the source was not read" if unread else ""
+        reason += f"; what else {unread} needs is unknown, as its source was not read" if unread else ""
         lacks = ", ".join(f"{each.requirement} {each.lacks}" for each in builds if each.lacks)
-        reason += f"; sources lack what setup.py compiles, unless it downloads a wheel: {lacks}" if lacks else ""
+        reason += f"; sources lack files that setup.py compiles, unless it gets a wheel: {lacks}" if lacks else ""
         yield Choice(what="from source", value=", ".join(each.requirement for each in builds), reason=reason)
     elif built := [name for name in (lock.from_source if lock else ()) if name not in resolved.pages]:
         reason = "the index has no wheel of them: pip builds them, which takes a compiler unless they are plain Python"

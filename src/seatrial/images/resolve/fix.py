@@ -46,7 +46,7 @@ def of_list_or_imports(
         except (ConfigError, GpuContractError) as error:
             refusal = error.message
         note = f"{len(fewer.left_out)} of the {fewer.listed} packages that {needs.source} lists are"
-        note += f" left out, as the target does not import them and no releases for all were found ({refusal})"
+        note += f" left out, as the target does not import them and no releases of all fit together ({refusal})"
         note += f'; to install all, in seatrial.toml: [image] requirements = ["-r {needs.source}"]'
         needs = fewer.changed(fewer.requirements, warning=note)
         if resolver is not None:

@@ -55,14 +55,14 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
             why = f"{guess.other} for {guess.package}, as {what}, which the index's {name} is not known to have"
             needs = needs.judged(name, guess.other, why=why)
         elif release == "" and guess.package in needs.requirements.conda:
-            note = f"{what}, of conda's {guess.package} ({needs.source}), which the package index does not have"
-            needs = needs.judged(name, warning=f"{note}: name an image that has it: seatrial run --image IMAGE …")
+            note = f"{what}, of conda's {guess.package} ({needs.source}), which the package index lacks"
+            needs = needs.judged(name, warning=f"{note}: name an image with it: seatrial run --image IMAGE …")
         elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
             note = (
                 f"{what}: neither the project nor a package of that name has {has}{guess.origin}; add {guess.module}.py"
             )
-            note = f"{what}: {first_of(guess.unread)} may have it, not read; plan again" if guess.unread else note
+            note = f"{what}: {first_of(guess.unread)} may have it (not read); plan again" if guess.unread else note
             needs = needs.judged(name, warning=f"{note}, or name its package in seatrial.toml: [image] requirements")
         elif release and not release.startswith("?"):
             needs = needs.judged(name, release, why=f"{what}, which {release} provides")
@@ -173,7 +173,7 @@ def with_names(
             raise ConfigError(lacks, run=written(edits, needs), edits=edits.copy)
         if found.below and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
-        older = f"; {bound} has it, and does not fit" if found.below else ""
+        older = f"; {bound} has it, but does not fit" if found.below else ""
         is_guess = modules.get(package.name) in imported.guessed
         other = ", or name the package that has it in seatrial.toml: [image] requirements" * is_guess
         notes.append(f"{lacks}: {CHANGE_IMPORT}{other}{older}")

@@ -29,9 +29,9 @@ from seatrial.job.reading.signs import (
 #: Stands for the parts of a text that no constant shows.
 ANY = "*"
 
-#: Names and parts of expressions that are followed to a constant, at most.
+#: Most names and parts of expressions that are followed to a constant.
 _DEEPEST = 40
-#: Most expressions read for one path: names that are made of themselves multiply.
+#: Most expressions read for one path: names assigned from themselves multiply.
 _MOST_LOOKS = 500
 
 #: Names of objects with options or settings.
@@ -56,7 +56,7 @@ class _Value(NamedTuple):
 
 
 class ParsedCall(NamedTuple):
-    """A call, whether it runs whenever its unit does, and the conditions under which it is likely to (see RunNode)."""
+    """Hold a call, whether every run of its unit makes it, and the conditions of a likely one (see RunNode)."""
 
     unit: Unit
     node: ast.Call
@@ -66,7 +66,7 @@ class ParsedCall(NamedTuple):
 
 @dataclass
 class ParserOption:
-    """An option of argparse's, or Click's, and whether it is defined more than once."""
+    """Hold an option of argparse or Click, and whether it is defined more than once."""
 
     flags: list[str]
     unit: Unit
@@ -75,7 +75,7 @@ class ParserOption:
 
 
 class Constants:
-    """The constants of a project's modules.
+    """Finds the values of expressions in a project's modules.
 
     Args:
         module_at: a file's module.
@@ -83,7 +83,7 @@ class Constants:
 
     Attributes:
         callers: unit → calls that run it.
-        always: units that run in every run, once that is known. likely: decides by tests, instead.
+        always: units that every run reaches, once known. likely: a function that decides it by tests.
         options: name → option. entries: functions whose parameters are options, by Fire or Typer.
         stored: names of attributes that are set: ``args.output = …``. joined: of these, name → (value, unit) where
             the value has the attribute in it: ``args.output = args.root / args.output``.
@@ -249,7 +249,7 @@ class Constants:
         return any(self._is_parsed(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth + 1))
 
     def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
-        """Return (value, place) of the setting whose dotted key is the longest end of an expression's members."""
+        """Return (value, place) of the setting whose dotted key is the longest suffix of an expression's members."""
         names = self._members(node, unit)
         found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
         is_one = OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
@@ -372,7 +372,7 @@ class Constants:
         return next((each for each in found if each[0]), (None, unit))
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
-        """Yield (expression, its unit, whether that call runs in every run) for what calls give to a parameter."""
+        """Yield (expression, its unit, whether every run makes the call) for what calls pass to a parameter."""
         module = self._module_at(unit[0])
         assert module is not None, "its function was read"
         function = module.flow.functions[unit[1]]
@@ -427,7 +427,7 @@ class Constants:
         return found and found._replace(sure=found.sure and not known.again and known.flags[0].startswith("-"))
 
     def typed(self, option: ParserOption, arguments: Sequence[str]) -> Iterator[str]:
-        """Yield the values typed for an option, also by the beginning of its name, or in an argument's place."""
+        """Yield the values typed for an option: by its name, by a prefix of it, or by its position."""
         flags = [own.replace("_", "-") for own in option.flags]
         for typed, value in ((flag.replace("_", "-"), value) for flag, value in typed_options(arguments)):
             begun = typed.startswith("--") and any(own.startswith(typed) for own in flags)
@@ -477,12 +477,12 @@ def member(node: ast.AST) -> str | None:
 
 
 def is_outside(path: str) -> bool:
-    """Return whether a path may lie outside: not relative to the working directory, nor unknown from its beginning."""
+    """Return whether a path may lie outside the working directory: ``../a`` or ``/a``, not ``*/a`` or ``/*``."""
     return len(path) > 1 and "\n" not in path and (path.startswith("../") or (path[0] == "/" and path[1] not in "/*"))
 
 
 def _joined(separator: str, parts: Sequence[Text | None]) -> Text:
-    """Join parts one behind the other; a path begins anew at an absolute one."""
+    """Join parts in order; an absolute part begins the path anew."""
     texts = [ANY if each is None else each.text for each in parts]
     text = posixpath.join(*texts) if separator else "".join(texts)
     anywhere = bool(separator) and any(each.startswith(ANY) for each in texts[1:])

@@ -47,9 +47,9 @@ NOTED = (
     *(*TELLING, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
 )
-#: An expression, constants, and whether it must be one of them, or none.
+#: (expression, constants, wanted): it must equal one of the constants if wanted, else none of them.
 _Members: TypeAlias = tuple[ast.expr, tuple[str, ...], bool]
-#: What asks whether a package is installed, is_apex_available(), find_spec("wandb"), HAS_XLA, or for another machine.
+#: Calls and names that test for a package or a machine: is_apex_available(), find_spec("wandb"), HAS_XLA, os.name.
 _ASKS = regex(TABLES["patterns"]["asks"])
 #: A model's name as the key of a table: ``Aya-23-8B-Chat``.
 _MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
@@ -60,7 +60,7 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
-#: Code that sets a variable of the environment, or any.
+#: Code that sets the variable ``{0}`` of the environment, or unnamed ones.
 _SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|environ(\.update|\[[^"'\]].{{0,60}}\] *=[^=])|putenv|dotenv|setup_root"""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
@@ -69,7 +69,7 @@ _Values: TypeAlias = Mapping[str, Sequence[ast.expr | None]]
 
 
 class EnvCheck(NamedTuple):
-    """Hold a check that every run makes at ``where``: one of the values is ``wanted``, or none; any without values."""
+    """Hold a check at ``where``: if ``wanted``, the variable is one of ``values``, else none; () admits any value."""
 
     name: str
     values: tuple[str, ...]
@@ -90,25 +90,23 @@ class Readings:
     """Hold what reading shows of a script and the project's modules; a place is ``file.py:line``.
 
     Attributes:
-        missing: module of one of the project's packages, or name in a module, as it is imported; it is needed and not
-            there.
+        missing: module of the project, or name in one, that an import needs and the project lacks.
         asserted: ``mmcv<=1.4.0`` → where the script fails unless the module has such a version.
         paths: literal path that may lie outside of the project, ``../data`` or ``/home/me/data`` → where.
         writes: files and folders that it makes outside of the working directory.
         reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
         inputs: absent paths that it may read, by their names and values.
-        unchecked: where it reads files, in any usual run, whose paths options or settings give and none shows.
-        unknown: reads whose paths nothing shows, if no input is seen. unmade: files in folders that it does not make.
-        outputs: options whose paths it makes and does not read.
+        unchecked: where any usual run reads a file whose path an option or a setting gives, without a known value.
+        unknown: reads by unknown paths, if no input is known. unmade: files that it writes to folders nothing makes.
+        outputs: options with paths that it creates and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
         remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
-        devices: what keeps it from the GPUs, with these arguments.
+        devices: reasons why it does not use the GPUs with these arguments.
         variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
         files: the files that were read, relative to the project where they are inside.
-        import_roots: folders of the project, ``.`` or ``src``, that modules are imported from and that are not the
-            script's own.
+        import_roots: folders of the project, ``.`` or ``src``, besides the script's, that it imports modules from.
         misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
-        failing: what every run reaches and what mends it: (``train.py:54 uses PATH, which is not defined``, an edit).
+        failing: errors that every run reaches: (``train.py:54 uses PATH, which is not defined``, the edit).
         env_checks: values of variables that it rejects.
         least_python: the newest syntax in what runs in any case, ``((3, 10), "net.py:7")``, or None.
         idle: the script, and every module of the project that it imports, only has definitions.
@@ -143,11 +141,11 @@ class ProjectReading(Readings):
     """Add all else that is seen, each with its first place.
 
     Attributes:
-        needed, optional: dotted names of modules that are not the project's. likely: optional ones that no condition
-            with a known value leaves out.
+        needed, optional: dotted names of imported modules outside the project. likely: optional ones that no
+            condition with a known value excludes.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
-        relative: the first relative import that runs in any case in no package: (where, ``.net``, the import of its
-            module, "" of the script).
+        relative: the first relative import that every run reaches in a file outside of packages: (where, ``.net``,
+            place of the file's import, "" for the script).
     """
 
     needed: dict[str, str] = field(default_factory=dict)
@@ -163,15 +161,15 @@ class NodeReader:
 
     Attributes:
         reading: what they show. checks: statements that may end every run. relative: see ProjectReading.
-        tops: file that is run in no package → where it is imported.
-        joins: calls behind conditions that need a launcher's ranks. later: imports that a run may come to.
+        tops: file that runs outside of packages → where it is imported.
+        joins: calls below conditions, which need a launcher's ranks. later: imports that a run may reach.
         starts: scripts in lists of words. named: see Files.
     """
 
     def __init__(self, start: Path, arguments: Sequence[str], named: dict[str, Read]) -> None:
         self.reading, self.named = ProjectReading(), named
         self.starts: list[tuple[Unit, ast.expr]] = []
-        self._decorators, self._listed = set[int](), set[int]()  # the latter: of tables of known models
+        self._decorators, self._listed = set[int](), set[int]()  # the latter: nodes in tables of known models
         self._typed = {word.partition("=")[0].lstrip("-") for word in arguments if word.startswith("-")}
         self.relative: tuple[str, str, str] | None = None
         self.tops = {start: ""}
@@ -180,7 +178,7 @@ class NodeReader:
         self.later: list[tuple[Unit, Tests, str, str]] = []
 
     def note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
-        """Note what a node shows. Args: certain: every run comes to the unit."""
+        """Note what a node shows. Args: certain: every run reaches the unit."""
         node, reading = seen.node, self.reading
         where = f"{module.shown}:{getattr(node, 'lineno', 1)}"
         for name, value in assigned_variables(node).items():
@@ -232,7 +230,7 @@ class NodeReader:
             self.relative = self.relative or (where, ("." * node.level + (node.module or "")), self.tops[module.path])
 
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
-        """Note an import that not every run comes to, except one for some releases: ``if torch.__version__ < …``."""
+        """Note an import that some runs skip, unless a version check decides it: ``if torch.__version__ < …``."""
         seen = [each for test, _ in tests or () for each in ast.walk(test)]
         seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
         asks = any(dotted(each).endswith("__version__") for node in seen for each in ast.walk(node))
@@ -241,7 +239,7 @@ class NodeReader:
             self.later.append((unit, tests, name, where))
 
     def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
-        """Note ranks that are needed, and imports that may run, behind conditions. Args: own: see ImportRoots."""
+        """Judge what was noted below conditions: needed ranks, and imports that may run. Args: own: see ImportRoots."""
         for unit, tests, evidence in self.joins:
             if constants.likely and unit in constants.always and constants.likely(unit, tests):
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
@@ -251,7 +249,7 @@ class NodeReader:
                 self.reading.likely.setdefault(name, where)
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
-        """Yield what runs need of variables: ``if kind == "mnist": … else: raise``, and to be set if no code does."""
+        """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""
         for unit, where, node in self.checks:
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
@@ -266,7 +264,7 @@ class NodeReader:
 
 
 def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
-    """Return what must hold, or a statement fails. Args: known, text: of the tests before, if this is an ``elif``."""
+    """Return what must hold, or a statement fails. Args: known, text: what the tests above an ``elif`` compare."""
     found = _members(node.test) if isinstance(node, ast.Assert | ast.If) else None
     if found is None or text not in (None, ast.dump(found[0])) or not isinstance(node, ast.If):
         return found if isinstance(node, ast.Assert) else None
@@ -289,7 +287,7 @@ def _members(test: ast.expr) -> _Members | None:
 
 
 class _Side(NamedTuple):
-    """Hold a side of a comparison: a constant version, or the module whose version it is, in one of the forms below."""
+    """Hold a side of a comparison: a constant version, or the module whose version it is, in a form of _READABLE."""
 
     value: str
     is_module: bool
@@ -312,7 +310,7 @@ def version_bounds(node: ast.AST, values: _Values, names: Mapping[str, str]) -> 
 
 
 def _bounds(test: ast.expr, holds: bool, values: _Values, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the bounds on versions if a comparison holds, or if it does not."""
+    """Yield the bounds on versions that follow if a comparison holds or, without ``holds``, fails."""
     if isinstance(test, ast.Compare) and (holds or len(test.ops) == 1):
         sides = [_side(each, values, names) for each in (test.left, *test.comparators)]
         for left, compared, right in zip(sides, test.ops, sides[1:], strict=False):

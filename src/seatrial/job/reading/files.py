@@ -31,7 +31,7 @@ _CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
 
 
 class Files:
-    """Calls that a reading comes by, and what they write and read once all of it is read.
+    """Collects calls while code is read and then finds the files that these calls write and read.
 
     ``module_at``: a file's module. ``arguments``: of the script. ``folder``: the working directory.
     """
@@ -45,7 +45,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._opaque = False  # it downloads, or changes its folder: defaults may be there when they are read
+        self._opaque = False  # it downloads or changes its folder, so default paths may exist by their reads
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -54,21 +54,21 @@ class Files:
         self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
         self._written_names, self._checked_names = set[str](), set[str]()
-        self._tried = set[Unit]()  # units that run if every condition has the value of a usual run, also below try
+        self._tried = set[Unit]()  # units that a usual run reaches, including those called in a ``try``
         self._settings: list[tuple[str, str, str]] = []
         self._noted: list[ParsedCall] = []
         self._reading: list[ParsedCall] = []
         self._asking: list[ParsedCall] = []
-        self.demanded: dict[int, list[ast.expr]] = {}  # by what a run fails without; noted before its call
+        self.demanded: dict[int, list[ast.expr]] = {}  # id of a check → its error's texts; noted before its call
         self._calls: dict[Unit, list[tuple[ast.Call, Sequence[Unit]]]] = {}
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._made: list[tuple[ParsedCall, Text | None]] = []
         self._checked: list[tuple[ParsedCall, Text]] = []
         self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
-        self._free: list[Unit] = []  # units of which it is not known when they run
+        self._free: list[Unit] = []  # units that run at an unknown time
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
-        self._moves = self._finds = False  # it changes its folder; an input is there
+        self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
 
@@ -225,7 +225,7 @@ class Files:
 
     @fallback((), on=RecursionError)  # a path of hundreds of terms
     def unknown(self, start: Unit, may: Callable[[Unit, Tests], bool], imported: Iterable[str]) -> tuple[str, ...]:
-        """Return reads by unknown paths, the likely ones if any, unless an input is known. Call ``inputs`` first."""
+        """Return reads by unknown paths, likely ones if any; () if an input exists. Call ``inputs`` first."""
         found, reached, likely = dict[str, tuple[bool, str]](), self.reached(start), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
         for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
@@ -249,7 +249,7 @@ class Files:
         return () if brought else tuple(text for each, text in reads if each is doubt)
 
     def _exists(self, path: str) -> bool:
-        """Return whether a path is there, and note that an input is unless it holds code, settings or weights."""
+        """Return whether a path exists; note that an input does, unless the path holds code, settings or weights."""
         there = os.path.exists(os.path.join(self._folder, os.path.expanduser(path)))  # noqa: PTH110, PTH111, PTH118
         self._finds |= there and bool(path.strip("./")) and not calls.NO_DATA.search(path.lower())
         return there
@@ -282,14 +282,14 @@ class Files:
         free = (each for each in wanted if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
-            by_library = unit[0] == start[0] and not callers.get(unit)  # no call is seen: Fire's, a decorator's
+            by_library = unit[0] == start[0] and not callers.get(unit)  # Fire or a decorator calls it
             runs = (by_library or unit in self._tried) and (likely is not None and likely(unit, _untried(tests) or ()))
             text = self.constants.text(node, unit) if runs else None
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
-        """Add the paths of other machines that no other sentence is about."""
+        """Add the paths of other machines that no read or write names."""
         known = [PurePosixPath(each) for each in (*reads, *(write.path for write in self._written))]
         for path, named in self.named.items():
             pure = PurePosixPath(path)
@@ -324,7 +324,7 @@ class Files:
             yield self.constants.text(path, unit)
 
     def _order(self, start: Unit, truth: Callable[..., bool | None]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
-        """Return what makes paths and what checks for them, and note which code runs which; sets ``outputs``."""
+        """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
         making = [each for each, on in turned if truth(on, each.unit) is not False]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
@@ -347,7 +347,7 @@ class Files:
         return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool:
-        """Return whether what may run before a read, or None a check, makes the path or, if it ``asks``, checks it."""
+        """Return whether earlier code may make a call's path or, if it ``asks``, checks for it; None: for a check."""
         demanded = asks is None or id(node) in self.demanded
         if demanded and self._made_before(text, unit, node.lineno):
             return True
@@ -361,7 +361,7 @@ class Files:
         return found.text in {each.text for each in known} or text in paths
 
     def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
-        """Return whether a test has not the ``wanted`` value, for want of a path that nothing before it makes."""
+        """Return whether a test misses the ``wanted`` value because no earlier code makes the path that it checks."""
         asked = dotted(getattr(test, "func", test)).rpartition(".")[2]
         if not wanted and unit in self._required and asked in calls.ASKS:
             return True  # the caller fails without the result
@@ -372,7 +372,7 @@ class Files:
         return False
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
-        """Return whether a call that runs before a line got a path, or a folder above it: it may make the path."""
+        """Return whether a call before a line takes the path, or a folder above it, and so may make the path."""
         above = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
         for where, end in self._ran_before(unit, line).items():
             ran = [each for each, called in self._calls.get(where, ()) if each.lineno < end and not called]
@@ -384,7 +384,7 @@ class Files:
         return self._calls_left <= 0
 
     def _ran_before(self, unit: Unit, line: int, also: Iterable[Unit] = ()) -> dict[Unit, float]:
-        """Return unit → the line up to which it may have run when ``unit`` comes to ``line``, as did ``also``."""
+        """Return unit → the line up to which it may have run when ``unit`` reaches ``line``; ``also`` ran whole."""
         ran: dict[Unit, float] = {}
         pending: list[tuple[Unit, float]] = [(unit, line), *((each, inf) for each in also)]
         while pending:
@@ -403,7 +403,7 @@ class Files:
         return next((each.text.replace(ANY, "…") for each in texts if each and calls.ADVICE.search(each.text)), "")
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
-        """Return files in folders that it does not make; () if unseen code may. Call ``reads`` first."""
+        """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
         folders, unclear = list[Text | None](), list[tuple[Unit, int]]()
         for unit, node, *_ in self._noted:
             texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
@@ -427,19 +427,19 @@ class Files:
         return tuple(writes.values())
 
     def _makes_any(self, start: Unit) -> bool:
-        """Return whether code that may run creates unseen paths. A function may also be a method that nothing names."""
+        """Return whether code that may run creates unseen paths. A method may run although no call names it."""
         reached = self.reached(start)
         making = (each[0] for each in self._making if not self._fills(*each))
         return any(unit in reached or "." in unit[1] for unit in making)
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
-        """Return whether it is known which paths a download makes, by its arguments or by what it runs."""
+        """Return whether a download's arguments, or the calls in its function, show which paths it makes."""
         inner = [(each.unit, each.node) for each in self._noted if each.unit in called] if called else [(unit, node)]
         texts = [self.constants.text(path, where) for where, call in inner for path, *_ in calls.written_paths(call)]
         return bool(texts) and not any(each is None or calls.IN_ANY.search(each.text) for each in texts)
 
     def reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
-        """Return the units that ``start`` runs, by the calls of which ``runs`` is true."""
+        """Return the units that ``start`` runs through calls for which ``runs`` is true."""
         reached, pending = {start}, [start]
         while pending:
             unit = pending.pop()
@@ -508,7 +508,7 @@ class Files:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
 
     def _runs_when_called(self, unit: Unit) -> bool | None:
-        """Return whether a call runs it at once, False for a generator; None for a coroutine, and one of two."""
+        """Return whether a call runs it at once, False for a generator; None for a coroutine or a doubled name."""
         module = self._module_at(unit[0])
         if module is None or not unit[1]:
             return None if module is None else True

@@ -118,7 +118,7 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
         if name not in given and (name.startswith("SLURM_") or not _USUAL.fullmatch(name)):
             way = f"--secret {name}" if SECRET.search(name) else f"-e {name}=VALUE"
             of_rank = re.fullmatch("SLURM_(PROCID|LOCALID|NTASKS|NPROCS)", name)
-            way = "srun sets it for each rank, torchrun RANK and WORLD_SIZE" if of_rank else way
+            way = "srun sets it for each rank; torchrun sets RANK and WORLD_SIZE" if of_rank else way
             yield f"{where} needs the variable {name}, which is not set: {way}"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
@@ -138,7 +138,7 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     model, used = script.hub_model
     lacks = f"{where} forbids downloads, and the run's cache lacks {model} ({used})"
     if not mount:  # of a pod, whose cache is empty
-        yield f"{lacks}; -e HF_HOME=… on a volume that has it"
+        yield f"{lacks}; set -e HF_HOME=… to a folder of a volume that has the model"
         return
     cache, folder = mount.source / Path(home).relative_to(mount.target), f"hub/models--{model.replace('/', '--')}"
     own = Path(host.env.get("HF_HOME") or f"{host.env.get('HOME')}/.cache/huggingface")

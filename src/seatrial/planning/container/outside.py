@@ -73,13 +73,13 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
         for_scripts = inside(path.target, "/tmp") or inside(path.target, CONTAINER_HOME)
         mount = shlex.quote(f"{path.source}:{path.target}")
         if for_scripts and not own and path.written and path.is_there and path.typed and build:
-            warnings.append(f"{path} is for results and outside of the project; to have them there: --mount {mount}")
+            warnings.append(f"{path} is a folder for results outside the project; to write there: --mount {mount}")
         if for_scripts and not own and (path.written or not path.is_there):
             continue
         if path.written and not own and path.typed and build and not job.writable:
             raise UsageError(
-                f"{path} is for results and outside of the project: the run would fail there",
-                cause="A folder outside of the project is written to only if an option mounts it",
+                f"{path} is a folder for results outside the project: the container cannot write there",
+                cause="The container writes outside the project only to mounted folders",
                 run=f"{_making([str(path.source)], job)}seatrial run … --mount {mount}",
             )
         if not path.is_there:
@@ -123,7 +123,7 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
     options = " ".join(f"--mount {shlex.quote(mount)}" for mount in (*map(str, job.mounts), *certain))
     raise UsageError(
         f"{write}, a folder that the container cannot write to: the run would fail there",
-        cause=f"It can write to the project, {CONTAINER_MODELS}, HOME and /tmp; other folders are mounted by an option",
+        cause=f"The container can write to the project, {CONTAINER_MODELS}, HOME, /tmp and mounted folders",
         run=f"{_making(certain, job)}seatrial run … {options}",
     )
 
@@ -146,12 +146,12 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     for mount, write in [*lost.items()][:_MOST_SHOWN]:
         option = f"-- {write.option} DIR, or " if write.option else ""
         made = _making([mount], job).replace(" && ", ", then ")
-        yield f"{write}, in no mounted folder; to have it on this machine: {option}{made}--mount {shlex.quote(mount)}"
+        yield f"{write}, outside every mount; to keep it on this machine: {option}{made}--mount {shlex.quote(mount)}"
     roots = (each for each in script.writes if not (job.writable or each.folder or _may_succeed(job, each)))
     for write in [each for each in roots if posixpath.dirname(_in_container(job, each.path)) == "/"][:_MOST_SHOWN]:
         yield f"{write}, a file at the container's root, which is read-only: edit {write.where}, or add --writable"
     for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
-        yield f"{write}, a Windows path, which Linux takes for one below the working directory: edit {write.where}"
+        yield f"{write}, a Windows path, which Linux reads as a name in the working directory: edit {write.where}"
 
 
 def made_by_writes(job: Job, script: ScriptFacts) -> frozenset[str]:
@@ -229,8 +229,8 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
     for mount in outermost[:_MOST_SHOWN]:
         path, where = found[mount]
         yield (
-            f"{where} names {path}, which is outside of the project and so not in the container; "
-            f"to have it there: --mount {shlex.quote(mount)}"
+            f"{where} names {path}, which is outside the project and not in the container; "
+            f"to mount it: --mount {shlex.quote(mount)}"
         )
 
 

@@ -128,7 +128,7 @@ def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
     if site.interpreter is None and image.python is None:
         raise UsageError(
             f"{image.tag} has no Python >= 3.8 to run the agent",
-            cause="From this system seatrial has no Python of its own to bring along; [image] python names another",
+            cause="seatrial can bring no Python along from this system; [image] python names another",
             run="seatrial run --image ANOTHER -- PROGRAM",
         )
     python = PYTHON_COMMAND if site.interpreter is not None else (str(image.python),)

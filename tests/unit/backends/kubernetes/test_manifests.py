@@ -148,9 +148,8 @@ def test_what_a_script_reads_of_its_project_goes_along_or_plan_says_that_it_stay
         (tmp_path / name).write_text("{}")
     alone = a_cluster_plan(tmp_path, gpus="none", script='open("data/rows.csv")\n')
     assert alone.cluster is not None and alone.cluster.code == "configmap"
-    assert (
-        "train.py:1 reads data/rows.csv, which stays here; --data pvc:NAME mounts a volume at /data" in alone.warnings
-    )
+    here = "which stays on this machine; --data pvc:NAME mounts a volume at /data"
+    assert f"train.py:1 reads data/rows.csv, {here}" in alone.warnings
     (tmp_path / "link.json").symlink_to("config.json")  # which goes along as the file
     both = a_cluster_plan(tmp_path, gpus="none", script='open("link.json")\nopen("data/rows.csv")\n')
     assert both.cluster is not None and both.cluster.code == "image"

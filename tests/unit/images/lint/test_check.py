@@ -92,7 +92,7 @@ def test_text_that_is_not_a_dockerfile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="File not found"):
         check_dockerfile(tmp_path / "gone")
     (tmp_path / "Dockerfile").write_bytes(PY.encode("utf-16"))
-    with pytest.raises(UsageError, match="is not text in UTF-8"):
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
         check_dockerfile(tmp_path / "Dockerfile")
 
 

@@ -433,7 +433,7 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
 def test_a_module_is_not_denied_while_a_listed_package_is_unread(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_index.PackageIndex, "names", lambda self, *_: self.unanswered.append("names") or {})
     [warning] = plan("plain\n", ScriptFacts(imports=("strange",))).warnings
-    assert "imports strange: plain may have it, not read; plan again, or name its package in " in warning
+    assert "imports strange: plain may have it (not read); plan again, or name its package in " in warning
 
 
 @pytest.mark.parametrize(("module", "missing"), [("tn.chinese", False), ("tn.english", True), ("other", True)])
@@ -511,7 +511,7 @@ def test_a_frozen_list_whose_index_is_slow_is_not_said_to_be_uninstallable(
     plan.index.delay_s, plan.limit_s = 300.0, 1.0
     made = plan("drawn==3.8\nnumpy==2.5.0\nplain==1.0\nsix==1.16.0\n", ScriptFacts(imports=("plain",)))
     [warning] = [each for each in made.warnings if " are left out, " in each]
-    assert f"no releases for all were found ({plan.index.url} did not answer within" in warning
+    assert f"no releases of all fit together ({plan.index.url} did not answer within" in warning
 
 
 def test_a_release_without_a_wheel_does_not_hide_its_requirements(plan: Any) -> None:
@@ -726,7 +726,7 @@ def test_a_module_that_no_empty_submodule_is_named_after_is_looked_up(plan: Any,
     made = plan("", script)
     assert plan.chosen("packages") == ["six, lmdbdict"]
     cider, unheard = sorted(made.warnings)
-    assert cider.startswith("a.py:1 imports ciderD, which is not here, and the git submodule third/cider is empty")
+    assert cider.startswith("a.py:1 imports ciderD, which is missing, and the git submodule third/cider is empty")
     assert "has it; git has not fetched third/cider: git submodule update --init --recursive" in unheard
 
 
@@ -789,7 +789,7 @@ def test_a_name_that_the_frameworks_torchvision_lacks_is_the_codes(plan: Any, in
         assert plan.refused("torch==2.13.0\ntorchvision==0.28.0\n", script) == f"{lacks}\nNone\nchange the import"
     else:
         made = plan("torch==2.13.0\ntorchvision\n", script)
-        assert f"{lacks}: change the import; torchvision<0.28 has it, and does not fit" in made.warnings
+        assert f"{lacks}: change the import; torchvision<0.28 has it, but does not fit" in made.warnings
 
 
 @pytest.mark.parametrize("module", ["tool", "tool.train"])
