@@ -148,15 +148,10 @@ class ProjectReader:
         code = "".join(each.source.decode("utf-8", "replace") for each in self.modules.known())
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
         starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
-        devices = self.devices.found(self.visited, imported)
-        tried = self.files.may_run((self.start, ""), self.devices.truth, tried=True)
-        methods = {each.path: each.flow.functions for each in self.modules.known()}  # also by their bare names
-        idle = [each for each in self.files.reached((self.start, "")) if not tried(each, ())]
-        away = {methods.get(path, {}).get(name) for path, name in idle}
-        visited = [each for each in self.visited if methods.get(each[0], {}).get(each[1], each) not in away]
-        wrong = [*undefined_names(self.modules, visited, self.files.constants.always, self.set_there)]
-        may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
+        devices, always = self.devices.found(self.visited, imported), self.files.constants.always
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
+        wrong = [*undefined_names(self.modules, self._may_visit(), always, self.set_there)]
+        may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
         started = [*self._read_started()]
@@ -335,6 +330,14 @@ class ProjectReader:
                 )
                 self.either += called_by(module, name, seen.node, self.modules.at, unclear=True)
 
+    def _may_visit(self) -> list[Unit]:
+        """Return the visited functions without those that conditions of this run leave out."""
+        tried = self.files.may_run((self.start, ""), tried=True)
+        methods = {each.path: each.flow.functions for each in self.modules.known()}  # also by their bare names
+        idle = [each for each in self.files.reached((self.start, "")) if not tried(each, ())]
+        away = {methods.get(path, {}).get(name) for path, name in idle}
+        return [each for each in self.visited if methods.get(each[0], {}).get(each[1], each) not in away]
+
     def _note(self, module: Module, unit: str, seen: RunNode, certain: bool) -> None:
         node = seen.node
         self.parsers.note_use(node)
@@ -386,11 +389,13 @@ class ProjectReader:
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-            if "".join(texts_of(name := node.args[0])).startswith("."):
-                package = keywords(node).get("package", [*node.args[1:], name][0])
+            if "".join(texts_of(module_name := node.args[0])).startswith("."):
+                package = keywords(node).get("package", [*node.args[1:], module_name][0])
                 own = ast.Constant(".".join(Path(module.shown).parent.parts))
-                name = ast.BinOp(own if dotted(package) in ("__package__", "__name__") else package, ast.Add(), name)
-            self.imported_by_text.append(((module.path, unit), name, None))
+                module_name = ast.BinOp(
+                    own if dotted(package) in ("__package__", "__name__") else package, ast.Add(), module_name
+                )
+            self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
