@@ -256,6 +256,24 @@ def test_in_a_log_it_becomes_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # ----------------------------------------------------------------- the verdict
 
+WORKING = """
+import time
+from seatrial.cli import terminal
+from seatrial.cli.screen import Screen
+terminal._TICK_S, terminal.FIRST_LOG_S = 0.05, 0.2
+with Screen(quiet=%s).working("reading the image"):
+    time.sleep(1.0)
+"""
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_work_that_takes_long_is_in_the_log_of_a_pipe_unless_quiet(quiet: bool) -> None:
+    ended = subprocess.run([sys.executable, "-c", WORKING % quiet], capture_output=True)
+    assert (
+        ended.stdout == b"" and ended.stderr == b"" if quiet else b"seatrial reading the image, 0 s\n" in ended.stderr
+    )
+
+
 VERDICT = """
 import sys
 from seatrial.cli.screen import Screen

@@ -13,7 +13,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from fakes import load_job
-from seatrial.errors import ConfigError, UsageError
+from seatrial.errors import ConfigError, SeatrialError, UsageError
 from seatrial.job.cluster import Volume
 from seatrial.job.flags import in_tables
 from seatrial.job.gpu_request import GpuRequest
@@ -187,6 +187,18 @@ def test_the_schema_names_every_key_and_is_json() -> None:
 
 READ = constant(__file__, "READ")
 REFUSED = constant(__file__, "REFUSED")
+
+
+@pytest.mark.parametrize("line", ['data = "nix"', 'env_files = ["nix"]', 'target = "nix.py"'])
+def test_what_is_missing_is_reported_for_the_file_that_names_it(project: Path, line: str) -> None:
+    (project / "train.py").touch()
+    with pytest.raises(SeatrialError) as caught:
+        load(project, line)
+    assert caught.value.message.startswith("seatrial.toml: ")
+    key, _, value = line.partition(" = ")
+    with pytest.raises(SeatrialError) as caught:
+        load(project, "gpus = 1", **{key: json.loads(value)})
+    assert "seatrial.toml" not in caught.value.message
 
 
 def loaded(project: Path, key: str, value: Any, *, typed: bool) -> Any:

@@ -372,6 +372,15 @@ def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: st
     assert lost(project, f"torch.save(m, '{path}')") == f"refused: {made}seatrial run … --mount {mount}"
 
 
+def test_a_file_at_the_root_of_the_container_is_a_warning_unless_the_root_is_writable(project: Path) -> None:
+    warned = lost(project, "open('/sibling.txt', 'w')")
+    assert warned.endswith(
+        "a file at the container's root, which is read-only: edit code/train.py:1, or add --writable"
+    )
+    assert lost(project, "open('/sibling.txt', 'w')", writable=True) == ""
+    assert lost(project, "open('/sibling.txt')") == ""
+
+
 def test_write_to_read_only_data_is_a_warning(project: Path) -> None:
     source = "open('/data/a', 'w')"
     assert lost(project, source).endswith("--mount ./data:/data")

@@ -86,6 +86,13 @@ def test_clocks_of_several_writers_make_one_without_a_jump(lines: Lines, end_s: 
     assert evidence.exited is not None and evidence.exited.number("exit_code") == 0
 
 
+def test_a_launch_that_was_noted_after_the_end_comes_first() -> None:
+    """A Compose service of half a second is found when it has ended."""
+    noted = line(1.5, "host.launched", "host")
+    types = [event["type"] for event in on_one_clock([*pod(0.2, seconds=0.6), noted])[0]]
+    assert types[0] == "host.launched" and types[1] == "agent.started"
+
+
 def test_clock_that_was_set_in_the_middle_is_one_jump() -> None:
     set_back = [{**event, "t": event["t"] - 50.0} if at > 5 else event for at, event in enumerate(pod(1.0))]
     [jump] = gather([LAUNCHED, *set_back]).jumps

@@ -72,6 +72,14 @@ def test_missing_file_of_a_compose_service_is_named_where_its_container_has_it(t
     assert str(missing_file(plan, "data.csv").cause).startswith("/w/sub/data.csv is not there")
 
 
+def test_a_missing_file_that_a_script_may_make_has_that_script_as_its_fix(tmp_path: Path) -> None:
+    warning = "code/fit.py:2 reads sets/x.csv, which the project does not have; make sets.py:4 may create it"
+    plan = lab(tmp_path).model_copy(update={"warnings": (warning.replace("make sets", "make_sets"),)})
+    made = "seatrial run make_sets.py   # may make it; or put it into sets/ of the project, or pass the script its path"
+    assert missing_file(plan, "sets/x.csv").fix == made
+    assert str(missing_file(plan, "sets/y.csv").fix).startswith("put it into sets/")
+
+
 @cases("path", "place", "fix")
 def test_missing_file_names_the_option_that_brings_it(tmp_path: Path, path: str, place: Any, fix: str) -> None:
     finding = missing_file(lab(tmp_path, **place), path)
