@@ -215,15 +215,15 @@ def _accepted(detail: ErrorDetails) -> tuple[str, list[str]] | None:
     """Return a refused value and the nearest ones that its key accepts; None without any."""
     typed = detail["input"] if isinstance(detail["input"], str) else ""
     listed = re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
-    near = difflib.get_close_matches(typed, listed, n=1) or re.findall(r"at least (\d+),", detail["msg"])
+    close = difflib.get_close_matches(typed, listed, n=1) or re.findall(r"at least (\d+),", detail["msg"])
     if detail["loc"][:1] == ("mounts",) and typed.strip(":/"):
         source, _, rest = typed.partition(":")
-        near = [f"{source}:/{(rest or source).partition(':')[0].strip('./')}"]
+        close = [f"{source}:/{(rest or source).partition(':')[0].strip('./')}"]
     if detail["loc"][:1] == ("secrets",):
         return typed, [typed.partition("=")[0]]
     if detail["loc"] == ("name",):
-        near = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
-    return (typed, near) if any(near) else None
+        close = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
+    return (typed, close) if any(close) else None
 
 
 def _known(table: str) -> list[str]:

@@ -86,8 +86,8 @@ def read_shell(
         shell.run(statements(text, name))
     except _Left:
         if not shell.reading.started:
-            said = [each.replace(HERE, "") for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
-            shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(said)}{' '.join(said)})"
+            last = [each.replace(HERE, "") for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
+            shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(last)}{' '.join(last)})"
     except UnreadCommand as unread:
         shell.reading.unread = str(unread)
     except (RuntimeError, OSError, ValueError) as error:  # nested too deep, a path that cannot exist

@@ -313,7 +313,7 @@ def test_a_script_of_a_deeper_folder_is_named_though_its_own_files_end_it_there(
     assert refusal.value.run == "sed -n 1,1p path.sh"
 
 
-def test_a_script_of_missing_programs_alone_is_said_to_start_them(tmp_path: Path) -> None:
+def test_a_script_of_missing_programs_alone_names_them(tmp_path: Path) -> None:
     (tmp_path / "j.sh").write_text("for i in {1..300}; do python lost.py $i; done\n")
     with pytest.raises(TargetError, match=r"j.sh starts lost.py, which does not exist$") as refusal:
         in_our_words(["bash", "j.sh"], tmp_path)

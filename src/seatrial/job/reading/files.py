@@ -362,8 +362,8 @@ class Files:
 
     def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
         """Return whether a test misses the ``wanted`` value because no earlier code makes the path that it checks."""
-        asked = dotted(getattr(test, "func", test)).rpartition(".")[2]
-        if not wanted and unit in self._required and asked in calls.ASKS:
+        check = dotted(getattr(test, "func", test)).rpartition(".")[2]
+        if not wanted and unit in self._required and check in calls.ASKS:
             return True  # the caller fails without the result
         for call in calls.needed(test, wanted, {}):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)

@@ -142,7 +142,7 @@ def test_a_script_too_large_for_a_config_map(tmp_path: Path) -> None:
     assert any(choice.reason == "too large for a ConfigMap" for choice in plan.choices)
 
 
-def test_what_a_script_reads_of_its_project_goes_along_or_plan_says_that_it_stays(tmp_path: Path) -> None:
+def test_what_a_script_reads_of_its_project_goes_along_or_plan_names_it(tmp_path: Path) -> None:
     for name in ("config.json", "data/rows.csv", "unread.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
