@@ -95,7 +95,7 @@ def test_source_that_comes_byte_by_byte_ends_with_the_time_of_the_plan(plan: Pla
     plan.limit_s, began = 6.0, time.monotonic()
     plan("fast==1.0\n")
     assert time.monotonic() - began < 12
-    assert "the source was not read" in plan.made.reason("from source")
+    assert "its source was not read" in plan.made.reason("from source")
 
 
 CUDA = """from setuptools import setup
@@ -111,7 +111,7 @@ def test_source_that_compiles_cuda_gets_nvcc_and_a_release_that_has_its_files(pl
     index.source("fast", "1.0", {"setup.py": CUDA, "fast.egg-info/PKG-INFO": "", "fast.py": ""})
     made = plan("torch==2.7.1\nfast==1.0\n", target="h100")
     assert (made.base or "").startswith("nvidia/cuda:") and "-devel-" in (made.dockerfile or "")
-    assert plan.made.reason("from source").endswith("unless it downloads a wheel: fast==1.0 csrc/fast.cpp")
+    assert plan.made.reason("from source").endswith("unless it gets a wheel: fast==1.0 csrc/fast.cpp")
     index.source("fast", "1.1", {"setup.py": CUDA, "csrc/fast.cpp": "", "csrc/fast_kernel.cu": ""})
     index.source("fast", "1.2", {"setup.py": CUDA, "csrc/fast.cpp": "", "csrc/fast_kernel.cu": ""})
     index.uploaded = {f"fast-1.{minor}.tar.gz": f"202{minor + 3}-03-01" for minor in range(3)}
@@ -142,7 +142,7 @@ def test_login_of_an_index_with_sources_stays_out_of_the_plan_and_of_files(plan:
     index.login = "me:lazuli"
     plan.environ["PIP_INDEX_URL"] = index.with_login(index.login)
     image = plan("fast==1.0\n")
-    assert "the source was not read" in plan.made.reason("from source")
+    assert "its source was not read" in plan.made.reason("from source")
     assert "lazuli" not in image.model_dump_json() + str(plan.made.choices)
     kept = [file for file in (plan.project / "cache").rglob("*") if file.is_file() and b"lazuli" in file.read_bytes()]
     assert kept == []
