@@ -226,8 +226,9 @@ class Redactor:
         return self._pattern.sub(REDACTED, rest) if self._secrets else rest
 
     def text(self, text: str) -> str:
-        """Return a whole string, redacted."""
-        return (self.feed(text.encode("utf-8", "surrogateescape")) + self.flush()).decode("utf-8", "surrogateescape")
+        """Return a whole string, redacted; bytes that a stream holds back stay there."""
+        data = text.encode("utf-8", "surrogateescape")
+        return (self._pattern.sub(REDACTED, data) if self._secrets else data).decode("utf-8", "surrogateescape")
 
     def _hold_from(self, data: bytes, start: int) -> int:
         """Return the first position from ``start`` whose rest is the beginning, but not the whole, of a secret."""
