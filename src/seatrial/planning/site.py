@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +167,7 @@ class Places(NamedTuple):
     Attributes:
         project: the working directory.
         data, models, resume: None when the job has none.
-        scripts: what a script's path is relative to, ending in "/", where that is not the working directory.
+        scripts: the project's folder, which a script's path is relative to.
     """
 
     project: str
@@ -174,7 +175,7 @@ class Places(NamedTuple):
     data: str | None
     models: str | None
     resume: str | None
-    scripts: str = ""
+    scripts: str = CONTAINER_PROJECT
 
     def env(self) -> dict[str, str]:
         """Return the places as variables, so that an unmodified script can be pointed at them on every backend."""
@@ -194,7 +195,6 @@ def container_places(job: Job, *, resumes: bool) -> Places:
         data=CONTAINER_DATA if job.data else None,
         models=CONTAINER_MODELS if job.models else None,
         resume=CONTAINER_RESUMED_CHECKPOINTS if resumes else None,
-        scripts=f"{CONTAINER_PROJECT}/" if job.workdir else "",
     )
 
 
@@ -209,7 +209,7 @@ def local_places(job: Job, outputs: Path, resume_from: Path | None) -> Places:
         data=str(job.data.source) if job.data else None,
         models=str(job.models.source) if job.models else None,
         resume=str(resume_from) if resume_from else None,
-        scripts=f"{job.project}/" if job.workdir else "",
+        scripts=str(job.project),
     )
 
 
@@ -223,7 +223,7 @@ def target_argv(target: Target, image: ImagePlan | None, python: str, at: Places
     if target.kind == "image":
         assert image is not None
         return (*entrypoint, *(target.args or image.cmd)), None
-    script = at.scripts + target.value
+    script = posixpath.join(at.scripts, target.value)
     behind_python = {
         "script": [script.removeprefix(f"{at.project}/")],
         "module": ["-m", target.value],

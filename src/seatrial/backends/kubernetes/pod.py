@@ -12,7 +12,7 @@ from typing import Any
 from seatrial.backends.containers.mounts import home_env, user_files
 from seatrial.errors import UsageError
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan, PodMount, Volume
-from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_RUN, CONTAINER_SECRETS, RUN_LABEL
+from seatrial.job.in_container import CONTAINER_HOME, CONTAINER_PROJECT, CONTAINER_RUN, CONTAINER_SECRETS, RUN_LABEL
 from seatrial.system.project_files import own_table
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -211,7 +211,7 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
         volumes.append({"name": "code", "configMap": {"name": object_name(cluster, "code"), "defaultMode": 0o444}})
         mounts.append({"name": "scratch", "mountPath": cluster.workdir, "subPath": "project"})
         mounts += [
-            {"name": "code", "mountPath": f"{cluster.workdir}/{path}", "subPath": config_key(path), "readOnly": True}
+            {"name": "code", "mountPath": f"{CONTAINER_PROJECT}/{path}", "subPath": config_key(path), "readOnly": True}
             for path in cluster.files
         ]
     named: dict[tuple[str, str], str] = {}

@@ -156,6 +156,20 @@ def test_what_a_script_reads_of_its_project_goes_along_or_plan_names_it(tmp_path
     assert [each.split(",")[0] for each in both.warnings if "stays" in each] == ["train.py:2 reads data/rows.csv"]
 
 
+def test_a_script_of_a_sub_folder_is_found_where_the_pod_starts_it(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "own.py").write_text("print(1)\n")
+    flags = {"gpus": "none", "target": "sub/own.py", "workdir": "sub"}
+    for code in ("configmap", "image"):
+        plan = a_cluster_plan(tmp_path, kubernetes={"code": code}, **flags)
+        assert plan.agent.argv[-1] == "own.py"
+        [spec] = _pod_specs(rendered(plan))
+        [container] = spec["containers"]
+        assert container["workingDir"] == "/workspace/sub"
+        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert ("/workspace/sub/own.py" in mounted) is (code == "configmap")
+
+
 def test_a_trainjob_mounts_each_volume_once_and_its_run_lies_with_the_models(tmp_path: Path) -> None:
     flags = {"gpus": "1", "kubernetes": {"kind": "trainjob", "models": "pvc:models/alice"}, "resume": "before"}
     plan = a_cluster_plan(tmp_path, MODERN, **flags)
