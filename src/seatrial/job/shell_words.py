@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,10 @@ UNKNOWN, HERE = "\0", "\2"
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
 _SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
-#: Limits: letters of a word, words of one, letters of a value that is cut by a pattern.
-_LONGEST, _MOST_WORDS, _LONGEST_CUT = 20_000, 1_000, 1_000
+#: An assignment in an expression that could not be computed.
+_SETS = re.compile(r"(\w+)(?:\[[^]]*\])?\s*(?:<<|>>|[-+*/%&|^:])=(?!=)")
+#: Limits: letters of a word, words of one, letters of a value that is cut by a pattern, and of an expression.
+_LONGEST, _MOST_WORDS, _LONGEST_CUT, _LONGEST_SUM = 20_000, 1_000, 1_000, 200
 
 
 class Words(ABC):
@@ -142,23 +145,33 @@ class Words(ABC):
 
     def calculate(self, text: str) -> int | None:
         """Return the value of an arithmetic expression, which may set variables; None if it is not known."""
-        text = re.sub(r"([a-zA-Z_]\w*)\s*([+-])\2", r"((\1 = \1 \2 1) - (0 \2 1))", self.text(f'"{text}"'))
+        if len(text := self.text(f'"{text}"')) > _LONGEST_SUM:
+            if re.search(r"=|([+-])\1", text):  # it may set a variable
+                raise UnreadCommand(self.place)
+            return None
+        text = re.sub(r"([a-zA-Z_]\w*)\s*([+-])\2", r"((\1 = \1 \2 1) - (0 \2 1))", text)
         text = re.sub(r"([+-])\1\s*([a-zA-Z_]\w*)", r"(\2 = \2 \1 1)", text)
-        text = re.sub(r"(\w+)\s*([-+*/%])=(?!=)(.+)", r"\1 = \1 \2 (\3)", text)
-        text = re.sub(r"(?<![<>=!])=(?!=)", ":=", text)
+        text = re.sub(r"^\s*(\w+)\s*([-+*/%])=(?!=)(.+)$", r"\1 = \1 \2 (\3)", text)
+        text = re.sub(r"(?<![-<>=!&|^+*/%])=(?!=)", ":=", text).replace("&&", " and ").replace("||", " or ")
         try:
             return self._number(ast.parse(f"({text})", mode="eval").body)
         except (SyntaxError, ValueError, ArithmeticError, LookupError):
-            self.values |= {name: unknown(name) for name in re.findall(r"(\w+)\s*:=", text)}
+            self.values |= {name: unknown(name) for name in _SETS.findall(text)}
             return None
 
     def _number(self, node: ast.expr) -> int:
         match node:
             case ast.Name(name):
-                return int(ast.unparse(ast.parse(str(self._get(name, None)))))
+                return int(str(self._get(name, None)), 0)
             case ast.NamedExpr(ast.Name(name), inner):
                 self.values[name] = str(value := self._number(inner))
                 return value
+            case ast.UnaryOp(ast.USub(), inner):
+                return -self._number(inner)
+            case ast.BoolOp(sign, parts):
+                return int((any if isinstance(sign, ast.Or) else all)(map(self._number, parts)))
+            case ast.BinOp(one, ast.Mod(), other):  # with the sign of the first, as in C
+                return int(math.fmod(self._number(one), self._number(other)))
             case ast.BinOp(one, sign, other) | ast.Compare(one, [sign], [other]):
                 return int(OPERATORS[type(sign)](self._number(one), self._number(other)))
         return int(ast.unparse(node))

@@ -289,7 +289,9 @@ def test_loops_end_at_break_and_arithmetic_is_computed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expression", "value"),
     [("i++ + 1", "4"), ("--i", "2"), ("-7 / 2", "-3"), ("i += 2 * (n - 1)", "17"), ("n % i == 2", "1")]
-    + [(each, "VALUE") for each in ("1 << 99", "__import__('os')", "i++ + X", "9" * 5000, "n ? 1 : 2", "08")],
+    + [("i > 2 && n < 9", "1"), ("i > 3 || n < 8", "0"), ("-i", "-3"), ("(0 - n) % i", "-2")]
+    + [(each, "VALUE") for each in ("1 << 99", "__import__('os')", "i++ + X", "9" * 5000, "n ? 1 : 2", "08")]
+    + [("(i *= 2) > n - 1", "VALUE"), ("i <<= 2", "VALUE"), ("i |= 4", "VALUE")],
 )
 def test_arithmetic_is_that_of_the_shell_and_evaluates_no_python(tmp_path: Path, expression: str, value: str) -> None:
     (tmp_path / "train.py").touch()
@@ -297,6 +299,7 @@ def test_arithmetic_is_that_of_the_shell_and_evaluates_no_python(tmp_path: Path,
     with pytest.raises(TargetError) as refusal:
         in_our_words(["bash", "j.sh"], tmp_path)
     after = {"i++ + 1": "4", "--i": "2", "i += 2 * (n - 1)": "17", "i++ + X": "VALUE"}.get(expression, "3")
+    after = "VALUE" if "= " in expression and value == "VALUE" else after
     assert refusal.value.run == f"seatrial run train.py -- {value}\nseatrial run train.py -- {after}"
 
 
@@ -694,6 +697,7 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         f"python t.py ${{{'9' * 5000}}} ${{@:{'9' * 5000}}}\n",
         f"shift {'9' * 5000}\n",
         f"[ -d {'d' * 5000} ] && cd {'d' * 5000}\n",
+        *(f"A=$(({each}))\nls\n" for each in ("~" * 9000 + "1", "a" * 19_000, "i=" * 9000)),
     ],
     ids=[
         "doubled",
@@ -717,6 +721,9 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "argument",
         "shift",
         "name",
+        "complements",
+        "letters",
+        "assignments",
     ],
 )
 def test_a_shell_script_without_bounds_is_refused_at_once(
