@@ -284,18 +284,24 @@ def _usage_problem(error: click.ClickException, argv: Sequence[str]) -> Sentence
         return _missing(error.param, argv, place)
     if isinstance(error, click.BadOptionUsage):
         message = f"{error.option_name} {'takes no' if 'does not take a value' in message else 'needs a'} value"
-        if error.option_name == "-v" and "--verbose" in options_of(*argv[:1]):  # docker's, for a mount
-            return f"{message}; did you mean --verbose?", None, shlex.join(["seatrial", *argv[:-1], "--verbose"])
+        last = [*argv, "--"].index("--") - 1
+        if argv[last] == "-v" and "--verbose" in options_of(*argv[:1]):  # docker's, for a mount
+            return f"{message}; did you mean --verbose?", None, _with_words(argv, last, ["--verbose"])
     elif isinstance(error, click.BadParameter) and error.param is not None:
         message = f"{_name(error.param)}: {error.message.removesuffix('.')}"
-        message = re.sub(r"is not a valid (integer|float)( range)?", "is not a number", message)
+        message = re.sub(r"is not a valid integer( range)?", "is not a whole number", message)
+        message = re.sub(r"is not a valid float( range)?", "is not a number", message)
         typed, *listed = re.findall("'([^']*)'", error.message) or [""]
         usual = error.param.default if isinstance(error.param.default, int | float) else None
         values = difflib.get_close_matches(typed, listed, n=1) or ([] if usual is None else [f"{usual:g}"])
         return message, None, _with_value(typed, values, argv) or f"{place} --help"
     elif extra := re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", message):
-        kept = ["plan", extra[1]] if is_script(extra[1]) else [word for word in argv if word not in extra[1].split()]
-        return f"{place} takes no {extra[1]}", None, shlex.join(["seatrial", *kept])
+        message, words = f"{place} takes no {extra[1]}", extra[1].split()
+        kept = [each for each in argv if each not in words]
+        if is_script(extra[1]):
+            return message, None, shlex.join(["seatrial", "plan", extra[1]])
+        if len(kept) == len(argv) - len(words):  # else a word is also an option's value, or has a space
+            return message, None, shlex.join(["seatrial", *kept])
     return message, None, f"{place} --help"
 
 
@@ -306,9 +312,10 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     own, of_run = options_of(*command.split()), options_of("run")
     ours = argv[: [*argv, "--"].index("--")]
     option = next((word for word in ours if word[:2] == option and f"-{word}" in own), option)  # click reads -on as -o
-    script = next((Path(word) for word in argv[1:] if word.endswith(".py")), None)
-    if option[1:2] != "-" and script and script.name.startswith("-"):
-        return f"{script} begins like an option", None, _with_words(argv, [*argv].index(str(script)), [f"./{script}"])
+    named = next((word for word in argv[1:] if word.endswith(".py")), "")
+    script = Path(named) if named else None
+    if named[:2] == option:
+        return f"{named} begins like an option", None, _with_words(argv, [*argv].index(named), [f"./{named}"])
     if script and argv[0] in _TAKE_ARGUMENTS and "--" not in argv:  # click names the first, which may be the script's
         theirs = [words[0].split("=")[0] for name, words in typed_parts(argv[1:], own) if not name]
         known = declared_options(script, theirs)
