@@ -202,11 +202,12 @@ class _Source:
                 hint = "; cpus and memory are the limits, kubernetes.requests is below them"
             return f"{self._key(key)}: unknown key{hint or '; known here: ' + ', '.join(known)}"
         problem = detail["msg"].removeprefix("Value error, ")
-        if location[:1] == ["secrets"]:  # what was got may be the secret
-            problem = problem.partition(", got")[0] + ", without its value"
         if detail["type"] != "value_error":
             expected = _EXPECTED.get(detail["type"]) or problem.replace("Input should be", "expected")
             problem = f"{expected}, got {shown(detail['input'])}"
+        if location[:1] == ["secrets"]:  # what was got may be the secret
+            has_value = detail["type"] == "value_error" and "=" in str(detail["input"])
+            problem = problem.partition(", got")[0] + ", without its value" * has_value
         colon = "" if problem.startswith("0 is ") else ":"  # --gpus 0 is ambiguous
         return f"{self._key(key)}{colon} {problem}{hint}"
 
@@ -216,11 +217,12 @@ def _accepted(detail: ErrorDetails) -> tuple[str, list[str]] | None:
     typed = detail["input"] if isinstance(detail["input"], str) else ""
     listed = re.findall("'([^']+)'", str((detail.get("ctx") or {}).get("expected")))
     close = difflib.get_close_matches(typed, listed, n=1) or re.findall(r"at least (\d+),", detail["msg"])
-    if detail["loc"][:1] == ("mounts",) and typed.strip(":/"):
+    if detail["loc"][:1] == ("mounts",):
         source, _, rest = typed.partition(":")
-        close = [f"{source}:/{(rest or source).partition(':')[0].strip('./')}"]
+        target = (rest or source).partition(":")[0].strip("./")
+        close = [f"{source}:/{target}"] * bool(source and target)
     if detail["loc"][:1] == ("secrets",):
-        return typed, [typed.partition("=")[0]]
+        close = re.findall(r"^([A-Za-z_]\w*)=", typed)
     if detail["loc"] == ("name",):
         close = [re.sub("[^A-Za-z0-9._]+", "-", typed.removeprefix("last")).strip("-.")[:63]]
     return (typed, close) if any(close) else None
