@@ -218,7 +218,7 @@ class NodeReader:
             listed = any(_MODEL.search(literal(key) or "") for key in node.keys)
             self._listed.update(map(id, ast.walk(node) if listed else ()))
         if isinstance(node, TELLING) and id(node) not in self._listed:
-            for sign, shown in (*signs(node, module.names), *keras_signs(node)):
+            for sign, shown in (*signs(node, module.names), *keras_signs(node, module)):
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)
                 holds = {"notebook": seen.always, "input": seen.tests == () and not shown.startswith("sys.")}

@@ -12,26 +12,29 @@ from typing import TYPE_CHECKING
 
 from seatrial.errors import UsageError, fallback
 from seatrial.job.reading.modules import FRAMEWORKS
-from seatrial.job.reading.signs import NAMED, SETS, dotted, keywords, texts_of
+from seatrial.job.reading.signs import NAMED, SETS, dotted, full_name, keywords, texts_of
 
 if TYPE_CHECKING:
+    from seatrial.job.reading.modules import Module
     from seatrial.job.script import ScriptFacts
 
 _OPTIMIZERS = {"Adam", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"}
 _OF_WEIGHTS = (".h5", ".hdf5", ".ckpt", ".tf")
 
 
-def keras_signs(node: ast.AST) -> Iterator[tuple[str, str]]:
+def keras_signs(node: ast.AST, module: Module) -> Iterator[tuple[str, str]]:
     """Yield (sign, name to show) of a call of Keras 1 or 2, for either package that Keras may be imported from."""
-    for name, shown in _forms(node) if isinstance(node, ast.Call) else ():
+    for name, shown in _forms(node, module) if isinstance(node, ast.Call) else ():
         yield f"{NAMED}keras.{name}", shown
         yield f"{NAMED}tensorflow.keras.{name}", shown
 
 
-def _forms(node: ast.Call) -> Iterator[tuple[str, str]]:
+def _forms(node: ast.Call, module: Module) -> Iterator[tuple[str, str]]:
     called, given = dotted(node.func), keywords(node)
     last = called.rpartition(".")[2]
-    kind = "fits" if last.startswith("fit") else "layers" if last[:1].isupper() else ""
+    is_fit = last in ("fit", "fit_generator") and not any(f".{each}".endswith(".fit") for each in module.flow.functions)
+    of_keras = full_name(called, module.names).startswith("keras.")  # a project's own names take these arguments, too
+    kind = "fits" if is_fit and isinstance(node.func, ast.Attribute) else "layers" if of_keras else ""
     if old := [each for each in given if kind and each in SETS[f"{kind}-of-keras-1"]]:
         yield "1", f"{last}({old[0]}=…)"
     if last in {"fit_generator", "evaluate_generator", "predict_generator"}:

@@ -73,6 +73,8 @@ def test_tensorflow_1_is_planned_on_the_image_that_has_it(
         (IN_A_CLASS + "tf.keras.Model()\n", ""),
         ("import keras\n", "keras>=2.2\n"),
         ("import keras\ndef build(nb_epoch, nb_row): ...\nbuild(nb_epoch=3, nb_row=1)\n", "keras\n"),
+        ("import keras\nclass Net:\n    def fit(self, nb_epoch): ...\nNet().fit(nb_epoch=3)\n", "keras\n"),
+        ("import keras\ndef Block(nb_filter, nb_row): ...\nBlock(nb_filter=3, nb_row=1)\n", "keras\n"),
         (KERAS_1.replace("from keras", "from tensorflow.keras"), ""),
         ("import tensorflow\n", "tensorflow>=1.15,<2.16\n"),
     ],
