@@ -200,7 +200,8 @@ def on_host(job: Job, path: str) -> Path | None:
 
 def _here(job: Job, path: str) -> Path:
     """Return where a path that no mount brings lies on this machine; a container has the project at its own place."""
-    own = path.removeprefix(f"{CONTAINER_PROJECT}/") if job.backend != "local" else path
+    inside = job.backend != "local" and PurePosixPath(path).is_relative_to(CONTAINER_PROJECT)
+    own = posixpath.relpath(path, CONTAINER_PROJECT) if inside else path
     return Path(os.path.normpath((job.folder if own == path else job.project) / os.path.expanduser(own)))  # noqa: PTH111
 
 

@@ -322,6 +322,7 @@ if {}:
         ("f(data_dir='/lab/projects/sets/x')\n", "", "/lab/projects/sets/x"),
         ("f(data_dir='/lab/sets/results')\n", "", ""),
         (_LOADED.format("s is None"), "", "a/b"),
+        (_LOADED.format("s is not None"), "", ""),
         (_LOADED.format("s == 3"), "", ""),
         (
             f"def g(a):\n    if a == 'x':\n        f(root='../x/y')\nif 1:\n    {_A}\nelse:\n    {_A}\ng(a.a)",

@@ -163,5 +163,5 @@ def test_an_input_by_the_projects_place_in_a_container_is_missing_without_one(
     project: Path, backend: str, are_missing: bool
 ) -> None:
     job = Job(project=project, target=Target(kind="script", value="train.py"), backend=backend)
-    reads = [Read("/workspace/train.py", "train.py:3", None)]
+    reads = [Read("/workspace/train.py", "train.py:3", None), Read("/workspace", "train.py:4", None)]
     assert [bool([*missing_inputs(job, reads)]), bool([*not_found(job, reads, ())])] == [are_missing] * 2

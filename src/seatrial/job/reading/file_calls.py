@@ -280,8 +280,9 @@ def demanded(node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> It
         ends = node.body if fails(node.body) else node.orelse
         texts = [text for part in ends for call in ast.walk(part) if isinstance(call, ast.Call) for text in call.args]
         yield from ((call, texts) for call in needed(node.test, ends is node.orelse, assigned))
-        if isinstance(node.test, ast.Compare) and is_constant(node.test.comparators[0], None) and ends is node.body:
-            yield from ((x, texts) for x in assigned.get(last_name(node.test.left), []) if isinstance(x, ast.Call))
+        match node.test:
+            case ast.Compare(left, [ast.Is() | ast.Eq()], [ast.Constant(None)]) if ends is node.body:
+                yield from ((x, texts) for x in assigned.get(last_name(left), []) if isinstance(x, ast.Call))
 
 
 def needed(test: ast.expr | None, holds: bool, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[ast.Call]:
