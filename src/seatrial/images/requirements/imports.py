@@ -261,7 +261,7 @@ def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project
     found, submodules = dict[str, str](), own_modules.empty_submodules(project)[::-1]
     named = {each.rpartition("/")[2] for each in submodules} - _names().same - _names().renamed.keys()
     named &= {*script.imports, *script.likely_imports}  # an empty folder on Python's path hides the name
-    for name, submodule in product(dict.fromkeys((*packages.strangers, *named)), submodules):
+    for name, submodule in product(dict.fromkeys((*packages.strangers, *sorted(named))), submodules):
         one, other = (re.sub(r"[\W_]", "", each.lower()) for each in (name, submodule.rpartition("/")[2]))
         if name in packages.unknown or one in other or (len(other) > 2 and other in one):
             what = f"{script.where.get(name, 'the target')} imports {name}, which is missing, and the git submodule"
