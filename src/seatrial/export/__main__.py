@@ -19,16 +19,7 @@ import torch
 from torch import Tensor
 
 from seatrial.events import EVENTS_VARIABLE, StepLog
-from seatrial.export.formats import (
-    FORMATS,
-    OPSET,
-    PROGRAM_OPSET,
-    TOLERANCES,
-    Difference,
-    DisagreesError,
-    compare,
-    run_original,
-)
+from seatrial.export import formats
 from seatrial.models.model import Original
 from seatrial.models.open import open_model
 from seatrial.train import options
@@ -42,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse(argv)
     torch.manual_seed(0)
     original = open_model(arguments.model, arguments.model_factory, arguments.input_shape)
-    tolerance = arguments.tolerance or TOLERANCES[original.dtype]
+    tolerance = arguments.tolerance or formats.TOLERANCES[original.dtype]
     of_what = f"{len(original.examples)} {'real' if original.examples.real else 'random'} inputs"
     print(f"{original.name}: comparing on {of_what}", flush=True)
     if not original.examples.real:
@@ -63,7 +54,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read the options."""
     parser = argparse.ArgumentParser(prog="seatrial.export", description="Write a trained model in another format.")
     parser.add_argument("--model", required=True, metavar="SPEC", help="a recipe's name or a file")
-    parser.add_argument("--to", required=True, choices=tuple(FORMATS))
+    parser.add_argument("--to", required=True, choices=tuple(formats.FORMATS))
     parser.add_argument("--out", required=True, type=Path, metavar="PATH")
     parser.add_argument("--model-factory", metavar="MODULE:FACTORY", help="makes the network that weights belong to")
     parser.add_argument("--tolerance", type=options.positive_float, metavar="X", help="of the largest difference")
@@ -71,7 +62,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def export(original: Original, to: str, out: Path, tolerance: float) -> Difference:
+def export(original: Original, to: str, out: Path, tolerance: float) -> formats.Difference:
     """Write the model, its examples and its card; all three are there afterwards, or none is new.
 
     Raises DisagreesError beyond the tolerance, TrainError for a network that has not this format, or a full disk.
@@ -99,18 +90,18 @@ def export(original: Original, to: str, out: Path, tolerance: float) -> Differen
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_and_compare(original: Original, to: str, written: Path, tolerance: float) -> Difference:
-    write, load = FORMATS[to]
+def _write_and_compare(original: Original, to: str, written: Path, tolerance: float) -> formats.Difference:
+    write, load = formats.FORMATS[to]
     try:
         with torch.no_grad():
             write(original, written)
-            found = compare(original, run_original(original), load(written, original))
+            found = formats.compare(original, formats.run_original(original), load(written, original))
     except (TrainError, OSError):
         raise
     except ImportError as error:
         raise InputError(f"--to {to} needs {error.name}", fix=f"pip install {error.name}") from error
     except Exception as error:  # exporters raise what a network leads them to
-        others = ", ".join(name for name in FORMATS if name != to)
+        others = ", ".join(name for name in formats.FORMATS if name != to)
         traced = to == "onnx" and original.program is None  # the exporter for .pt2 files knows more operators
         raise TrainError(
             f"{original.name} cannot be exported to {to}: {first_line(error)}",
@@ -120,7 +111,7 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
         largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance
     )  # also of a model that is refused for it
     if not found.scaled <= tolerance:
-        raise DisagreesError(
+        raise formats.DisagreesError(
             f"the exported model differs from the original by {found.scaled:.3g}, more than the tolerance "
             f"{tolerance:g}: nothing was saved",
             fix=f"another format, or --tolerance {found.scaled * 2:.1g} if that is close enough for your use",
@@ -131,14 +122,14 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
 def _examples(original: Original) -> Examples:
     """Return the inputs with the original's outputs, for programs that load the exported file."""
     with torch.no_grad():
-        outputs = run_original(original)(tuple(original.inputs.values()))
+        outputs = formats.run_original(original)(tuple(original.inputs.values()))
     return replace(original.examples, outputs=dict(zip(original.outputs, outputs, strict=True)))
 
 
 def _card(
-    original: Original, examples: Examples, to: str, written: Path, found: Difference, tolerance: float
+    original: Original, examples: Examples, to: str, written: Path, found: formats.Difference, tolerance: float
 ) -> ModelCard:
-    opset = {"onnx": OPSET if original.program is None else PROGRAM_OPSET}.get(to, 0)
+    opset = {"onnx": formats.OPSET if original.program is None else formats.PROGRAM_OPSET}.get(to, 0)
     digest = hashlib.sha256(written.read_bytes()).hexdigest()
     normalise = examples.normalise
     return ModelCard(

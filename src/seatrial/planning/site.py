@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from seatrial.backends.base import Backend, EngineFacts
 from seatrial.errors import UsageError
 from seatrial.images.recipes import recipe
+from seatrial.job import in_container
 from seatrial.job.cluster import ClusterPlan
 from seatrial.job.gpus import Selection
-from seatrial.job.in_container import (
-    CONTAINER_DATA,
-    CONTAINER_MODELS,
-    CONTAINER_PROJECT,
-    CONTAINER_RESUMED_CHECKPOINTS,
-    CONTAINER_RUN,
-)
 from seatrial.job.model import Job, Target
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, GpuMode, ImagePlan, Injection, Mount, VenvPlan
 from seatrial.planning.host import AnotherMachine, HostFacts
@@ -175,7 +169,7 @@ class Places(NamedTuple):
     data: str | None
     models: str | None
     resume: str | None
-    scripts: str = CONTAINER_PROJECT
+    scripts: str = in_container.CONTAINER_PROJECT
 
     def env(self) -> dict[str, str]:
         """Return the places as variables, so that an unmodified script can be pointed at them on every backend."""
@@ -191,10 +185,10 @@ class Places(NamedTuple):
 def container_places(job: Job, *, resumes: bool) -> Places:
     return Places(
         project=job.folder_inside,
-        run=CONTAINER_RUN,
-        data=CONTAINER_DATA if job.data else None,
-        models=CONTAINER_MODELS if job.models else None,
-        resume=CONTAINER_RESUMED_CHECKPOINTS if resumes else None,
+        run=in_container.CONTAINER_RUN,
+        data=in_container.CONTAINER_DATA if job.data else None,
+        models=in_container.CONTAINER_MODELS if job.models else None,
+        resume=in_container.CONTAINER_RESUMED_CHECKPOINTS if resumes else None,
     )
 
 

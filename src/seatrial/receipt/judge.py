@@ -35,18 +35,11 @@ from seatrial.receipt.logs import Output, read_log_end, read_output
 from seatrial.receipt.model import HTML_NAME, JSON_NAME, MARKDOWN_NAME, SECTIONS, Receipt, without_names
 from seatrial.receipt.outcome import DOUBTFUL
 from seatrial.receipt.section import FindingRecord, JudgedCriteria
+from seatrial.receipt.sections import trust
 from seatrial.receipt.sections.criteria import GPU_CONTRACT
 from seatrial.receipt.sections.findings import files_outside, pasteable, without_expected
 from seatrial.receipt.sections.gpu_contract import not_used_finding
 from seatrial.receipt.sections.measured import measure
-from seatrial.receipt.sections.trust import (
-    ALTERABLE,
-    alterable,
-    contradictions,
-    lost_output_lines,
-    refused_finding,
-    unverified_mounts,
-)
 from seatrial.receipt.sections.tune import with_result
 from seatrial.receipt.values import count
 from seatrial.system.records import Folder
@@ -90,7 +83,7 @@ def judge(
         now=now,
         chain=chain,
     )
-    run = replace(run, contradictions=tuple(contradictions(run)))
+    run = replace(run, contradictions=tuple(trust.contradictions(run)))
     run = replace(run, cause=exit_cause(run))
     criteria = JudgedCriteria(criterion for section in SECTIONS for criterion in section.judge(run))
     findings = _findings(run)
@@ -114,7 +107,7 @@ def judge(
 def _findings(run: RunEvidence) -> list[Finding]:
     """Return one finding of each ID: violations of the contract first, consequences of others last."""
     found = [by_id("evidence-contradicted").finding(run.contradictions)] if run.contradictions else []
-    found += [finding for finding in (not_used_finding(run), refused_finding(run)) if finding]
+    found += [finding for finding in (not_used_finding(run), trust.refused_finding(run)) if finding]
     found += [finding for section in SECTIONS for finding in section.findings(run)]
     found = without_expected(found, run)
     one_of_each = list({finding.id: finding for finding in reversed(found)}.values())[::-1]
@@ -152,7 +145,7 @@ def _warnings(run: RunEvidence) -> tuple[str, ...]:
     """Return sentences that no reader may miss, the most important first."""
     evidence, serving = run.evidence, run.plan.job.serve
     kills = max(0, evidence.of_end("oom_kills") or 0) if evidence.of_end("exit_code") == 0 else 0
-    lines, lost, bad = partial(count, noun="line"), lost_output_lines(run), len(evidence.all(ReportUnreadable))
+    lines, lost, bad = partial(count, noun="line"), trust.lost_output_lines(run), len(evidence.all(ReportUnreadable))
     missing, cut, dropped = evidence.missing_lines, evidence.skipped_lines, len(evidence.steps.dropped)
     down = serving is not None and run.cause.id not in ("running", "stopped", "finished", "gpu-contract")
     found: tuple[tuple[object, str], ...] = (
@@ -160,8 +153,8 @@ def _warnings(run: RunEvidence) -> tuple[str, ...]:
         *((True, sentence) for sentence in files_outside(run)),
         (missing, f"{lines(missing)} of the agent's evidence never arrived: what they would prove is unproven"),
         (lost, f"{lines(lost)} of output are in no log: the cluster cut them before they were read"),
-        (why := alterable(run), f"{ALTERABLE}{why}"),
-        (why := unverified_mounts(run), f"Mounts were not verified: {why}"),
+        (why := trust.alterable(run), f"{trust.ALTERABLE}{why}"),
+        (why := trust.unverified_mounts(run), f"Mounts were not verified: {why}"),
         (bad, f"{lines(bad)} that the script wrote to $SEATRIAL_EVENTS were skipped: not JSON objects, or too long"),
         (cut, f"{lines(cut)} of events.jsonl could not be read: truncated or edited by hand; the rest is judged"),
         (down, f"The server is down. Start it again: seatrial serve {serving and serving.typed}"),

@@ -24,6 +24,7 @@ from seatrial.job.units import format_seconds
 from seatrial.receipt.outcome import DOUBTFUL, ExitCause, LogEnd, Outcome, make_outcome
 from seatrial.receipt.reported import headline_metrics
 from seatrial.receipt.section import Block, FindingRecord, JudgedCriteria, Plot, Record, Row, Section
+from seatrial.receipt.sections import what_ran
 from seatrial.receipt.sections.criteria import CriteriaSection
 from seatrial.receipt.sections.curves import Curves
 from seatrial.receipt.sections.findings import FindingsSection, WhyItFailed
@@ -33,15 +34,6 @@ from seatrial.receipt.sections.serving import ServingRecord, ServingSection
 from seatrial.receipt.sections.steps import Bound, DiagnosisRecord, StepAnatomy, Steps
 from seatrial.receipt.sections.trust import ALTERABLE, Seal, Trust
 from seatrial.receipt.sections.tune import ChangesRecord, Tune, TuneRecord
-from seatrial.receipt.sections.what_ran import (
-    Entry,
-    Header,
-    TimelineSection,
-    TrackerPage,
-    TrackersSection,
-    WhatRan,
-    device_in_words,
-)
 from seatrial.receipt.values import energy_short, figure, percent, quote, rate
 from seatrial.system.host import Host
 from seatrial.system.names import Names, names_of
@@ -62,13 +54,13 @@ SECTIONS: tuple[Section, ...] = (
     Steps(),
     Curves(),
     MeasuredSection(),
-    WhatRan(),
-    TrackersSection(),
-    TimelineSection(),
+    what_ran.WhatRan(),
+    what_ran.TrackersSection(),
+    what_ran.TimelineSection(),
 )
 
 #: Sections that text has in front of the others, in this order.
-_FIRST_IN_TEXT = (WhatRan, CriteriaSection, FindingsSection)
+_FIRST_IN_TEXT = (what_ran.WhatRan, CriteriaSection, FindingsSection)
 #: Largest receipt that is read back; one of eight GPUs and a week has 2 MB. JSON takes up to forty times its size.
 MOST_BYTES = 4 << 20
 
@@ -99,7 +91,7 @@ class Receipt(Record):
     """
 
     schema_version: int = SCHEMA_VERSION
-    header: Header
+    header: what_ran.Header
     seal: Seal | None = None
     exit_cause: ExitCause
     exit_code: int
@@ -113,9 +105,9 @@ class Receipt(Record):
     serving: ServingRecord | None = None
     tune: TuneRecord | None = None
     changes: ChangesRecord | None = None
-    timeline: tuple[Entry, ...] = ()
+    timeline: tuple[what_ran.Entry, ...] = ()
     plots: tuple[Plot, ...] = Field(default=(), repr=False)
-    pages: tuple[TrackerPage, ...] = ()
+    pages: tuple[what_ran.TrackerPage, ...] = ()
 
     @computed_field  # type: ignore[prop-decorator]  # mypy issue 1362
     @property
@@ -234,7 +226,7 @@ def headline(receipt: Receipt) -> str:
     """Return ``mnist · docker · 1 × NVIDIA H200``."""
     header = receipt.header
     tuned = " · tuned" if receipt.changes is not None and receipt.changes.applied else ""
-    return f"{header.target} · {header.backend} · {device_in_words(header)}{tuned}"
+    return f"{header.target} · {header.backend} · {what_ran.device_in_words(header)}{tuned}"
 
 
 def ending(receipt: Receipt) -> str:

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seatrial import events
 from seatrial.backends.base import OF_CONTAINERS, EngineFacts, Handle, State
-from seatrial.backends.containers.client import (
-    ANSWER_TIMEOUT_S,
-    STATUSES,
-    Dialect,
-    EngineClient,
-    container_state,
-    is_unknown,
-    start_error,
-)
+from seatrial.backends.containers import client
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.log import OpenLog, collecting
 from seatrial.backends.containers.mounts import held_sources
@@ -51,7 +43,7 @@ class ContainerEngine(ABC):
     """Implements the Backend protocol for Docker and Podman; ``own_options`` are those of all its containers."""
 
     traits = OF_CONTAINERS
-    dialect: ClassVar[Dialect]
+    dialect: ClassVar[client.Dialect]
     own_options: ClassVar[Mapping[str, Any]]
     #: Added to the options of a tmpfs that must be empty.
     bare_tmpfs: ClassVar[str] = ""
@@ -59,7 +51,7 @@ class ContainerEngine(ABC):
     def __init__(self, client_call: Sequence[str] = (), at: EngineAddress | None = None) -> None:
         """Set up an engine. ``client_call``: the program and its global options; default is the engine's name."""
         self.name: str = self.dialect.name
-        self.client = EngineClient(self.dialect, client_call, at)
+        self.client = client.EngineClient(self.dialect, client_call, at)
         self.call = self.client.typed
         self.images = ImageStore(self.client)
 
@@ -103,7 +95,7 @@ class ContainerEngine(ABC):
             argv = self.argv(self.client.call, container, image, cidfile=id_file, **options)
             ended = command.call_interactive(argv, keep_stderr=True)
             if ended.exit_code in (125, 126, 127) and not _agent_has_started(plan):
-                raise start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
+                raise client.start_error(self.name, ended.argv, ended.exit_code, ended.stderr)
         return ended.exit_code
 
     def find(self, run_id: str, run_dir: Path) -> Handle | None:
@@ -112,7 +104,7 @@ class ContainerEngine(ABC):
             raise self.client.unavailable(ended.stderr)
         targets = []
         for one in filter(None, (self.client.inspect("container", each) for each in ended.stdout.split())):
-            if STATUSES.get(one["State"]["Status"].lower()) != "created":
+            if client.STATUSES.get(one["State"]["Status"].lower()) != "created":
                 targets.append(one)
             elif COMPOSE_LABEL not in _labels(one):  # Compose is about to start its own
                 self._remove_now(one["Id"])
@@ -152,13 +144,13 @@ class ContainerEngine(ABC):
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)
         if inspected is not None and handle.run_id in (None, _labels(inspected).get(RUN_LABEL)):
-            return container_state(inspected)
+            return client.container_state(inspected)
         self.client.confirm(handle.engine)
         return State("gone")
 
     def stop(self, handle: Handle, grace_s: float) -> None:
         seconds = math.ceil(grace_s)
-        self._act(handle, "stop", "-t", str(seconds), timeout_s=seconds + ANSWER_TIMEOUT_S)
+        self._act(handle, "stop", "-t", str(seconds), timeout_s=seconds + client.ANSWER_TIMEOUT_S)
 
     def interrupt(self, handle: Handle) -> bool:
         self._act(handle, "kill", "--signal", "INT")
@@ -192,12 +184,12 @@ class ContainerEngine(ABC):
                 raise _not_in_the_container(argv[0], gpu_mode=agent["gpu_mode"])
         return ended.exit_code
 
-    def _act(self, handle: Handle, *words: str, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def _act(self, handle: Handle, *words: str, timeout_s: float = client.ANSWER_TIMEOUT_S) -> None:
         """Run ``container WORDS`` on a run's container; one that is gone or has ended already is left alone."""
         if self.state(handle).status == "gone":  # or it is another's, which is not touched
             return
         ended = command.run([*self.client.call, "container", *words, handle.id], timeout_s=timeout_s)
-        has_ended = is_unknown(ended.stderr, "container") or "is not running" in ended.stderr
+        has_ended = client.is_unknown(ended.stderr, "container") or "is not running" in ended.stderr
         if not has_ended and "can only kill running" not in ended.stderr:
             _require_success(self.name, ended)
 
@@ -243,7 +235,7 @@ def _agent_has_started(plan: Plan) -> bool:
 
 def _require_success(engine: str, ended: command.Completed) -> None:
     if ended.exit_code != 0:
-        raise start_error(engine, ended.argv, ended.exit_code, ended.stderr)
+        raise client.start_error(engine, ended.argv, ended.exit_code, ended.stderr)
 
 
 def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:

@@ -15,7 +15,7 @@ from seatrial.job.reading.modules import FRAMEWORKS
 from seatrial.job.reading.signs import NAMED, SETS, dotted, full_name, keywords, texts_of
 
 if TYPE_CHECKING:
-    from seatrial.job.reading.modules import Module
+    from seatrial.job.reading.parsed_modules import Module
     from seatrial.job.script import ScriptFacts
 
 _OPTIMIZERS = {"Adam", "SGD", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam", "Ftrl"}

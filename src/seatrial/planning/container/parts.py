@@ -33,6 +33,7 @@ from seatrial.job.keys import typed_keys
 from seatrial.job.model import ImageOptions, Job
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
+from seatrial.planning.container import plan
 from seatrial.planning.container.env import service_env, without_login, without_models, without_variables
 from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.limits import ray_env
@@ -43,14 +44,6 @@ from seatrial.planning.container.outside import (
     warn_of_outside,
     with_host_paths,
     with_models,
-)
-from seatrial.planning.container.plan import (
-    agent_command,
-    agent_mounts,
-    container_labels,
-    hidden_folders,
-    plan_container,
-    unkept_folders,
 )
 from seatrial.planning.launcher import meeting, with_network
 from seatrial.planning.process import gpu_count, gpu_plan, selected
@@ -77,7 +70,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         )
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
     wheel = write_wheel(site.host.state_folder / "recipes") if job.target.kind == "recipe" and not image.build else None
-    made = plan_container(
+    made = plan.plan_container(
         job,
         site,
         image,
@@ -110,7 +103,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         *target_argv(job.target, image, image.python or "python3", places),
         gpus=gpu_plan(job, site, injected.strategy),
         keeps_checkpoints=job.target.kind == "recipe" and recipe(job.target.value).trains,
-        unkept=unkept_folders(made.container),
+        unkept=plan.unkept_folders(made.container),
         meeting=meeting(job),
         env=env,
         image=image,
@@ -192,22 +185,22 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     injected = way_in(job, site)
     places = Places(project=service.workdir, run=CONTAINER_RUN, data=None, models=None, resume=None)
     env, target_env = service_env(service, image, injected)
-    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
+    mounts, masks = shielded(service.mounts, plan.hidden_folders(job, site))
     container = ContainerPlan(
         name=f"seatrial-{site.run_id}",
         hostname=None,
-        command=agent_command(site, image),
+        command=plan.agent_command(site, image),
         user=None,
         groups=injected.groups,
         workdir=service.workdir,
         env=env,
-        mounts=(*mounts, *injected.mounts, *agent_mounts(site)),
+        mounts=(*mounts, *injected.mounts, *plan.agent_mounts(site)),
         tmpfs=masks,
         devices=injected.devices,
         gpus_flag=injected.gpus_flag,
         runtime=injected.runtime,
         read_only_root=service.read_only_root,
-        labels=container_labels(job, site),
+        labels=plan.container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
     )
     return Parts(
@@ -229,7 +222,7 @@ def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPla
     assert service is not None
     loaders = {name: value for name, value in {**env, **service.environment}.items() if not name.startswith("PYTHON")}
     safe, back = unsteered(service.environment, loaders, service.filled)
-    mounts, masks = shielded(service.mounts, hidden_folders(job, site))
+    mounts, masks = shielded(service.mounts, plan.hidden_folders(job, site))
     container = ContainerPlan(
         name=service.name,
         hostname=None,
@@ -237,7 +230,7 @@ def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPla
         user=None,
         workdir=service.workdir,
         env=safe,
-        mounts=(*mounts, *(mount for mount in agent_mounts(site) if mount.read_only)),
+        mounts=(*mounts, *(mount for mount in plan.agent_mounts(site) if mount.read_only)),
         tmpfs=masks,
     )
     return container, back

@@ -13,25 +13,7 @@ from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import checked_mount, home_mounts, place_mounts, real_source, shielded
 from seatrial.backends.containers.run_options import proxy_env
 from seatrial.errors import UsageError
-from seatrial.job.in_container import (
-    AGENT_GRACE_S,
-    AGENT_PYTHON_FLAGS,
-    CONTAINER_AGENT,
-    CONTAINER_DATA,
-    CONTAINER_MODELS,
-    CONTAINER_PLAN,
-    CONTAINER_PROJECT,
-    CONTAINER_PYTHON,
-    CONTAINER_RUN,
-    CONTAINER_SECRETS,
-    FRAMED_LOG,
-    LOG_LABEL,
-    NAME_LABEL,
-    PYTHON_COMMAND,
-    ROLE_LABEL,
-    RUN_LABEL,
-    TARGET_ROLE,
-)
+from seatrial.job import in_container
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount, Tmpfs
 from seatrial.planning.container.env import plan_env
@@ -117,7 +99,7 @@ def plan_container(
         shm_bytes=shm_bytes,
         read_only_root=not job.writable,
         labels=container_labels(job, site),
-        stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+        stop_timeout_s=math.ceil(job.grace_s) + in_container.AGENT_GRACE_S,
     )
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
     return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
@@ -131,18 +113,18 @@ def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
             cause="seatrial can bring no Python along from this system; [image] python names another",
             run="seatrial run --image ANOTHER -- PROGRAM",
         )
-    python = PYTHON_COMMAND if site.interpreter is not None else (str(image.python),)
-    return (*python, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN)
+    python = in_container.PYTHON_COMMAND if site.interpreter is not None else (str(image.python),)
+    return (*python, *in_container.AGENT_PYTHON_FLAGS, in_container.CONTAINER_AGENT, in_container.CONTAINER_PLAN)
 
 
 def agent_mounts(site: Site) -> list[Mount]:
     """Return the mounts of the agent: what it is made of, its orders, and where the target's own files go."""
     own = site.interpreter
     return [
-        Mount(source=site.outputs, target=CONTAINER_RUN),
-        *([Mount(source=own.folder, target=CONTAINER_PYTHON, read_only=True)] if own else []),
-        Mount(source=site.agent_archive, target=CONTAINER_AGENT, read_only=True),
-        Mount(source=site.record / "agent.json", target=CONTAINER_PLAN, read_only=True),
+        Mount(source=site.outputs, target=in_container.CONTAINER_RUN),
+        *([Mount(source=own.folder, target=in_container.CONTAINER_PYTHON, read_only=True)] if own else []),
+        Mount(source=site.agent_archive, target=in_container.CONTAINER_AGENT, read_only=True),
+        Mount(source=site.record / "agent.json", target=in_container.CONTAINER_PLAN, read_only=True),
     ]
 
 
@@ -172,7 +154,7 @@ def _mounts(
         *home_mounts(site.record, site.project_cache, named_user=named_user),
         *agent_mounts(site),
         # Writable: the agent deletes each secret once it has read it.
-        *([Mount(source=site.secrets_folder, target=CONTAINER_SECRETS)] if site.secrets_folder else []),
+        *([Mount(source=site.secrets_folder, target=in_container.CONTAINER_SECRETS)] if site.secrets_folder else []),
         *([site.resumed] if site.resumed else []),
         *injection.mounts,
     ]
@@ -187,13 +169,21 @@ def hidden_folders(job: Job, site: Site) -> tuple[Path, ...]:
 
 
 def container_labels(job: Job, site: Site) -> dict[str, str]:
-    return {RUN_LABEL: site.run_id, NAME_LABEL: job.name or "", ROLE_LABEL: TARGET_ROLE, LOG_LABEL: FRAMED_LOG}
+    return {
+        in_container.RUN_LABEL: site.run_id,
+        in_container.NAME_LABEL: job.name or "",
+        in_container.ROLE_LABEL: in_container.TARGET_ROLE,
+        in_container.LOG_LABEL: in_container.FRAMED_LOG,
+    }
 
 
 def _job_mounts(job: Job, state: Path) -> list[Mount]:
     real_source(job.project, job.project, "--project", state=state)
-    mounts = [Mount(source=job.project, target=CONTAINER_PROJECT)]
-    for flag, folder, target in (("--data", job.data, CONTAINER_DATA), ("--models", job.models, CONTAINER_MODELS)):
+    mounts = [Mount(source=job.project, target=in_container.CONTAINER_PROJECT)]
+    for flag, folder, target in (
+        ("--data", job.data, in_container.CONTAINER_DATA),
+        ("--models", job.models, in_container.CONTAINER_MODELS),
+    ):
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)
             mounts.append(Mount(source=source, target=target, read_only=folder.read_only))
