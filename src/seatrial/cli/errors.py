@@ -17,22 +17,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from seatrial import errors
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES, find_command
 from seatrial.cli.options import WITH_TRUST, WITHOUT_GPUS, Root, options_of
 from seatrial.cli.words import declared_options, is_script, similar_option, typed_parts, without_docker
-from seatrial.errors import (
-    EXIT_ENGINE,
-    EXIT_USAGE,
-    CapacityError,
-    GpuContractError,
-    GpuRequestError,
-    SeatrialError,
-    StackError,
-    TargetError,
-    UsageError,
-    fallback,
-)
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import ELSEWHERE, OPTIONS
 from seatrial.system.host import Host
@@ -63,7 +52,7 @@ def report(error: Exception, argv: list[str]) -> int:
     """Print the error to stderr; return the exit code."""
     console = terminal.console(stderr=True, soft_wrap=True)
     message, cause, run = _sentence(error, argv) or _defect(error, argv)
-    if isinstance(error, GpuContractError) and not isinstance(error, CapacityError | StackError):
+    if isinstance(error, errors.GpuContractError) and not isinstance(error, errors.CapacityError | errors.StackError):
         from seatrial.doctor.examine import first_broken  # no other error needs it
 
         if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
@@ -72,20 +61,24 @@ def report(error: Exception, argv: list[str]) -> int:
     names = tuple(f"{word} " for word in ("seatrial", *argv))
     if re.match(r"[a-z]+ (?!\d)", message) and not message.startswith(names):  # nor does a key or "jax 0.4" begin it
         message = message[0].upper() + message[1:]
-    _print(console, message, cause, _taken(run) if run and exit_code(error) == EXIT_USAGE else run)
+    _print(console, message, cause, _taken(run) if run and exit_code(error) == errors.EXIT_USAGE else run)
     return exit_code(error)
 
 
 def exit_code(error: Exception) -> int:
     """Return the exit code that an error ends the command with."""
-    if isinstance(error, SeatrialError):
+    if isinstance(error, errors.SeatrialError):
         return error.exit_code
-    return EXIT_USAGE if isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT else EXIT_ENGINE
+    return (
+        errors.EXIT_USAGE
+        if isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
+        else errors.EXIT_ENGINE
+    )
 
 
 def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
     """Return the sentence of an error; None for a defect of ours."""
-    if isinstance(error, SeatrialError):
+    if isinstance(error, errors.SeatrialError):
         return error.message, error.cause, _advice(error, argv)
     if isinstance(error, click.ClickException):
         return _usage_problem(error, argv)
@@ -96,7 +89,7 @@ def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
         return "This locale is not UTF-8", None, f"PYTHONUTF8=1 seatrial {shlex.join(argv)}"
     if not isinstance(error, OSError):
         return None
-    if isinstance(error, FileNotFoundError) and fallback(None, on=FileNotFoundError)(Path.cwd)() is None:
+    if isinstance(error, FileNotFoundError) and errors.fallback(None, on=FileNotFoundError)(Path.cwd)() is None:
         return "The working directory no longer exists", "it was deleted or moved", "cd; pwd"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         file = error.filename or "A file, or what the output goes to,"
@@ -139,18 +132,18 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
             console.print(line)
 
 
-def _advice(error: SeatrialError, argv: list[str]) -> str | None:
+def _advice(error: errors.SeatrialError, argv: list[str]) -> str | None:
     """Return the error's command in the words that were typed."""
     advice = error.run
-    about_words = isinstance(error, TargetError | GpuRequestError) or (
-        isinstance(error, UsageError) and (advice or "").startswith("seatrial run --gpus ")
+    about_words = isinstance(error, errors.TargetError | errors.GpuRequestError) or (
+        isinstance(error, errors.UsageError) and (advice or "").startswith("seatrial run --gpus ")
     )
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
         advice = re.sub(r"(?m)^(\(cd .+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
     if advice and argv[:1] == ["plan"]:  # which starts nothing
         advice = advice.replace("seatrial up ", "seatrial up --plan ")
-    if isinstance(error, TargetError) and advice:
+    if isinstance(error, errors.TargetError) and advice:
         if (error.first or "").startswith("cd "):  # the folder is the project then
             cut = [*argv, "--"].index("--")
             parts = typed_parts(argv[:cut], options_of(argv[0]))
@@ -160,7 +153,7 @@ def _advice(error: SeatrialError, argv: list[str]) -> str | None:
         if command is None:
             return "\n".join(_with_own_options(line, argv) for line in advice.split("\n"))
         return command if error.first in (None, "cd .") else f"{error.first} && {command}"
-    if isinstance(error, UsageError) and error.instead and (command := _with_value(*error.instead, argv)):
+    if isinstance(error, errors.UsageError) and error.instead and (command := _with_value(*error.instead, argv)):
         return command
     return _of_a_model(advice, error.message, argv) if advice and argv[:1] in (["export"], ["serve"]) else advice
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from seatrial import errors
 from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
 from seatrial.compose.client import Compose, Container, compose_of, containers
@@ -20,14 +21,6 @@ from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import Group, GroupStore, Member, ended, identity, is_alive
 from seatrial.compose.read import with_profiles
 from seatrial.compose.up import LOG, OVERRIDE, RENDERED, hand_over
-from seatrial.errors import (
-    EXIT_DONE,
-    EXIT_INTERRUPTED,
-    EXIT_TARGET_FAILED,
-    EngineUnavailableError,
-    SeatrialError,
-    fallback,
-)
 from seatrial.events import AgentFinished, AgentStarted, Signal
 from seatrial.findings.finding import Finding
 from seatrial.job.plan import EngineAddress
@@ -79,7 +72,7 @@ class Watch:
                 time.sleep(LOOK_S)
             for thread in self._threads.values():
                 thread.join()
-            with contextlib.suppress(SeatrialError):  # volumes hold what the tasks have made, and stay
+            with contextlib.suppress(errors.SeatrialError):  # volumes hold what the tasks have made, and stay
                 self._compose.ask("down", timeout_s=_DOWN_TIMEOUT_S)
         return self._group
 
@@ -157,13 +150,13 @@ class Watch:
             self._lines.end(name)
             finalise(run, self._host)
             if (summary := run.summary()) is None:
-                raise SeatrialError("it has no receipt")
+                raise errors.SeatrialError("it has no receipt")
             self._change(name, **ended(summary), ended_at=time.time())
-        except EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
+        except errors.EngineUnavailableError:  # its end is recorded when the engine is back: here, or at the next up
             del self._threads[name]
         except BrokenPipeError as error:  # nobody reads the output; the member goes on
             self._no_reader = error
-        except (SeatrialError, OSError) as error:
+        except (errors.SeatrialError, OSError) as error:
             self._change(name, state="failed", why=str(error), ended_at=time.time())
 
     def _change(self, name: str, **changes: object) -> None:
@@ -244,7 +237,7 @@ class Watch:
             kind = "stopped" if self._stopping else "engine-refused"
             run.record(Finding(kind, "error", why, cause=printed, fix="seatrial up").event())
             finalise(run, self._host)
-        code = None if self._stopping else EXIT_TARGET_FAILED
+        code = None if self._stopping else errors.EXIT_TARGET_FAILED
         self._change(member.name, state=state, why=why, exit_code=code, ended_at=time.time())
         self._console.note(f"{member.name} was not started: {why}")
 
@@ -321,11 +314,11 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
 
 def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:
     """Call a function in its own thread; errors of the engine and the disk show later."""
-    quietly = fallback(None, on=(SeatrialError, OSError))(act)
+    quietly = errors.fallback(None, on=(errors.SeatrialError, OSError))(act)
     threading.Thread(target=quietly, args=args, kwargs=kwargs, daemon=True).start()
 
 
-@fallback(None, on=(OSError, SeatrialError))
+@errors.fallback(None, on=(OSError, errors.SeatrialError))
 def last_compose_line(folder: Path) -> str | None:
     """Return the last line on a failure that ``docker compose up`` printed; None without one."""
     lines = Folder(folder).load(LOG).decode(errors="replace").splitlines()
@@ -337,7 +330,7 @@ def exit_code(group: Group) -> int:
     """Return 3 if a GPU contract broke; else that of the first member that failed; 130 for a task that was stopped."""
     if failed := [member for member in group.members if member.state == "failed"]:
         first = min(failed, key=lambda member: member.ended_at or 0.0)
-        return (first.exit_code if first.run is not None else None) or EXIT_TARGET_FAILED
+        return (first.exit_code if first.run is not None else None) or errors.EXIT_TARGET_FAILED
     if any(member.state == "stopped" and member.role == "task" for member in group.members):
-        return EXIT_INTERRUPTED
-    return EXIT_DONE
+        return errors.EXIT_INTERRUPTED
+    return errors.EXIT_DONE

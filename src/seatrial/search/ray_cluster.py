@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import seatrial
-from seatrial.errors import (
-    CapacityError,
-    EngineUnavailableError,
-    GpuContractError,
-    GpusHeldError,
-    SeatrialError,
-    UsageError,
-)
+from seatrial import errors
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Gpu
@@ -82,33 +75,33 @@ def connect(address: str | None, upload: Path | None = None) -> None:
 def _check_address(where: str) -> None:
     host, _, port = where.rpartition(":")
     if not host or not port.isdigit() or "://" in where:
-        raise UsageError(f"--address {where!r} is not HOST:PORT", run="seatrial sweep … --address 10.0.0.1:6379")
+        raise errors.UsageError(f"--address {where!r} is not HOST:PORT", run="seatrial sweep … --address 10.0.0.1:6379")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
     except OSError as error:
-        raise EngineUnavailableError(
+        raise errors.EngineUnavailableError(
             f"No Ray cluster answers at {where}: {error.strerror or error}",
             run=f"ray start --head --port {port}   # on {host}; on each other machine: ray start --address={where}",
         ) from error
 
 
-def connection_error(where: str, text: str) -> SeatrialError:
+def connection_error(where: str, text: str) -> errors.SeatrialError:
     """Return the error for the text with which Ray refused to connect."""
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if "ersion mismatch" in text and len(versions) == 2:
         (ray_there, python_there), (ray_here, python_here) = versions
-        return UsageError(
+        return errors.UsageError(
             f"The cluster runs Ray {ray_there} on Python {python_there}, "
             f"and here are Ray {ray_here} on Python {python_here}",
             cause="Ray passes Python objects between machines: both versions must be the same on all of them",
             run=f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'",
         )
     if "uthenticat" in text or "token" in text.lower():
-        return UsageError(
+        return errors.UsageError(
             f"The Ray cluster at {where} requires a token that this machine does not have",
             run="scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token",
         )
-    return EngineUnavailableError(
+    return errors.EngineUnavailableError(
         f"Ray cannot be reached at {where}: {text.strip().splitlines()[0][:300]}",
         cause="The searcher's machine must be one of the cluster's nodes; it need not run trials",
         run="ray start --head   # or join one: ray start --address=HEAD:6379 --num-cpus 0",
@@ -128,7 +121,7 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
     """Return what a trial takes, by Ray's names. Raises UsageError: GPUs by name, or all; CapacityError: too many."""
     request, cpus = job.gpus, job.cpus or 1.0
     if request.kind in ("devices", "all") or request.profile is not None:
-        raise UsageError(
+        raise errors.UsageError(
             f"--gpus {request} means GPUs of one machine, and Ray chooses the node", run="seatrial sweep … --gpus 1"
         )
     any_gpu = float(any(node.resources.get("GPU") for node in nodes))
@@ -139,7 +132,7 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
             f"{node.name} {node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs"
             for node in nodes
         )
-        raise CapacityError(
+        raise errors.CapacityError(
             f"A trial requires {cpus:g} CPUs and {gpus:g} GPUs, and no node of the Ray cluster has as many",
             cause=f"Ray counts: {', '.join(counted)}",
             run="ray start --address=HEAD:6379   # on a machine that has; or: seatrial sweep … --cpus 1 --gpus none",
@@ -163,15 +156,17 @@ def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Pa
             answer = ray.get(reference, timeout=_CHECK_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no answer"]
-            raise EngineUnavailableError(f"{name} does not answer: {lines[-1][:200]}", run="ray status") from error
+            raise errors.EngineUnavailableError(
+                f"{name} does not answer: {lines[-1][:200]}", run="ray status"
+            ) from error
         if answer["version"] != seatrial.__version__:
-            raise EngineUnavailableError(
+            raise errors.EngineUnavailableError(
                 f"{name} has seatrial {answer['version']}, not {seatrial.__version__}",
                 cause=answer["problem"],
                 run=f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node",
             )
         if answer["problem"]:
-            raise EngineUnavailableError(
+            raise errors.EngineUnavailableError(
                 f"{name} cannot run a trial: {answer['problem']}", run="seatrial doctor   # on that node"
             )
         answers.append(answer)
@@ -223,7 +218,7 @@ class RemoteStudy:
             self.out.write(json.dumps({"kind": kind, **keys}) + "\n")
             self.out.flush()
 
-    def send_problem(self, error: SeatrialError) -> None:
+    def send_problem(self, error: errors.SeatrialError) -> None:
         self.send("problem", message=error.message, cause=error.cause, run=error.run, exit_code=error.exit_code)
 
     def begin(self, number: int, run_id: str) -> None:
@@ -253,7 +248,9 @@ class NodeSearch(Search):
         request = self.job.gpus
         held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
-            raise GpusHeldError(f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls")
+            raise errors.GpusHeldError(
+                f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls"
+            )
         return self.job
 
     def why_stop(self) -> tuple[str, str | None] | None:
@@ -275,7 +272,7 @@ def request_of(ids: list[str], requested: GpuRequest, gpus: tuple[Gpu, ...]) -> 
     uuids = {**{str(gpu.index): gpu.uuid for gpu in gpus if gpu.mig is None}, **{gpu.uuid: gpu.uuid for gpu in gpus}}
     for each in ids:
         if each not in uuids:
-            raise GpuContractError(
+            raise errors.GpuContractError(
                 f"Ray gave this trial GPU {each}, and this node has {sum(gpu.mig is None for gpu in gpus) or 'none'}",
                 cause="The node was started with --num-gpus of more than it has",
                 run="ray stop; ray start --address HEAD:6379   # without --num-gpus, Ray counts them itself",
@@ -326,7 +323,7 @@ def run_trial(order: Mapping[str, Any], study: RemoteStudy, commands: IO[str], h
         files = {name: run.records.load(name, max_bytes=MAX_OUTPUT_BYTES).decode() for name in names}
         ending = asdict(ending_as_read(receipt, search.objective, reading))
         study.send("end", run_id=run.id, ending=ending, files=files)
-    except SeatrialError as error:
+    except errors.SeatrialError as error:
         study.send_problem(error)
 
 

@@ -13,17 +13,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
+from seatrial import errors
 from seatrial.backends.base import Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, last_line, pull_error, start_error
-from seatrial.errors import (
-    CommandError,
-    CommandTimeoutError,
-    EngineError,
-    EngineUnavailableError,
-    ImageError,
-    UsageError,
-    fallback,
-)
 from seatrial.job.cluster import registry_host
 from seatrial.system import command
 from seatrial.system.command import remembered
@@ -112,13 +104,8 @@ def own_steps(client: EngineClient) -> list[CacheStep]:
     return [
         CacheStep(record["ID"].rstrip("*"), _bytes(record["Size"]), _idle_s(record))
         for record in sorted(_disk_use(client, "BuildCache"), key=lambda one: str(one["CreatedAt"]), reverse=True)
-        if _is_ours(record["Description"]) and record["InUse"] == record["Shared"] == "false"
+        if record["Description"].strip().endswith(STEP_MARK) and record["InUse"] == record["Shared"] == "false"
     ]
-
-
-def _is_ours(description: str) -> bool:
-    """Return True if the step's own text ends with our mark."""
-    return description.strip().endswith(STEP_MARK)
 
 
 def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheStep]:
@@ -159,7 +146,7 @@ def _bytes(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]] if match else 0.0
 
 
-@fallback(0.0, on=ValueError)
+@errors.fallback(0.0, on=ValueError)
 def _idle_s(record: dict[str, str]) -> float:
     """Return the seconds since a build has used the step."""
     text = (record.get("LastUsedAt") or record.get("CreatedAt") or "")[:19]
@@ -189,7 +176,7 @@ class ImageStore:
             for line in command.lines([*self.call, "image", "pull", reference]):
                 if progress is not None:
                     progress(line)
-        except CommandError as error:
+        except errors.CommandError as error:
             raise pull_error(self.name, reference, error.stderr) from error
         if (facts := self.image(reference)) is None:
             raise pull_error(self.name, reference, "the engine pulled it but no longer has it")
@@ -198,15 +185,15 @@ class ImageStore:
     def push(self, reference: str) -> str:
         """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
         if (registry := registry_host(reference)) is None:
-            raise UsageError(
+            raise errors.UsageError(
                 f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
                 run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"',
             )
         try:
             for _ in command.lines([*self.call, "image", "push", "--quiet", reference]):
                 pass
-        except CommandError as error:
-            raise ImageError(
+        except errors.CommandError as error:
+            raise errors.ImageError(
                 f"{reference} cannot be pushed: {last_line(error.stderr)}",
                 cause=f"{registry} needs a login, is unreachable, or has no such repository",
                 run=f"{self.call[0]} login {registry}",
@@ -240,7 +227,7 @@ class ImageStore:
         words += [*options, "--entrypoint", argv[0], reference, *argv[1:]]
         try:
             return command.run(words, timeout_s=timeout_s, input=input)
-        except (CommandTimeoutError, KeyboardInterrupt):  # the client has ended, and the container has not
+        except (errors.CommandTimeoutError, KeyboardInterrupt):  # the client has ended, and the container has not
             self._client.ask("rm", "--force", "--volumes", name)
             raise
 
@@ -250,7 +237,9 @@ class ImageStore:
             while data := os.read(archive.stdout, _CHUNK_BYTES):
                 yield data
             if (code := archive.wait()) != 0:
-                raise EngineError(f"{reference} cannot be saved: exit code {code}", run=f"{self.call[0]} image ls")
+                raise errors.EngineError(
+                    f"{reference} cannot be saved: exit code {code}", run=f"{self.call[0]} image ls"
+                )
 
     def tag(self, reference: str, name: str) -> None:
         command.check([*self.call, "tag", reference, name], timeout_s=ANSWER_TIMEOUT_S)
@@ -291,12 +280,12 @@ class ImageStore:
     def check_builder(self) -> None:
         """Check that images can be built. Raises EngineUnavailableError: no bind mounts and secrets in builds."""
         if shutil.which(self.call[0]) is None:
-            raise EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
+            raise errors.EngineUnavailableError(f"{self.call[0]} is not installed", run=self._client.dialect.install)
         if not self._client.dialect.buildkit:
             return
         ended = self._client.ask("buildx", "version")
         if ended.exit_code != 0:
-            raise EngineUnavailableError(
+            raise errors.EngineUnavailableError(
                 "Docker has no buildx, and its legacy builder cannot build this image",
                 cause=last_line(ended.stderr),
                 run="sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu",
@@ -315,8 +304,8 @@ class ImageStore:
         words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
         try:
             yield from command.lines([*self.call, *words, "--tag", tag, str(context)])
-        except CommandError as error:
-            raise ImageError(f"{tag} does not build: {last_line(error.stderr)}") from error
+        except errors.CommandError as error:
+            raise errors.ImageError(f"{tag} does not build: {last_line(error.stderr)}") from error
 
 
 def image_facts(inspected: dict[str, Any]) -> ImageFacts:

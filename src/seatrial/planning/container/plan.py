@@ -101,7 +101,9 @@ def plan_container(
         labels=container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + in_container.AGENT_GRACE_S,
     )
-    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *_selinux_choice(engine))
+    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
+    label = [Choice(what="SELinux label", value="disabled for this container", reason=reason)] if engine.selinux else []
+    choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *label)
     return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
 
 
@@ -210,13 +212,6 @@ def _root_choice(job: Job) -> Choice:
     if job.writable:
         reason = "--writable; results written there are copied to the run's outputs at its end"
     return Choice(what="root file system", value="writable" if job.writable else "read-only", reason=reason)
-
-
-def _selinux_choice(engine: EngineFacts) -> tuple[Choice, ...]:
-    if not engine.selinux:
-        return ()
-    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
-    return (Choice(what="SELinux label", value="disabled for this container", reason=reason),)
 
 
 def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
