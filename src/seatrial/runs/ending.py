@@ -34,7 +34,9 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     state = ended or (state_of(handle, host) if handle else None)
     if (state is not None and state.is_live) or run.is_starting():
         return None
-    plan, recorded = run.plan(), _recorded_state(run)
+    plan, last = run.plan(), next((event for event in run.find(HostState) if event["source"] == "host"), {})
+    # The state that a process which collected all of the run has left, if it got no further.
+    recorded = State(**{key: last[key] for key in _OF_STATE if key in last}) if "status" in last else None
     if recorded is None and ended is None and handle is not None:
         with backend_of(handle, host).collect(handle, run.folder, lambda line: None):
             pass  # the rest of it comes before it is judged
@@ -78,14 +80,6 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     run.show_receipt()
     notify.begin(run, receipt, host)
     return receipt
-
-
-def _recorded_state(run: Run) -> State | None:
-    """Return the run's last state, if a process collected it whole and got no further; else None."""
-    event = next((event for event in run.find(HostState) if event["source"] == "host"), None)
-    if event is None or "status" not in event:
-        return None
-    return State(**{key: event[key] for key in _OF_STATE if key in event})
 
 
 def _summary(run: Run, plan: Plan, receipt: Receipt) -> Summary:

@@ -97,8 +97,7 @@ class Host:
         ``/var/tmp/seatrial-<uid>``, which outlives a restart. Raises DiskError if there is none.
         """
         trouble: OSError | None = None
-        chosen = self.env.get(STATE_VARIABLE)  # resolve() would follow a link before it is checked
-        candidates = [Path(os.path.abspath(chosen))] if chosen else self._usual_state()  # noqa: PTH100
+        candidates = self._state_candidates()
         for candidate in candidates:
             try:
                 candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -167,6 +166,11 @@ class Host:
         # os.path's: Path's raises where another user's folder may not be searched
         nearest = {each: next(up for up in (each, *each.parents) if os.path.exists(up)) for each in candidates}  # noqa: PTH110
         return tuple(folder for folder, there in nearest.items() if os.access(there, os.W_OK))
+
+    def _state_candidates(self) -> list[Path]:
+        if chosen := self.env.get(STATE_VARIABLE):
+            return [Path(os.path.abspath(chosen))]  # noqa: PTH100  resolve() would follow a link before it is checked
+        return self._usual_state()
 
     def _usual_state(self) -> list[Path]:
         home = self.env.get("HOME", "")

@@ -104,8 +104,13 @@ def own_steps(client: EngineClient) -> list[CacheStep]:
     return [
         CacheStep(record["ID"].rstrip("*"), _bytes(record["Size"]), _idle_s(record))
         for record in sorted(_disk_use(client, "BuildCache"), key=lambda one: str(one["CreatedAt"]), reverse=True)
-        if record["Description"].strip().endswith(STEP_MARK) and record["InUse"] == record["Shared"] == "false"
+        if _is_ours(record["Description"]) and record["InUse"] == record["Shared"] == "false"
     ]
+
+
+def _is_ours(description: str) -> bool:
+    """Return True if the step's own text ends with our mark."""
+    return description.strip().endswith(STEP_MARK)
 
 
 def _drop_steps(client: EngineClient, steps: Sequence[CacheStep]) -> list[CacheStep]:

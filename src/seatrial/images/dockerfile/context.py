@@ -177,8 +177,11 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
     ]
     name = re.sub(r"^seatrial/", "", image.tag.rpartition(":")[0] if ":" in image.tag.rpartition("/")[2] else image.tag)
     slug = re.sub(r"[^a-z0-9-]+", "-", (name if image.build else project.name).lower()).strip("-") or "project"
+    digest = hashlib.sha256(json.dumps([image.tag, sorted(files)]).encode())
+    for path in files.values():
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return image.changed(
-        tag=f"seatrial/{slug}:{_code_digest(image, files)}",
+        tag=f"seatrial/{slug}:{digest.hexdigest()[:20]}",
         build=True,
         base=image.base or image.tag,
         dockerfile="\n".join([*lines, ""]),
@@ -197,13 +200,6 @@ def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:
         if not entry.is_symlink() or (path.is_file() and path.resolve().is_relative_to(root)):
             found[path.relative_to(project).as_posix()] = path.resolve() if entry.is_symlink() else path
     return dict(sorted(found.items()))
-
-
-def _code_digest(image: ImagePlan, files: dict[str, Path]) -> str:
-    digest = hashlib.sha256(json.dumps([image.tag, sorted(files)]).encode())
-    for path in files.values():
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()[:20]
 
 
 #: ``user@host:path``, as ssh is usually written.
