@@ -131,11 +131,15 @@ class SourceTexts:
 
 
 class LackedNames(NamedTuple):
-    """Hold the names that a wheel lacks, the newest release before it that has all, and the next one; or twice ""."""
+    """Hold the names that a wheel lacks, the newest release before it that has all, and the next one; or twice "".
+
+    ``imports``: what its modules import from other packages.
+    """
 
     names: tuple[str, ...]
     newest: str
     below: str
+    imports: tuple[str, ...]
 
 
 Answer = Lock | Unsatisfiable | Unreachable
