@@ -133,7 +133,7 @@ class SourceTexts:
 class LackedNames(NamedTuple):
     """Hold the names that a wheel lacks, the newest release before it that has all, and the next one; or twice "".
 
-    ``imports``: what its modules import from other packages.
+    ``imports``: names of other packages.
     """
 
     names: tuple[str, ...]

@@ -110,13 +110,11 @@ def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | N
 
 
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> list[str]:
-    """Loosen conflicting lines until uv, which prefers the pinned releases, has a solution; return the changed.
-
-    What the code or torch's wheel bounds stays: ``numpy<2``.
-    """
+    """Loosen conflicting lines until uv, which prefers the pinned releases, has a solution; return the changed."""
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
     first = framework_place(Requirements(lines=request.lines))
+    # what the code or torch's wheel bounds stays
     kept = {line for line in request.lines if re.search(r"[\w\]]<[\d.]+$", line) and not _is_listed(line, needs)}
     while not isinstance(tried, Unreachable):
         if isinstance(tried, Lock):  # of an open line without a wheel the release is unknown: open it further
@@ -146,9 +144,8 @@ def _is_listed(line: str, needs: Needs) -> bool:
 
 
 def _opened(line: str, python: str, needs: Needs, *, again: bool) -> str:
-    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name if it is opened again.
-
-    What the target imports stays at the listed release or later ones: an older one may lack what the code uses.
+    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name if it is opened again; of what
+    the target imports the listed release or later ones, as an older one may lack what the code uses.
     """
     opened = Requirement(line)
     form = "~={0}" if opened.name in PACKAGES else ">={0},<{1}"

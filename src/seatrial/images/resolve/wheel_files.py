@@ -149,38 +149,34 @@ def with_names(
     Raises ConfigError: the project demands a release without the name.
     """
     locked = {each.name: each for each in lock.packages}
-    wanted = _by_package(needs.names, lock)
-    lacked = resolver.names(request, wanted)
+    lacked = resolver.names(request, _by_package(needs.names, lock))
     brought = {name: locked[by] for by, row in lacked.items() for name in row.imports if name not in needs.names}
     further = resolver.names(request, _by_package(brought, lock))
     notes = []
     for package, found in ((locked[name], row) for name, row in chain(lacked.items(), further.items())):
         if not (gone := next((name for name in found.names if "." in name), None)):
             continue
-        importer = None if gone in needs.names else brought[gone]
+        importer, own = brought.get(gone), needs.requirements.of(package.name)
         what = f"{f'{importer.name} {importer.version}' if importer else needs.names[gone]} imports {gone}"
-        bound, lacks = f"{package.name}<{found.below}", f"{what}, which {package.name} {package.version} lacks"
-        own = needs.requirements.of(package.name)
+        bound = f"{package.name}<{found.below}" if found.below else f"{package.name}>{package.version}"
+        lacks = f"{what}, which {package.name} {package.version} lacks"
         excluded = not all(each.specifier.contains(found.newest) for each in own) if found.below else bool(importer)
+        edit = f"{package.name}=={found.newest}" if any("==" in str(each.specifier) for each in own) else bound
         if excluded and importer:
-            newer = f"{importer.name}>{importer.version}"
-            if any("==" in str(each.specifier) for each in needs.requirements.of(importer.name)):
-                raise ConfigError(lacks, run=written([newer], needs), edits=[newer].copy)
-            needs = needs.changed(needs.requirements.plus(constraints=(newer,)), why=f"{newer}, as {lacks}")
-            notes.append(f"{lacks}: the target stops at this import, and no newer {importer.name} fits")
-            continue
+            bound = edit = f"{importer.name}>{importer.version}"
+            excluded = any("==" in str(each.specifier) for each in needs.requirements.of(importer.name))
         if excluded:
-            if package.name in ("keras", "torchvision"):  # the framework decides their release
+            if package.name in ("keras", "torchvision") and not importer:  # the framework decides their release
                 raise ConfigError(lacks, run=CHANGE_IMPORT)
-            pinned = any("==" in str(each.specifier) for each in own)
-            edits = [f"{package.name}=={found.newest}" if pinned else bound]
-            raise ConfigError(lacks, run=written(edits, needs), edits=edits.copy)
-        if found.below and bound not in needs.requirements.constraints:
+            raise ConfigError(lacks, run=written([edit], needs), edits=[edit].copy)
+        tried = any(each.startswith(f"{package.name}>") for each in needs.requirements.constraints)
+        if (found.below or importer or (needs.as_of and not tried)) and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
         older = f"; {bound} has it, but does not fit" if found.below else ""
         other = ", or name the package that has it in seatrial.toml: [image] requirements"
         other *= bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
-        notes.append(f"{lacks}: {CHANGE_IMPORT}{other}{older}")
+        way = f"the target stops at it, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
+        notes.append(f"{lacks}: {way}")
     at = {each.name: Version(each.version) for each in lock.packages}
     firsts = table("import_names")["for_numpy_2"].items()
     old = [name for name, first in firsts if name in at and (not first or at[name] < Version(first))]
@@ -202,14 +198,11 @@ def _by_package(names: Mapping[str, str | LockedPackage], lock: Lock) -> dict[Lo
     for package in lock.packages:
         few = [name for name in names if name.partition(".")[0] == modules.get(package.name)]
         few = [name for name in few if isinstance(by := names[name], str) or by.uploaded < package.uploaded]
-        if package.name == "torch":
-            few = [name for name in few if "._" in name]
-        elif not any(package.sha256) or _OF_FRAMEWORKS.match(package.name):
-            continue
-        if few := [name for name in few if "." in name] or few:
+        few = [name for name in few if "." in name] or few
+        few = [name for name in few if "._" in name] if package.name == "torch" else few
+        if few and (package.name == "torch" or (any(package.sha256) and not _OF_FRAMEWORKS.match(package.name))):
             found[package] = few
-    first = sorted(found.items(), key=lambda each: ("." not in each[1][0], each[0].uploaded))
-    return dict(first[:_MOST_PACKAGES])
+    return dict(sorted(found.items(), key=lambda each: ("." not in each[1][0], each[0].uploaded))[:_MOST_PACKAGES])
 
 
 def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:

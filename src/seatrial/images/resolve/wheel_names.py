@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from http.client import HTTPException
+from importlib.util import resolve_name
 from itertools import accumulate
 from typing import TypeVar
 from urllib.request import Request, urlopen
@@ -215,20 +216,18 @@ class Modules:
         pending, seen, found = [*names], set[str](), dict[str, None]()
         while pending:
             for module in accumulate(pending.pop().split("."), "{}/{}".format):
-                if module in seen or not (text := self.text(module)):
-                    continue
+                text = None if module in seen else self.text(module)
                 seen.add(module)
-                package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
-                for node in _parsed(text):
-                    if isinstance(node, ast.ImportFrom):
-                        above = package[: len(package) + 1 - node.level] if node.level else []
-                        outer = ".".join([*above, *filter(None, [node.module])])
-                        full = [f"{outer}.{each.name}" for each in node.names]
-                    else:
-                        full = [each.name for each in node.names] if isinstance(node, ast.Import) else []
-                    own = [each for each in full if each.partition(".")[0] in self.names]
-                    pending += own
-                    found |= dict.fromkeys(each for each in full if each not in own and "." in each)
+                package = ".".join(module.split("/")[: None if f"{module}/__init__.py" in self.files else -1])
+                with suppress(SyntaxError, ValueError, ImportError, RecursionError, MemoryError):
+                    for node in ast.parse(text or "").body:
+                        at = getattr(node, "module", "") or ""
+                        if isinstance(node, ast.ImportFrom):
+                            at = f"{resolve_name('.' * node.level + at, package)}."
+                        full = [at + each.name for each in getattr(node, "names", ()) if isinstance(each, ast.alias)]
+                        own = [each for each in full if each.partition(".")[0] in self.names]
+                        pending += own
+                        found |= dict.fromkeys(each for each in full if each not in own and "." in each)
         return [*found][:_MOST_MODULES]
 
     def text(self, module: str) -> str | None:
@@ -239,9 +238,3 @@ class Modules:
             text = self.archive.read(file).decode("utf-8", "replace") if file and known else None
             self.texts[module] = text and _COMMENT.sub("", text)
         return self.texts[module]
-
-
-def _parsed(text: str) -> list[ast.stmt]:
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        return ast.parse(text).body
-    return []
