@@ -469,6 +469,11 @@ def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_import
     assert plan(frozen + "colab-only==1.0\n").warnings == (
         "colab-only==1.0 (requirements.txt) is left out: no index has it, and the target does not import it",
     )
+    plan.index.has("broken", "broken-1.0-py3-none-any.whl")
+    plan.index.needs["broken-1.0"] = ("six>=1.0.dev*=",)
+    assert plan(frozen + "broken==1.0\n").warnings == (
+        "broken==1.0 (requirements.txt) is left out: its metadata is invalid, and the target does not import it",
+    )
     with pytest.raises(ConfigError, match="no package colab-only"):
         plan(frozen + "colab-only==1.0\n", script=ScriptFacts(imports=("colab_only",)))
     with pytest.raises(ConfigError, match="no package colab-only"):
@@ -788,6 +793,16 @@ def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: An
     with pytest.raises(ConfigError, match=r"train.py:3 imports frames.io.json.normalize, which frames 2.1 lacks") as it:
         plan("frames==2.1\n", script, **({"as_of": day} if day else {}))
     assert "frames==2.1 → frames==1.5" in str(it.value.run)
+
+
+def test_a_release_of_the_day_without_an_imported_name_gives_way_to_the_next(plan: Any, index: Index) -> None:
+    _three_releases(index)
+    days = {"1.0": "2020-01-01", "1.5": "2020-09-01", "2.1": "2024-01-01"}
+    index.uploaded = {f"frames-{release}-py3-none-any.whl": day for release, day in days.items()}
+    script = ScriptFacts(imports=("frames",), modules={"frames.io.json.normalize": "train.py:3"})
+    made = plan("frames\n", script, as_of="2020-03-01")
+    assert re.findall(r"frames==(\S+)", "\n".join(made.context_texts.values())) == ["1.5"]
+    assert not made.warnings
 
 
 @pytest.mark.parametrize(
