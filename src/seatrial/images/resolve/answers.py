@@ -131,10 +131,7 @@ class SourceTexts:
 
 
 class LackedNames(NamedTuple):
-    """Hold the names that a wheel lacks, the newest release before it that has all, and the next one; or twice "".
-
-    ``imports``: names of other packages.
-    """
+    """Hold what a wheel lacks, the newest release before it that has all, and the next, or ""; and its imports."""
 
     names: tuple[str, ...]
     newest: str

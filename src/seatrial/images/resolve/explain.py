@@ -110,11 +110,10 @@ def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | N
 
 
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> list[str]:
-    """Loosen conflicting lines until uv, which prefers the pinned releases, has a solution; return the changed."""
+    """Loosen conflicting lines of files until uv, preferring pinned releases, has a solution; return the changed."""
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
     first = framework_place(Requirements(lines=request.lines))
-    # what the code or torch's wheel bounds stays
     kept = {line for line in request.lines if re.search(r"[\w\]]<[\d.]+$", line) and not _is_listed(line, needs)}
     while not isinstance(tried, Unreachable):
         if isinstance(tried, Lock):  # of an open line without a wheel the release is unknown: open it further
@@ -137,16 +136,13 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
 
 def _is_listed(line: str, needs: Needs) -> bool:
     """Return True if a file of the project has the line's package with these versions."""
-    wanted = Requirement(line)
-    rest = place[2]["rest"] if (place := place_of(wanted, needs)) else None
+    place = place_of(wanted := Requirement(line), needs)
     forms = (rf"(?<![\w.]){re.escape(each.version)}(?!\w)" for each in wanted.specifier)
-    return rest is not None and all(re.search(form, rest) for form in forms)
+    return place is not None and all(re.search(form, place[2]["rest"]) for form in forms)
 
 
 def _opened(line: str, python: str, needs: Needs, *, again: bool) -> str:
-    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name if it is opened again; of what
-    the target imports the listed release or later ones, as an older one may lack what the code uses.
-    """
+    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name, ``>=`` of an import, again."""
     opened = Requirement(line)
     form = "~={0}" if opened.name in PACKAGES else ">={0},<{1}"
     if again and any(provides(opened.name, each, each) for each in needs.imports) and _is_listed(line, needs):

@@ -188,10 +188,7 @@ def with_names(
 
 
 def _by_package(names: Mapping[str, str | LockedPackage], lock: Lock) -> dict[LockedPackage, list[str]]:
-    """Return locked package → those of the names that it may lack; of torch private ones, as tables hold the others.
-
-    A package lacks nothing that an importer of its own time or later has.
-    """
+    """Return package → the names that it may lack, of older importers; torch's private ones: tables hold others."""
     imported = packages_of_imports({name.partition(".")[0] for name in names}, ())
     modules = {canonical_name(line): module for module, line in {**imported.guessed, **imported.known}.items()}
     found = dict[LockedPackage, list[str]]()

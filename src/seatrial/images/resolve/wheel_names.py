@@ -1,8 +1,7 @@
 """Compare imported names with wheels on an index, of which it reads ranges: a program of its own, which uv.py bounds.
 
-Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard output is ``{package: [names
-that the wheel lacks, newest release before it that has all names, the one after that, names that its modules import
-from others]}``.
+Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard output is
+``{package: [names that the wheel lacks, newest release before it that has all, the one after that, imported names]}``.
 A name that a module may make at run time is in it.
 """
 
@@ -21,7 +20,7 @@ from functools import cached_property
 from http.client import HTTPException
 from importlib.util import resolve_name
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any
 from urllib.request import Request, urlopen
 from zlib import error as ZlibError
 
@@ -44,7 +43,6 @@ _OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
 _GONE = r"(?m)^(?:def {0}\b|class {0}\b(?:(?!^\S)[\s\S])*?^[ \t]+def __init__\b).*:\s+raise \w+\([^)]*\bremoved\b"
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
-_Read = TypeVar("_Read")
 _INSTALLED = re.compile(r"^[^/]+\.data/(?:pure|plat)lib/")
 
 
@@ -70,7 +68,7 @@ def main() -> None:
         json.dump({name: row for each in threads.map(judged, queries) for name, row in each.items()}, sys.stdout)
 
 
-def _of(address: str, read: Callable[[Modules], _Read]) -> _Read | None:
+def _of(address: str, read: Callable[[Modules], Any]) -> Any:
     """Return what is read of a wheel; None if that cannot be read. Raises OSError, HTTPException."""
     with suppress(ValueError, zipfile.BadZipFile, ZlibError, NotImplementedError, RuntimeError, EOFError):
         return read(Modules(_Ranges(address)))
