@@ -52,7 +52,11 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         outer = name.rpartition(".")[0]  # Dataset.range is gone with Dataset
         if not (found := lost(name)) or found.package == "torch" or (outer in script.modules and lost(outer)):
             continue
-        if ".keras" in f".{name}" and found.package == "tensorflow" and _still_has(name, "3.0", "keras", resolved):
+        if (
+            ".keras" in f".{name}"
+            and found[::2] == ("tensorflow", "2.16")
+            and _still_has(name, "3.0", "keras", resolved)
+        ):
             continue
         if _held_below(found.since, found.package, resolved):
             continue

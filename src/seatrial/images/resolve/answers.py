@@ -131,11 +131,12 @@ class SourceTexts:
 
 
 class LackedNames(NamedTuple):
-    """Hold the names that a wheel lacks, the newest release before it that has all, and the next one; or twice ""."""
+    """Hold what a wheel lacks, the newest release before it that has all, and the next, or ""; and its imports."""
 
     names: tuple[str, ...]
     newest: str
     below: str
+    imports: tuple[str, ...]
 
 
 Answer = Lock | Unsatisfiable | Unreachable

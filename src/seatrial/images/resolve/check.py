@@ -230,7 +230,8 @@ class _PackageChoice:
     def _left_out(self, answer: Unsatisfiable) -> Needs | None:
         """Return the needs without a line that the index lost: a lock's pin, or a frozen one that nothing imports."""
         needs, found = self.needs, self.needs.requirements
-        name = answer.name
+        broken = re.match(r"Because ([\w.-]+?)==\S+ has invalid metadata", answer.cause)
+        name = canonicalize_name(broken[1]) if broken else answer.name
         pins = [line for line in found.constraints if canonical_name(line) == name]
         listed = [line for line in found.lines if canonical_name(line) == name]
         if pins and not listed and (lock := LOCK_OF.search(needs.reason)):
@@ -239,7 +240,8 @@ class _PackageChoice:
             return needs.changed(replace(found, constraints=kept), warning=note)
         frozen = found.frozen and len(found.lines) <= _MOST_FROZEN
         if listed and frozen and not any(provides(name, each, each) for each in needs.imports):
-            note = f"{listed[0]} ({needs.source}) is left out: no index has it, and the target does not import it"
+            why = "its metadata is invalid" if broken else "no index has it"
+            note = f"{listed[0]} ({needs.source}) is left out: {why}, and the target does not import it"
             return needs.with_lines((line for line in found.lines if line not in listed), warning=note)
         return None
 

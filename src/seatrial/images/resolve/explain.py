@@ -64,7 +64,7 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
         f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
         cause=answer.cause,
         run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
-        edits=lambda: _fitting(resolver, answer, request),
+        edits=lambda: _fitting(resolver, answer, request, needs),
     )
 
 
@@ -109,18 +109,19 @@ def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | N
     return answer.packages[0].version if isinstance(answer, Lock) and answer.packages else None
 
 
-def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest) -> list[str]:
-    """Loosen conflicting lines until uv, which prefers the pinned releases, has a solution; return the changed."""
+def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> list[str]:
+    """Loosen conflicting lines of files until uv, preferring pinned releases, has a solution; return the changed."""
     tried: Answer = answer
     opened, pins = dict[str, str](), dict[str, str]()
     first = framework_place(Requirements(lines=request.lines))
+    kept = {line for line in request.lines if re.search(r"[\w\]]<[\d.]+$", line) and not _is_listed(line, needs)}
     while not isinstance(tried, Unreachable):
         if isinstance(tried, Lock):  # of an open line without a wheel the release is unknown: open it further
             named = [line for line in opened if canonical_name(line) in tried.from_source]
         else:
-            named = _involved(tried, request.lines)
+            named = [line for line in _involved(tried, request.lines) if line not in kept]
             named = [line for line in named if first is None or line != request.lines[first]] or named
-        ways = {line: _opened(line, request.python, again=line in opened) for line in named}
+        ways = {line: _opened(line, request.python, needs, again=line in opened) for line in named}
         if all(way in (line, opened.get(line)) for line, way in ways.items()):
             break
         opened |= ways
@@ -133,10 +134,19 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
     return [f"{a.name}=={a.version}" for a in found if {at for name, at in listed if name == a.name} != {a.version}]
 
 
-def _opened(line: str, python: str, *, again: bool) -> str:
-    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name if it is opened again."""
+def _is_listed(line: str, needs: Needs) -> bool:
+    """Return True if a file of the project has the line's package with these versions."""
+    place = place_of(wanted := Requirement(line), needs)
+    forms = (rf"(?<![\w.]){re.escape(each.version)}(?!\w)" for each in wanted.specifier)
+    return place is not None and all(re.search(form, place[2]["rest"]) for form in forms)
+
+
+def _opened(line: str, python: str, needs: Needs, *, again: bool) -> str:
+    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name, ``>=`` of an import, again."""
     opened = Requirement(line)
     form = "~={0}" if opened.name in PACKAGES else ">={0},<{1}"
+    if again and any(provides(opened.name, each, each) for each in needs.imports) and _is_listed(line, needs):
+        form, again = ">={0}", opened.name in PACKAGES
     bounds = [] if again else [form.format(at, Version(at).major + 1) for _, at in pinned([line], python)]
     opened.specifier = SpecifierSet(",".join(bounds))
     return str(opened)

@@ -231,9 +231,9 @@ class UvResolver(PackageIndex):
 
     def _newer_sources(self, request: ResolveRequest, lock: Lock, excluded: Collection[str]) -> dict[str, str]:
         """Return open lines whose newest wheel, other lines aside, is old, and that have a newer source of Python."""
-        old = _older(lock, request, _OLD_DAYS)
+        early = {each.name: each.version for each in lock.packages if Version(each.version).is_prerelease}
+        old = _older(lock, request, _OLD_DAYS) | early  # deepspeed has no other wheel
         apart = ((name, *row) for name, row in self._apart(request, old).items() if name not in excluded)
-        early = {name for name, at in old.items() if Version(at).is_prerelease}  # deepspeed has no other wheel
         last = [(name, wanted) for name, wanted, at in apart if at == old[name]]
         lines = ((canonicalize_name(each.name), each.specifier) for each in map(Requirement, request.lines))
         last += [row for row in lines if row[0] in early and not row[1].prereleases]

@@ -161,9 +161,9 @@ def stored_lock(data: Any) -> Lock:
 
 
 def stored_names(data: Any) -> LackedNames:
-    """Read the names that a wheel lacks."""
-    names, newest, below = data
-    return LackedNames(tuple(map(str, names)), str(newest), str(below))
+    """Read the names that a wheel lacks, and those that it imports."""
+    names, newest, below, imports = data
+    return LackedNames(tuple(map(str, names)), str(newest), str(below), tuple(map(str, imports)))
 
 
 def stored_texts(data: Any) -> SourceTexts:

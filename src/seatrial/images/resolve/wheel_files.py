@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -17,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
-from seatrial.images.resolve.answers import Lock, ResolveRequest, SourceTexts, Unsatisfiable
+from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest, SourceTexts, Unsatisfiable
 from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
@@ -148,35 +148,35 @@ def with_names(
     NumPy stays below 2 for locked packages that fail with it.
     Raises ConfigError: the project demands a release without the name.
     """
-    imported = packages_of_imports({name.partition(".")[0] for name in needs.names}, ())
-    modules = {canonical_name(line): module for module, line in {**imported.guessed, **imported.known}.items()}
-    wanted = {
-        package: [name for name in needs.names if name.startswith(f"{modules[package.name]}.")]
-        for package in lock.packages
-        if package.name in modules and any(package.sha256) and not _OF_FRAMEWORKS.match(package.name)
-    }
-    private = [name for name in needs.names if name.startswith("torch.") and "._" in name]
-    wanted |= {package: private for package in lock.packages if package.name == "torch"}
-    lacked = resolver.names(request, dict(islice(((key, few) for key, few in wanted.items() if few), _MOST_PACKAGES)))
+    locked = {each.name: each for each in lock.packages}
+    lacked = resolver.names(request, _by_package(needs.names, lock))
+    brought = {name: locked[by] for by, row in lacked.items() for name in row.imports if name not in needs.names}
+    further = resolver.names(request, _by_package(brought, lock))
     notes = []
-    for package, found in ((each, lacked.get(each.name)) for each in wanted):
-        if found is None or not found.names:
+    for package, found in ((locked[name], row) for name, row in chain(lacked.items(), further.items())):
+        if not (gone := next((name for name in found.names if "." in name), None)):
             continue
-        what = f"{needs.names[found.names[0]]} imports {found.names[0]}"
-        bound, lacks = f"{package.name}<{found.below}", f"{what}, which {package.name} {package.version} lacks"
-        own = needs.requirements.of(package.name)
-        if found.below and not all(each.specifier.contains(found.newest) for each in own):
-            if package.name in ("keras", "torchvision"):  # the framework decides their release
+        importer, own = brought.get(gone), needs.requirements.of(package.name)
+        what = f"{f'{importer.name} {importer.version}' if importer else needs.names[gone]} imports {gone}"
+        bound = f"{package.name}<{found.below}" if found.below else f"{package.name}>{package.version}"
+        lacks = f"{what}, which {package.name} {package.version} lacks"
+        excluded = not all(each.specifier.contains(found.newest) for each in own) if found.below else bool(importer)
+        edit = f"{package.name}=={found.newest}" if any("==" in str(each.specifier) for each in own) else bound
+        if excluded and importer:
+            bound = edit = f"{importer.name}>{importer.version}"
+            excluded = any("==" in str(each.specifier) for each in needs.requirements.of(importer.name))
+        if excluded:
+            if package.name in ("keras", "torchvision") and not importer:  # the framework decides their release
                 raise ConfigError(lacks, run=CHANGE_IMPORT)
-            pinned = any("==" in str(each.specifier) for each in own)
-            edits = [f"{package.name}=={found.newest}" if pinned else bound]
-            raise ConfigError(lacks, run=written(edits, needs), edits=edits.copy)
-        if found.below and bound not in needs.requirements.constraints:
+            raise ConfigError(lacks, run=written([edit], needs), edits=[edit].copy)
+        tried = any(each.startswith(f"{package.name}>") for each in needs.requirements.constraints)
+        if (found.below or importer or (needs.as_of and not tried)) and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
         older = f"; {bound} has it, but does not fit" if found.below else ""
-        is_guess = modules.get(package.name) in imported.guessed
-        other = ", or name the package that has it in seatrial.toml: [image] requirements" * is_guess
-        notes.append(f"{lacks}: {CHANGE_IMPORT}{other}{older}")
+        other = ", or name the package that has it in seatrial.toml: [image] requirements"
+        other *= bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
+        way = f"the target stops at it, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
+        notes.append(f"{lacks}: {way}")
     at = {each.name: Version(each.version) for each in lock.packages}
     firsts = table("import_names")["for_numpy_2"].items()
     old = [name for name, first in firsts if name in at and (not first or at[name] < Version(first))]
@@ -185,6 +185,21 @@ def with_names(
         why = f"numpy<2, as {old[0]} {at[old[0]]} fails with NumPy 2"
         needs = needs.changed(needs.requirements.plus(constraints=("numpy<2",)), why=why)
     return needs, tuple(notes)
+
+
+def _by_package(names: Mapping[str, str | LockedPackage], lock: Lock) -> dict[LockedPackage, list[str]]:
+    """Return package → the names that it may lack, of older importers; torch's private ones: tables hold others."""
+    imported = packages_of_imports({name.partition(".")[0] for name in names}, ())
+    modules = {canonical_name(line): module for module, line in {**imported.guessed, **imported.known}.items()}
+    found = dict[LockedPackage, list[str]]()
+    for package in lock.packages:
+        few = [name for name in names if name.partition(".")[0] == modules.get(package.name)]
+        few = [name for name in few if isinstance(by := names[name], str) or by.uploaded < package.uploaded]
+        few = [name for name in few if "." in name] or few
+        few = [name for name in few if "._" in name] if package.name == "torch" else few
+        if few and (package.name == "torch" or (any(package.sha256) and not _OF_FRAMEWORKS.match(package.name))):
+            found[package] = few
+    return dict(sorted(found.items(), key=lambda each: ("." not in each[1][0], each[0].uploaded))[:_MOST_PACKAGES])
 
 
 def refuse_unstartable(resolver: UvResolver, request: ResolveRequest, lock: Lock, job: Job) -> None:

@@ -1,23 +1,26 @@
 """Compare imported names with wheels on an index, of which it reads ranges: a program of its own, which uv.py bounds.
 
-Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard
-output is ``{package: [names that the wheel lacks, newest release before it that has all names, the one after that]}``.
+Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard output is
+``{package: [names that the wheel lacks, newest release before it that has all, the one after that, imported names]}``.
 A name that a module may make at run time is in it.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import re
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
 from http.client import HTTPException
+from importlib.util import resolve_name
 from itertools import accumulate
+from typing import Any
 from urllib.request import Request, urlopen
 from zlib import error as ZlibError
 
@@ -47,27 +50,29 @@ def main() -> None:
     """Write the answer; a wheel that cannot be read lacks nothing, and one that no server gave is left out."""
     pythons, index, queries = json.load(sys.stdin)
 
-    def judged(row: tuple[str, str, list[str]]) -> dict[str, tuple[list[str], str, str]]:
+    def judged(row: tuple[str, str, list[str]]) -> dict[str, tuple[list[str], str, str, list[str]]]:
         package, release, names = row
         with suppress(OSError, HTTPException, ValueError, StopIteration):
             wheels = _wheels(index, package, pythons)
             address = next(address for version, address in wheels if str(version) == Version(release).public)
-            found = [name for name, has in found_in(address, names).items() if has is False]
+            of_wheel = _of(
+                address, lambda wheel: ([each for each in names if wheel.has(each) is False], wheel.imports(names))
+            )
+            found, imports = of_wheel or ([], [])
             # A search for a module's package needs no release, and torch's wheels are a gigabyte each.
             of_it = package != "torch" and all("." in name for name in names)
-            return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")))}
+            return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")), imports)}
         return {}
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         json.dump({name: row for each in threads.map(judged, queries) for name, row in each.items()}, sys.stdout)
 
 
-def found_in(address: str, names: Sequence[str]) -> dict[str, bool | None]:
-    """Return whether a wheel has each name, as Modules.has does. Raises OSError, HTTPException."""
+def _of(address: str, read: Callable[[Modules], Any]) -> Any:
+    """Return what is read of a wheel; None if that cannot be read. Raises OSError, HTTPException."""
     with suppress(ValueError, zipfile.BadZipFile, ZlibError, NotImplementedError, RuntimeError, EOFError):
-        wheel = Modules(_Ranges(address))
-        return {name: wheel.has(name) for name in names}
-    return {}
+        return read(Modules(_Ranges(address)))
+    return None
 
 
 def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Version, str]]) -> tuple[str, str]:
@@ -87,7 +92,7 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
     places = sorted({*majors[1:], *(1 << at for at in range(_MOST_SPANS))})
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         while places := [each for each in places if newer < each < older]:
-            has = [*threads.map(lambda at: all(found_in(found[at][1], names).values() or [None]), places)]
+            has = [*threads.map(lambda at: _of(found[at][1], lambda wheel: all(map(wheel.has, names))), places)]
             if True not in has and older == len(found):
                 return "", ""
             first = has.index(True) if True in has else len(has)
@@ -190,7 +195,7 @@ class Modules:
             return None if makes == _MAKES_MODULES and word.islower() else True  # None: the text of that module
         listed = "_import_structure" in text and "define_import_structure" not in text  # transformers' lazy modules
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
-        if not listed and re.search(makes, text):
+        if not listed and (module, word[0]) != ("torch", "_") and re.search(makes, text):
             return None
         package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
         for dots, path in _STAR.findall(text) if makes != _MAKES_MODULES else ():
@@ -201,6 +206,27 @@ class Modules:
                 if (found := self._has(other, word, seen, makes)) is not False:
                     return found
         return False
+
+    def imports(self, names: Sequence[str]) -> list[str]:
+        """Return what a small wheel's modules import from other packages, outside of ``try`` and ``if``, for names."""
+        if sum(each.compress_size for each in self.files.values()) > _SMALL:
+            return []
+        pending, seen, found = [*names], set[str](), dict[str, None]()
+        while pending:
+            for module in accumulate(pending.pop().split("."), "{}/{}".format):
+                text = None if module in seen else self.text(module)
+                seen.add(module)
+                package = ".".join(module.split("/")[: None if f"{module}/__init__.py" in self.files else -1])
+                with suppress(SyntaxError, ValueError, ImportError, RecursionError, MemoryError):
+                    for node in ast.parse(text or "").body:
+                        at = getattr(node, "module", "") or ""
+                        if isinstance(node, ast.ImportFrom):
+                            at = f"{resolve_name('.' * node.level + at, package)}."
+                        full = [at + each.name for each in getattr(node, "names", ()) if isinstance(each, ast.alias)]
+                        own = [each for each in full if each.partition(".")[0] in self.names]
+                        pending += own
+                        found |= dict.fromkeys(each for each in full if each not in own and "." in each)
+        return [*found][:_MOST_MODULES]
 
     def text(self, module: str) -> str | None:
         """Return a module's text; None if it has none that can be read."""

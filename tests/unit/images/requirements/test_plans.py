@@ -271,6 +271,12 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
             "Checkpoint('w.{epoch",
         ),
         ("from keras.callbacks import *\nModelCheckpoint('w.h5')", "tensorflow==2.17.1", ""),
+        (
+            "import tensorflow as tf\ntf.keras.mixed_precision.experimental.Policy('mixed_float16')",
+            "tensorflow==2.12.0",
+            "train.py:2 tf.keras.mixed_precision.experimental, which tensorflow 2.9 removed",
+        ),
+        ("import tensorflow as tf\ntf.keras.mixed_precision.Policy('mixed_float16')", "tensorflow==2.12.0", ""),
     ],
 )
 def test_a_call_of_an_older_keras_is_warned_of_where_the_release_is_pinned(

@@ -469,6 +469,11 @@ def test_a_line_of_a_frozen_list_that_no_index_has_is_left_out_if_nothing_import
     assert plan(frozen + "colab-only==1.0\n").warnings == (
         "colab-only==1.0 (requirements.txt) is left out: no index has it, and the target does not import it",
     )
+    plan.index.has("broken", "broken-1.0-py3-none-any.whl")
+    plan.index.needs["broken-1.0"] = ("six>=1.0.dev*=",)
+    assert plan(frozen + "broken==1.0\n").warnings == (
+        "broken==1.0 (requirements.txt) is left out: its metadata is invalid, and the target does not import it",
+    )
     with pytest.raises(ConfigError, match="no package colab-only"):
         plan(frozen + "colab-only==1.0\n", script=ScriptFacts(imports=("colab_only",)))
     with pytest.raises(ConfigError, match="no package colab-only"):
@@ -531,6 +536,21 @@ def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> 
     fix = plan.refused("drawn==3.8\nnumpy==2.5.0\n").splitlines()[-1]
     assert fix == "requirements.txt:1  drawn==3.8 → drawn==3.9"
     plan("drawn==3.9\nnumpy==2.5.0\n")
+
+
+@pytest.mark.parametrize(("other", "edit"), [("3.9", "requirements.txt:1  drawn==3.8 → drawn==3.9"), ("3.7", "")])
+def test_an_edit_keeps_what_the_code_bounds_and_takes_no_older_release_of_what_it_imports(
+    plan: Any, other: str, edit: str
+) -> None:
+    for version, needs in (("3.8", "numpy>=2"), (other, "numpy<2")):
+        plan.index.has("drawn", f"drawn-{version}-py3-none-any.whl")
+        plan.index.needs[f"drawn-{version}"] = (needs,)
+    for version in ("1.23.5", "2.5.0"):
+        plan.index.has("numpy", f"numpy-{version}-py3-none-any.whl")
+    modules = {"drawn": "train.py:1", "numpy": "train.py:2", "numpy.int": "train.py:3 np.int"}
+    script = ScriptFacts(imports=("drawn", "numpy"), modules=modules, where=modules)
+    fix = plan.refused("drawn==3.8\nnumpy\n", script).splitlines()[-1]
+    assert fix == edit or (not edit and fix.startswith("change one of these versions in requirements.txt"))
 
 
 @pytest.mark.parametrize(
@@ -773,6 +793,46 @@ def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: An
     with pytest.raises(ConfigError, match=r"train.py:3 imports frames.io.json.normalize, which frames 2.1 lacks") as it:
         plan("frames==2.1\n", script, **({"as_of": day} if day else {}))
     assert "frames==2.1 → frames==1.5" in str(it.value.run)
+
+
+def test_a_release_of_the_day_without_an_imported_name_gives_way_to_the_next(plan: Any, index: Index) -> None:
+    _three_releases(index)
+    days = {"1.0": "2020-01-01", "1.5": "2020-09-01", "2.1": "2024-01-01"}
+    index.uploaded = {f"frames-{release}-py3-none-any.whl": day for release, day in days.items()}
+    script = ScriptFacts(imports=("frames",), modules={"frames.io.json.normalize": "train.py:3"})
+    made = plan("frames\n", script, as_of="2020-03-01")
+    assert re.findall(r"frames==(\S+)", "\n".join(made.context_texts.values())) == ["1.5"]
+    assert not made.warnings
+
+
+@pytest.mark.parametrize(
+    ("lines", "body", "wanted"),
+    [
+        ("olds==1.0\nframes\n", "", ["frames==1.5", "olds==1.0"]),
+        ("olds\nframes==2.1\n", "", ["frames==2.1", "olds==1.1"]),
+        ("olds==1.0\nframes==2.1\n", "", "olds 1.0 imports frames.io.json.normalize, which frames 2.1 lacks"),
+        ("olds==1.0\nframes\n", "try:\n    ", ["frames==2.1", "olds==1.0"]),
+    ],
+    ids=["an older one has it", "a newer importer", "both are pinned", "it is optional"],
+)
+def test_what_a_packages_modules_import_is_in_the_release_of_the_other(
+    plan: Any, index: Index, lines: str, body: str, wanted: str | list[str]
+) -> None:
+    _three_releases(index)
+    text = f"{body}from frames.io.json import normalize\n" + "except ImportError:\n    pass\n" * bool(body)
+    parts = {"olds/__init__.py": "from .parts import load\n", "olds/parts.py": f"import os.path\n{text}\nload = 1\n"}
+    index.holds("olds", "olds-1.0-py3-none-any.whl", parts)
+    index.holds("olds", "olds-1.1-py3-none-any.whl", {"olds/__init__.py": "load = 1\n"})
+    index.uploaded = {f"frames-{each}-py3-none-any.whl": "2020-01-01" for each in ("1.0", "1.5")}
+    index.uploaded |= {f"olds-1.{each}-py3-none-any.whl": f"202{each}-06-01" for each in (0, 1)}
+    index.uploaded |= {"frames-2.1-py3-none-any.whl": "2020-11-01"}
+    script = ScriptFacts(imports=("olds",), where={"olds": "train.py:3"}, modules={"olds": "train.py:3"})
+    if isinstance(wanted, str):
+        assert plan.refused(lines, script) == f"{wanted}\nNone\nrequirements.txt:1  olds==1.0 → olds>1.0"
+        return
+    made = plan(lines, script, as_of="2020-12-01")
+    assert sorted(re.findall(r"(?:frames|olds)==[\d.]+", "\n".join(made.context_texts.values()))) == wanted
+    assert not made.warnings
 
 
 @pytest.mark.parametrize("pinned", [True, False])

@@ -31,10 +31,11 @@ def index() -> Iterator[Index]:
             server.source("built", version, BUILD)
             server.uploaded[f"built-{version}.tar.gz"] = day
         server.has("undated", "undated-1.0-py3-none-any.whl", "undated-2.0-py3-none-any.whl")
-        for name in ("mixed", "compiled", "before"):  # an old wheel and a newer source
-            server.has(name, file := f"{name}-1.0{'.dev5' * (name == 'before')}-py3-none-any.whl")
+        for name in ("mixed", "compiled", "before", "recent"):  # an old wheel and a newer source
+            server.has(name, file := f"{name}-1.0{'.dev5' * (name in ('before', 'recent'))}-py3-none-any.whl")
             server.source(name, "2.0", {**BUILD, **({"a.c": ""} if name != "mixed" else {})})
             server.uploaded |= {file: "2018-01-01", f"{name}-2.0.tar.gz": "2021-01-01"}
+        server.uploaded["recent-1.0.dev5-py3-none-any.whl"] = "2020-12-01"
         for version, day in (("1.0", "2020-01-01"), ("2.0", "2021-01-01")):  # the second needs what came later
             server.has("ahead", file := f"ahead-{version}-py3-none-any.whl")
             server.uploaded[file] = day
@@ -84,6 +85,7 @@ def index() -> Iterator[Index]:
         ("mixed", "mixed==2.0"),
         ("compiled", "compiled==1.0"),
         ("before", "before==2.0"),  # though it compiles: its only wheel is a pre-release
+        ("recent", "recent==2.0"),
         ("old\nholds", "old==1.0 holds==1.0"),
         ("gapped", "gapped==1.0 gap==2.0 late==2.0"),
         ("ahead", "ahead==2.0 wheeled==1.1"),
