@@ -198,9 +198,14 @@ class _Shell(Words):
         try:
             self.run(body)
         except _Left as left:
-            if left.args[0] not in ("break", "continue"):
+            kind, loops = left.args
+            if kind not in ("break", "continue"):
                 raise
-            return "continue" in left.args
+            if loops is None:
+                raise UnreadCommand(self.place) from None
+            if loops > 1:
+                raise _Left(kind, loops - 1) from None
+            return bool(kind == "continue")
         return True
 
     def _either(self, place: str, *bodies: Sequence[Statement]) -> bool | None:
@@ -217,7 +222,7 @@ class _Shell(Words):
                 continue
             shells.append(shell)
         if not shells:
-            raise _Left("exit")
+            raise _Left("exit", 1)
         first = shells[0]
         if any((each.reading, each.folder) != (first.reading, first.folder) for each in shells):
             raise UnreadCommand(place)
@@ -237,7 +242,7 @@ class _Shell(Words):
             return True
         if words[0].startswith("(("):
             return None if (value := self.calculate(words[0][2:-2])) is None else value != 0
-        if words[0] in _REFUSED or (words[0] in ("break", "continue") and words[1:]):
+        if words[0] in _REFUSED:
             raise UnreadCommand(place)
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
@@ -270,7 +275,7 @@ class _Shell(Words):
         if program in ("source", ".", "eval", "cd", "shift", "set", "read", "getopts", *SHELLS):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return", "break", "continue"):
-            raise _Left(program)
+            raise _Left(program, number("".join(arguments[:1]) or "1"))
         if inner := startable.submitted(fields, self.here / self.folder):
             shell = self._copy()
             shell.batched(startable.batch_words(fields, inner))

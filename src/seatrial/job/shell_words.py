@@ -148,17 +148,19 @@ class Words(ABC):
         text = re.sub(r"(?<![<>=!])=(?!=)", ":=", text)
         try:
             return self._number(ast.parse(f"({text})", mode="eval").body)
-        except (SyntaxError, ValueError, ArithmeticError, LookupError):
+        except (SyntaxError, ValueError, ArithmeticError, LookupError, RecursionError):
             self.values |= {name: unknown(name) for name in re.findall(r"(\w+)\s*:=", text)}
             return None
 
     def _number(self, node: ast.expr) -> int:
         match node:
             case ast.Name(name):
-                return int(ast.unparse(ast.parse(str(self._get(name, None)))))
+                return self._number(ast.parse(str(self._get(name, None)), mode="eval").body)
             case ast.NamedExpr(ast.Name(name), inner):
                 self.values[name] = str(value := self._number(inner))
                 return value
+            case ast.BinOp(one, ast.Mod(), other):  # the shell's has the sign of the first
+                return (-1 if (first := self._number(one)) < 0 else 1) * (abs(first) % abs(self._number(other)))
             case ast.BinOp(one, sign, other) | ast.Compare(one, [sign], [other]):
                 return int(OPERATORS[type(sign)](self._number(one), self._number(other)))
         return int(ast.unparse(node))
