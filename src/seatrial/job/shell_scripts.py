@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
@@ -85,7 +85,7 @@ def read_shell(
     try:
         shell.run(statements(text, name))
     except _Left:
-        if not shell.reading.started:
+        if not (shell.reading.started or shell.reading.unread):
             last = [each.replace(HERE, "") for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
             shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(last)}{' '.join(last)})"
     except UnreadCommand as unread:
@@ -143,7 +143,14 @@ class _Shell(Words):
             self.left[0] -= 1
             if self.left[0] < 0:
                 raise UnreadCommand(self.place)
-            outcome = self._statement(*statement)
+            try:
+                outcome = self._statement(*statement)
+            except UnreadCommand as unread:  # a list of commands goes on; the script is none of one command any more
+                if self.left[0] < 0:
+                    raise
+                self.reading.unread = self.reading.unread or str(unread)
+                self.values |= {name: unknown(name) for name in _assigned([statement])}
+                outcome = None
         return outcome
 
     def _statement(self, place: str, kind: str, words: list[str], parts: Sequence[list[Statement]]) -> bool | None:
@@ -218,14 +225,16 @@ class _Shell(Words):
                 shell.run(body)
             except _Left as left:
                 if left.args[0] in ("break", "continue"):
-                    raise UnreadCommand(place) from None
+                    self.reading.unread = self.reading.unread or place
                 continue
             shells.append(shell)
         if not shells:
             raise _Left("exit", 1)
         first = shells[0]
         if any((each.reading, each.folder) != (first.reading, first.folder) for each in shells):
-            raise UnreadCommand(place)
+            self.reading.unread = self.reading.unread or place
+            begun = len(self.reading.started)
+            first.reading.started += [x for each in shells[1:] for x in each.reading.started[begun:]]
         for name in {name for each in shells for name in each.values}:
             values = [each.values.get(name) for each in shells]
             self.values[name] = first.values[name] if values.count(values[0]) == len(values) else f"{UNKNOWN}{name}"
@@ -359,9 +368,9 @@ class _Shell(Words):
                 self.reading.left.append(place.partition(": ")[2] or place)
                 ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
                 path = next((each for each in ends if each and (self.here / each).is_dir()), ".")
+            self.folder, self.values["PWD"] = path, f"{HERE}{path}"
             if not (self.here / path).is_dir():
                 raise UnreadCommand(place)
-            self.folder, self.values["PWD"] = path, f"{HERE}{path}"
         elif program == "eval" or arguments[:1] == ["-c"]:
             text = " ".join(arguments).removeprefix("-c ")
             if UNKNOWN not in text:
@@ -451,6 +460,13 @@ class _Shell(Words):
                 one, other = number(first), number(second)
                 return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
         return None
+
+
+def _assigned(body: Sequence[Statement]) -> Iterator[str]:
+    """Yield the variables that statements may set."""
+    for each in body:
+        yield from (word.partition("=")[0] for word in each.words if SET.fullmatch(word))
+        yield from (name for part in each.parts for name in _assigned(part))
 
 
 def _without_missing(text: str) -> str:
