@@ -230,15 +230,16 @@ class _Shell(Words):
             shells.append(shell)
         if not shells:
             raise _Left("exit", 1)
-        first = shells[0]
-        if any((each.reading, each.folder) != (first.reading, first.folder) for each in shells):
-            self.reading.unread = self.reading.unread or place
-            begun = len(self.reading.started)
-            first.reading.started += [x for each in shells[1:] for x in each.reading.started[begun:]]
+        first, readings, begun = shells[0], [each.reading for each in shells], len(self.reading.started)
+        if any((each.reading.started, each.folder) != (readings[0].started, first.folder) for each in shells):
+            readings[0].unread = readings[0].unread or place
+            readings[0].started += [each for other in readings[1:] for each in other.started[begun:]]
+        self.reading.unread = next((each.unread for each in readings if each.unread), self.reading.unread)
         for name in {name for each in shells for name in each.values}:
             values = [each.values.get(name) for each in shells]
             self.values[name] = first.values[name] if values.count(values[0]) == len(values) else f"{UNKNOWN}{name}"
-        self.reading.started[:], self.reading.others[:] = first.reading.started, first.reading.others
+        self.reading.started[:] = readings[0].started
+        self.reading.others[:] = dict.fromkeys(each for other in readings for each in other.others)
         self.folder, self.exported = first.folder, first.exported
         return None
 
@@ -277,6 +278,9 @@ class _Shell(Words):
             return self._program(place, arguments, own, is_fed=is_fed) if arguments else True
         if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self._path(fields[0])):
             program, arguments = "bash", fields
+        if is_fed and program in SHELLS and re.search(r": .*\b(curl|wget) ", place):  # the installer of a program
+            self.reading.left.append(place.partition(": ")[2])
+            return True
         if is_fed and program in (*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS):
             raise UnreadCommand(place)
         if program in self.functions:

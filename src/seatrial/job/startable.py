@@ -17,12 +17,18 @@ from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_sourc
 from seatrial.system.text import first_of, regex
 
 #: Programs that start Python on a script themselves.
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ds", "horovodrun")
 #: The same behind ``python -m``.
 LAUNCHER_MODULES = (
     *("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "horovod.runner.launch"),
     "deepspeed.launcher.runner",
 )
+#: Commands of packages that ``python -m`` starts, or that call a function. Source: their entry points.
+_COMMANDS = {
+    **{f"fairseq-{name}": f"fairseq_cli.{name}" for name in ("train", "generate", "preprocess", "score", "validate")},
+    **{"fairseq-hydra-train": "fairseq_cli.hydra_train", "fairseq-eval-lm": "fairseq_cli.eval_lm", "litgpt": "litgpt"},
+    **{"llamafactory-cli": "llamafactory.cli:main", "yolo": "ultralytics.cfg:entrypoint"},
+}
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
@@ -126,7 +132,7 @@ def module_name(script: str, project: Path) -> str:
 
 
 def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
-    """Return (module, function, whether ``-m module`` calls it, its folder) of a command in the metadata."""
+    """Return (module, function, whether ``-m module`` calls it, its folder) of a project's or a known command."""
     entry = re.compile(rf"""(?m)(?:^|["'])[ \t]*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
     for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         for file in (project / name, *sorted(project.glob(f"*/{name}"))):
@@ -136,9 +142,11 @@ def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | Non
                 module += f".{inner}" * bool(inner)
                 roots = [file.parent, file.parent / "src"]
                 if place := locate_module(module, roots, main=True) or locate_module(module, roots):
-                    main = re.search(rf"\b{function}\(", beginning(place[0], _MOST_TEXT).partition("__main__")[2])
-                    return module, function, main is not None, place[1].relative_to(project).as_posix()
-    return None
+                    main = beginning(place[0], _MOST_TEXT).partition("__main__")[2] * (place[0].stem != "__init__")
+                    is_main = re.search(rf"\b{function}\(", main) is not None
+                    return module, function, is_main, place[1].relative_to(project).as_posix()
+    module, _, function = _COMMANDS.get(word, "").partition(":")
+    return (module, function, not function, ".") if module else None
 
 
 class UnreadCommand(Exception):
@@ -289,6 +297,8 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
         return None
     if program:
         options += _launched(program, rest, here, *visible)
+        at = 2 if rest[:1] in (["-m"], ["--module"]) else 1
+        rest[at : at + 1] = [each for each in rest[at : at + 1] if each != "--"]  # a launcher takes it away
     else:
         options += [word for listed in visible for word in ("--gpus", _devices(listed))]
     if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
