@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import dropwhile, takewhile
@@ -43,6 +43,7 @@ _REFUSED = ("popd", "pushd", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: A batch job's number of nodes; its ID, which is unknown.
+_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}SLURM_JOB_ID"
 _TASKS = re.compile(r"(?:--ntasks(-per-node)?|(?<!\S)-n)[= ]*(\d+)")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
@@ -110,7 +111,7 @@ class _Shell(Words):
         found, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
         nodes, tasks = found[1] if found else str(self.values.get("SLURM_NNODES", 1)), _TASKS.search(text)
         ranks = int(tasks[2]) * int(nodes if tasks[1] else 1) if tasks else self.values.get("SLURM_NTASKS", nodes)
-        counts = {"SLURM_NNODES": nodes, "SLURM_NTASKS": str(ranks), "SLURM_GPUS_ON_NODE": gpus}
+        counts = {**dict.fromkeys(_NODE_COUNTS, nodes), "SLURM_NTASKS": str(ranks), "SLURM_GPUS_ON_NODE": gpus}
         self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
@@ -149,7 +150,7 @@ class _Shell(Words):
                 if self.left[0] < 0:
                     raise
                 self.reading.unread = self.reading.unread or str(unread)
-                self.values |= {name: unknown(name) for name in _assigned([statement])}
+                self.values |= {name: unknown(name) for name in re.findall(r"['\"](\w+)\+?=", repr(statement))}
                 outcome = None
         return outcome
 
@@ -208,10 +209,8 @@ class _Shell(Words):
             kind, loops = left.args
             if kind not in ("break", "continue"):
                 raise
-            if loops is None:
-                raise UnreadCommand(self.place) from None
-            if loops > 1:
-                raise _Left(kind, loops - 1) from None
+            if loops != 1:
+                raise (_Left(kind, loops - 1) if loops else UnreadCommand(self.place)) from None
             return bool(kind == "continue")
         return True
 
@@ -252,8 +251,6 @@ class _Shell(Words):
             return True
         if words[0].startswith("(("):
             return None if (value := self.calculate(words[0][2:-2])) is None else value != 0
-        if words[0] in _REFUSED:
-            raise UnreadCommand(place)
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
             return self._test(texts if words[0] == "test" else texts[:-1])
@@ -280,8 +277,9 @@ class _Shell(Words):
             program, arguments = "bash", fields
         if is_fed and program in SHELLS and re.search(r": .*\b(curl|wget) ", place):  # the installer of a program
             self.reading.left.append(place.partition(": ")[2])
+            self.reading.others[:] = [each for each in self.reading.others if each != place]
             return True
-        if is_fed and program in (*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS):
+        if program in (*_REFUSED, *([*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed)):
             raise UnreadCommand(place)
         if program in self.functions:
             return self._call(self, self.functions[program], self.name, arguments)
@@ -464,13 +462,6 @@ class _Shell(Words):
                 one, other = number(first), number(second)
                 return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
         return None
-
-
-def _assigned(body: Sequence[Statement]) -> Iterator[str]:
-    """Yield the variables that statements may set."""
-    for each in body:
-        yield from (word.partition("=")[0] for word in each.words if SET.fullmatch(word))
-        yield from (name for part in each.parts for name in _assigned(part))
 
 
 def _without_missing(text: str) -> str:

@@ -23,12 +23,8 @@ LAUNCHER_MODULES = (
     *("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "horovod.runner.launch"),
     "deepspeed.launcher.runner",
 )
-#: Commands of packages that ``python -m`` starts, or that call a function. Source: their entry points.
-_COMMANDS = {
-    **{f"fairseq-{name}": f"fairseq_cli.{name}" for name in ("train", "generate", "preprocess", "score", "validate")},
-    **{"fairseq-hydra-train": "fairseq_cli.hydra_train", "fairseq-eval-lm": "fairseq_cli.eval_lm", "litgpt": "litgpt"},
-    **{"llamafactory-cli": "llamafactory.cli:main", "yolo": "ultralytics.cfg:entrypoint"},
-}
+#: Commands of packages, by the modules that ``python -m`` starts or the functions. Source: their entry points.
+_COMMANDS = {"litgpt": "litgpt", "llamafactory-cli": "llamafactory.cli:main", "yolo": "ultralytics.cfg:entrypoint"}
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
@@ -145,7 +141,8 @@ def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | Non
                     main = beginning(place[0], _MOST_TEXT).partition("__main__")[2] * (place[0].stem != "__init__")
                     is_main = re.search(rf"\b{function}\(", main) is not None
                     return module, function, is_main, place[1].relative_to(project).as_posix()
-    module, _, function = _COMMANDS.get(word, "").partition(":")
+    fairseq = f"fairseq_cli.{word[8:].replace('-', '_')}" * word.startswith("fairseq-")
+    module, _, function = _COMMANDS.get(word, fairseq).partition(":")
     return (module, function, not function, ".") if module else None
 
 
@@ -271,7 +268,7 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
     for name, _, value in (each.partition("=") for each in variables):
         if name == "CUDA_VISIBLE_DEVICES":
             visible = [value]
-        elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
+        elif not name.startswith(("MASTER_", "RDZV_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
     starts = (at for at, word in enumerate(rest) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
     at = next(starts, 0) if rest and rest[0] in WRAPPERS else 0

@@ -347,7 +347,7 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         return TargetError(f"{word} submits {job} to a batch system", run=f"seatrial run {shlex.quote(job)}")
     text = re.sub(r"\$\w+/", "${}/", text)
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
-    is_alone = kind == "shell script" and not beyond and "python" not in text and not named
+    is_alone = kind == "shell script" and not (beyond or lines or named) and "python" not in text
     if kind == "shell script" and not text.strip():
         return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
     run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None
