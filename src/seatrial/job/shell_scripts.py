@@ -30,7 +30,7 @@ MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|ml|pip3?")
 _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
-    "|chmod|deactivate|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
+    "|chmod|deactivate|tail|head|sed|awk|true|false|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
 _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
@@ -39,11 +39,9 @@ _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
-_REFUSED = ("popd", "pushd", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: A batch job's number of nodes; its ID, which is unknown.
-_NODE_COUNTS = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}SLURM_JOB_ID"
 _TASKS = re.compile(r"(?:--ntasks(-per-node)?|(?<!\S)-n)[= ]*(\d+)")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
@@ -111,8 +109,8 @@ class _Shell(Words):
         found, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
         nodes, tasks = found[1] if found else str(self.values.get("SLURM_NNODES", 1)), _TASKS.search(text)
         ranks = int(tasks[2]) * int(nodes if tasks[1] else 1) if tasks else self.values.get("SLURM_NTASKS", nodes)
-        counts = {**dict.fromkeys(_NODE_COUNTS, nodes), "SLURM_NTASKS": str(ranks), "SLURM_GPUS_ON_NODE": gpus}
-        self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
+        counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(ranks)}
+        self.values |= {"SLURM_JOB_ID": _JOB, "SLURM_GPUS_ON_NODE": gpus, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self, own: Sequence[str] = ()) -> _Shell:
@@ -140,8 +138,7 @@ class _Shell(Words):
         """Run statements; return whether the last succeeds, None if that is not known. Raises UnreadCommand."""
         outcome: bool | None = True
         for statement in statements:
-            self.place = statement.place
-            self.left[0] -= 1
+            self.place, self.left[0] = statement.place, self.left[0] - 1
             if self.left[0] < 0:
                 raise UnreadCommand(self.place)
             try:
@@ -223,8 +220,7 @@ class _Shell(Words):
             try:
                 shell.run(body)
             except _Left as left:
-                if left.args[0] in ("break", "continue"):
-                    self.reading.unread = self.reading.unread or place
+                self.reading.unread = self.reading.unread or (place if left.args[0] in ("break", "continue") else None)
                 continue
             shells.append(shell)
         if not shells:
@@ -279,7 +275,8 @@ class _Shell(Words):
             self.reading.left.append(place.partition(": ")[2])
             self.reading.others[:] = [each for each in self.reading.others if each != place]
             return True
-        if program in (*_REFUSED, *([*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed)):
+        reads = [*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed
+        if program in ("popd", "pushd", "coproc", *reads):
             raise UnreadCommand(place)
         if program in self.functions:
             return self._call(self, self.functions[program], self.name, arguments)
@@ -297,9 +294,7 @@ class _Shell(Words):
             return True
         if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
             self.printed.append(UNKNOWN if is_fed else self._answer(program, arguments))
-            return None if _DEPENDS.fullmatch(program) else True
-        if program == "false":
-            return False
+            return None if _DEPENDS.fullmatch(program) else program != "false"
         command = self._python(place, fields, own)
         is_task = program in ("make", *startable.RUNNERS, self.name)  # a task's own name is one where it was typed
         if command is None and is_task and (found := task_commands(fields, self.here / self.folder)):

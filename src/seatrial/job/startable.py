@@ -294,15 +294,14 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
         return None
     if program:
         options += _launched(program, rest, here, *visible)
-        at = 2 if rest[:1] in (["-m"], ["--module"]) else 1
-        rest[at : at + 1] = [each for each in rest[at : at + 1] if each != "--"]  # a launcher takes it away
     else:
         options += [word for listed in visible for word in ("--gpus", _devices(listed))]
-    if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
-        return PythonCommand(tuple(options), ("-m", rest[1]), tuple(rest[2:])).requesting(batch)
-    if not rest or rest[0].startswith("-"):
+    is_module = rest[:1] in (["-m"], ["--module"]) and len(rest) > 1
+    if not is_module and (not rest or rest[0].startswith("-")):
         return None
-    return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:])).requesting(batch)
+    target, arguments = (("-m", rest[1]), rest[2:]) if is_module else ((rest[0],), rest[1:])
+    arguments = arguments[1:] if program and arguments[:1] == ["--"] else arguments  # a launcher takes it away
+    return PythonCommand(tuple(options), target, tuple(arguments)).requesting(batch)
 
 
 def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[str]]:

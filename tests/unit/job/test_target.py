@@ -319,7 +319,16 @@ def test_loops_end_at_break_and_arithmetic_is_computed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("expression", "value"),
-    [("i++ + 1", "4"), ("--i", "2"), ("-7 / 2", "-3"), ("(1 - n) % i", "-1"), ("7 % -2", "1"), ("sum * 2", "10"), ("i += 2 * (n - 1)", "17"), ("n % i == 2", "1")]
+    [
+        ("i++ + 1", "4"),
+        ("--i", "2"),
+        ("-7 / 2", "-3"),
+        ("(1 - n) % i", "-1"),
+        ("7 % -2", "1"),
+        ("sum * 2", "10"),
+        ("i += 2 * (n - 1)", "17"),
+        ("n % i == 2", "1"),
+    ]
     + [(each, "VALUE") for each in ("1 << 99", "__import__('os')", "i++ + X", "9" * 5000, "n ? 1 : 2", "08")],
 )
 def test_arithmetic_is_that_of_the_shell_and_evaluates_no_python(tmp_path: Path, expression: str, value: str) -> None:

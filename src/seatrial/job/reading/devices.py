@@ -205,8 +205,8 @@ class Devices(Evaluation):
         for sink in sorted(chosen, key=lambda each: (not each.settings, not isinstance(each.node, ast.Constant)))[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
-            named = sink.settings and not isinstance(sink.node, ast.Constant)
-            wanted = "true" if words.lower().endswith(" false") else "cuda" if named else "the GPU"
+            wanted = "cuda" if sink.settings and not isinstance(sink.node, ast.Constant) else "the GPU"
+            wanted = "true" if words.lower().endswith(" false") else wanted
             change = f"choose {wanted} in {words.partition(' ')[0]}"
             certain = (known and decides) or (plain and isinstance(sink.node, ast.Constant))  # a name may change
             trains = known and not imported & _MOVERS and any(b".backward(" in each for each in sources)
@@ -332,8 +332,8 @@ class Devices(Evaluation):
                     self.options, self.settings, self.origin = {}, {}, None
                     devices = self._devices(expression, unit, kind)
                     around = ast.walk(statement) if isinstance(expression, ast.Constant) else ()
-                    for each in (each for each in around if isinstance(each, ast.IfExp)):
-                        if any(inner is expression for inner in ast.walk(each)):
+                    for each in around:
+                        if isinstance(each, ast.IfExp) and expression in ast.walk(each):
                             self.values(each.test, unit)  # for the settings that it comes from
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
