@@ -175,8 +175,7 @@ def _one_command(
     for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not is_here else ()):
         script = os.path.relpath(path, folder)
         begun = read_shell(text, arguments, script, folder, batch, env).started
-        there = _existing([*begun, *reading.started], folder)
-        if there := [each for each in there if each[1].target[0] != "-m" or not found]:
+        if there := [x for x in _existing([*begun, *reading.started], folder) if not found or x[1].target[0] != "-m"]:
             where = "its own folder" if folder == path.parent else as_typed(folder)
             run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
             raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
