@@ -70,7 +70,7 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
         if not name or name == "-m":
             break
         at += len(words)
-    if not argv[at:] or argv[at].endswith(".py"):
+    if not argv[at:] or (argv[at].endswith(".py") and "=" not in argv[at]):
         return argv
     from seatrial.job.startable import ASSIGNMENT, LAUNCHER_MODULES, PYTHON_SWITCHES, RUNNERS, SUBMITTERS
 

@@ -30,7 +30,7 @@ MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]
 _DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|ml|pip3?")
 _HARMLESS = re.compile(
     rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
-    "|chmod|deactivate|tail|head|sed|awk|true|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
+    "|chmod|deactivate|tail|head|sed|awk|true|false|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
 )
 _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
@@ -39,7 +39,6 @@ _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 _HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
-_REFUSED = ("popd", "pushd", "coproc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 #: A batch job's number of nodes; its ID, which is unknown.
@@ -85,7 +84,7 @@ def read_shell(
     try:
         shell.run(statements(text, name))
     except _Left:
-        if not shell.reading.started:
+        if not (shell.reading.started or shell.reading.unread):
             last = [each.replace(HERE, "") for each in shell.printed if each.strip() and UNKNOWN not in each][-3:]
             shell.reading.unread = f"{shell.place} (the script ends here{'; it prints: ' * bool(last)}{' '.join(last)})"
     except UnreadCommand as unread:
@@ -110,8 +109,8 @@ class _Shell(Words):
         found, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
         nodes, tasks = found[1] if found else str(self.values.get("SLURM_NNODES", 1)), _TASKS.search(text)
         ranks = int(tasks[2]) * int(nodes if tasks[1] else 1) if tasks else self.values.get("SLURM_NTASKS", nodes)
-        counts = {"SLURM_NNODES": nodes, "SLURM_NTASKS": str(ranks), "SLURM_GPUS_ON_NODE": gpus}
-        self.values |= {"SLURM_JOB_ID": _JOB, **counts} if text else {}
+        counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(ranks)}
+        self.values |= {"SLURM_JOB_ID": _JOB, "SLURM_GPUS_ON_NODE": gpus, **counts} if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self, own: Sequence[str] = ()) -> _Shell:
@@ -139,11 +138,17 @@ class _Shell(Words):
         """Run statements; return whether the last succeeds, None if that is not known. Raises UnreadCommand."""
         outcome: bool | None = True
         for statement in statements:
-            self.place = statement.place
-            self.left[0] -= 1
+            self.place, self.left[0] = statement.place, self.left[0] - 1
             if self.left[0] < 0:
                 raise UnreadCommand(self.place)
-            outcome = self._statement(*statement)
+            try:
+                outcome = self._statement(*statement)
+            except UnreadCommand as unread:  # a list of commands goes on; the script is none of one command any more
+                if self.left[0] < 0:
+                    raise
+                self.reading.unread = self.reading.unread or str(unread)
+                self.values |= {name: unknown(name) for name in re.findall(r"['\"](\w+)\+?=", repr(statement))}
+                outcome = None
         return outcome
 
     def _statement(self, place: str, kind: str, words: list[str], parts: Sequence[list[Statement]]) -> bool | None:
@@ -198,9 +203,12 @@ class _Shell(Words):
         try:
             self.run(body)
         except _Left as left:
-            if left.args[0] not in ("break", "continue"):
+            kind, loops = left.args
+            if kind not in ("break", "continue"):
                 raise
-            return "continue" in left.args
+            if loops != 1:
+                raise (_Left(kind, loops - 1) if loops else UnreadCommand(self.place)) from None
+            return bool(kind == "continue")
         return True
 
     def _either(self, place: str, *bodies: Sequence[Statement]) -> bool | None:
@@ -212,19 +220,21 @@ class _Shell(Words):
             try:
                 shell.run(body)
             except _Left as left:
-                if left.args[0] in ("break", "continue"):
-                    raise UnreadCommand(place) from None
+                self.reading.unread = self.reading.unread or (place if left.args[0] in ("break", "continue") else None)
                 continue
             shells.append(shell)
         if not shells:
-            raise _Left("exit")
-        first = shells[0]
-        if any((each.reading, each.folder) != (first.reading, first.folder) for each in shells):
-            raise UnreadCommand(place)
+            raise _Left("exit", 1)
+        first, readings, begun = shells[0], [each.reading for each in shells], len(self.reading.started)
+        if any((each.reading.started, each.folder) != (readings[0].started, first.folder) for each in shells):
+            readings[0].unread = readings[0].unread or place
+            readings[0].started += [each for other in readings[1:] for each in other.started[begun:]]
+        self.reading.unread = next((each.unread for each in readings if each.unread), self.reading.unread)
         for name in {name for each in shells for name in each.values}:
             values = [each.values.get(name) for each in shells]
             self.values[name] = first.values[name] if values.count(values[0]) == len(values) else f"{UNKNOWN}{name}"
-        self.reading.started[:], self.reading.others[:] = first.reading.started, first.reading.others
+        self.reading.started[:] = readings[0].started
+        self.reading.others[:] = dict.fromkeys(each for other in readings for each in other.others)
         self.folder, self.exported = first.folder, first.exported
         return None
 
@@ -237,8 +247,6 @@ class _Shell(Words):
             return True
         if words[0].startswith("(("):
             return None if (value := self.calculate(words[0][2:-2])) is None else value != 0
-        if words[0] in _REFUSED or (words[0] in ("break", "continue") and words[1:]):
-            raise UnreadCommand(place)
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
             return self._test(texts if words[0] == "test" else texts[:-1])
@@ -263,14 +271,19 @@ class _Shell(Words):
             return self._program(place, arguments, own, is_fed=is_fed) if arguments else True
         if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self._path(fields[0])):
             program, arguments = "bash", fields
-        if is_fed and program in (*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS):
+        if is_fed and program in SHELLS and re.search(r": .*\b(curl|wget) ", place):  # the installer of a program
+            self.reading.left.append(place.partition(": ")[2])
+            self.reading.others[:] = [each for each in self.reading.others if each != place]
+            return True
+        reads = [*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed
+        if program in ("popd", "pushd", "coproc", *reads):
             raise UnreadCommand(place)
         if program in self.functions:
             return self._call(self, self.functions[program], self.name, arguments)
         if program in ("source", ".", "eval", "cd", "shift", "set", "read", "getopts", *SHELLS):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return", "break", "continue"):
-            raise _Left(program)
+            raise _Left(program, number("".join(arguments[:1]) or "1"))
         if inner := startable.submitted(fields, self.here / self.folder):
             shell = self._copy()
             shell.batched(startable.batch_words(fields, inner))
@@ -281,9 +294,7 @@ class _Shell(Words):
             return True
         if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
             self.printed.append(UNKNOWN if is_fed else self._answer(program, arguments))
-            return None if _DEPENDS.fullmatch(program) else True
-        if program == "false":
-            return False
+            return None if _DEPENDS.fullmatch(program) else program != "false"
         command = self._python(place, fields, own)
         is_task = program in ("make", *startable.RUNNERS, self.name)  # a task's own name is one where it was typed
         if command is None and is_task and (found := task_commands(fields, self.here / self.folder)):
@@ -354,9 +365,9 @@ class _Shell(Words):
                 self.reading.left.append(place.partition(": ")[2] or place)
                 ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
                 path = next((each for each in ends if each and (self.here / each).is_dir()), ".")
+            self.folder, self.values["PWD"] = path, f"{HERE}{path}"
             if not (self.here / path).is_dir():
                 raise UnreadCommand(place)
-            self.folder, self.values["PWD"] = path, f"{HERE}{path}"
         elif program == "eval" or arguments[:1] == ["-c"]:
             text = " ".join(arguments).removeprefix("-c ")
             if UNKNOWN not in text:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -155,23 +154,25 @@ class Words(ABC):
         text = re.sub(r"(?<![-<>=!&|^+*/%])=(?!=)", ":=", text).replace("&&", " and ").replace("||", " or ")
         try:
             return self._number(ast.parse(f"({text})", mode="eval").body)
-        except (SyntaxError, ValueError, ArithmeticError, LookupError):
+        except (SyntaxError, ValueError, ArithmeticError, LookupError, RecursionError):
             self.values |= {name: unknown(name) for name in _SETS.findall(text)}
             return None
 
     def _number(self, node: ast.expr) -> int:
         match node:
             case ast.Name(name):
-                return int(str(self._get(name, None)), 0)
+                if len(value := str(self._get(name, None))) > _LONGEST_SUM:
+                    raise ValueError(name)
+                return self._number(ast.parse(value, mode="eval").body)
             case ast.NamedExpr(ast.Name(name), inner):
-                self.values[name] = str(value := self._number(inner))
-                return value
+                self.values[name] = str(number := self._number(inner))
+                return number
             case ast.UnaryOp(ast.USub(), inner):
                 return -self._number(inner)
             case ast.BoolOp(sign, parts):
                 return int((any if isinstance(sign, ast.Or) else all)(map(self._number, parts)))
             case ast.BinOp(one, ast.Mod(), other):  # with the sign of the first, as in C
-                return int(math.fmod(self._number(one), self._number(other)))
+                return (-1 if (first := self._number(one)) < 0 else 1) * (abs(first) % abs(self._number(other)))
             case ast.BinOp(one, sign, other) | ast.Compare(one, [sign], [other]):
                 return int(OPERATORS[type(sign)](self._number(one), self._number(other)))
         return int(ast.unparse(node))

@@ -17,12 +17,14 @@ from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_sourc
 from seatrial.system.text import first_of, regex
 
 #: Programs that start Python on a script themselves.
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun")
+LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ds", "horovodrun")
 #: The same behind ``python -m``.
 LAUNCHER_MODULES = (
     *("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "horovod.runner.launch"),
     "deepspeed.launcher.runner",
 )
+#: Commands of packages, by the modules that ``python -m`` starts or the functions. Source: their entry points.
+_COMMANDS = {"litgpt": "litgpt", "llamafactory-cli": "llamafactory.cli:main", "yolo": "ultralytics.cfg:entrypoint"}
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
@@ -126,7 +128,7 @@ def module_name(script: str, project: Path) -> str:
 
 
 def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
-    """Return (module, function, whether ``-m module`` calls it, its folder) of a command in the metadata."""
+    """Return (module, function, whether ``-m module`` calls it, its folder) of a project's or a known command."""
     entry = re.compile(rf"""(?m)(?:^|["'])[ \t]*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
     for name in ("pyproject.toml", "setup.cfg", "setup.py"):
         for file in (project / name, *sorted(project.glob(f"*/{name}"))):
@@ -136,9 +138,12 @@ def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | Non
                 module += f".{inner}" * bool(inner)
                 roots = [file.parent, file.parent / "src"]
                 if place := locate_module(module, roots, main=True) or locate_module(module, roots):
-                    main = re.search(rf"\b{function}\(", beginning(place[0], _MOST_TEXT).partition("__main__")[2])
-                    return module, function, main is not None, place[1].relative_to(project).as_posix()
-    return None
+                    main = beginning(place[0], _MOST_TEXT).partition("__main__")[2] * (place[0].stem != "__init__")
+                    is_main = re.search(rf"\b{function}\(", main) is not None
+                    return module, function, is_main, place[1].relative_to(project).as_posix()
+    fairseq = f"fairseq_cli.{word[8:].replace('-', '_')}" * word.startswith("fairseq-")
+    module, _, function = _COMMANDS.get(word, fairseq).partition(":")
+    return (module, function, not function, ".") if module else None
 
 
 class UnreadCommand(Exception):
@@ -263,7 +268,7 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
     for name, _, value in (each.partition("=") for each in variables):
         if name == "CUDA_VISIBLE_DEVICES":
             visible = [value]
-        elif not name.startswith(("MASTER_", "SLURM_", "CUDA_HOME")):
+        elif not name.startswith(("MASTER_", "RDZV_", "SLURM_", "CUDA_HOME")):
             options += ["--env", f"{name}={value}"]
     starts = (at for at, word in enumerate(rest) if is_python(word) or word in (*LAUNCHERS, *RUNNERS))
     at = next(starts, 0) if rest and rest[0] in WRAPPERS else 0
@@ -291,11 +296,12 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
         options += _launched(program, rest, here, *visible)
     else:
         options += [word for listed in visible for word in ("--gpus", _devices(listed))]
-    if rest[:1] in (["-m"], ["--module"]) and len(rest) > 1:
-        return PythonCommand(tuple(options), ("-m", rest[1]), tuple(rest[2:])).requesting(batch)
-    if not rest or rest[0].startswith("-"):
+    is_module = rest[:1] in (["-m"], ["--module"]) and len(rest) > 1
+    if not is_module and (not rest or rest[0].startswith("-")):
         return None
-    return PythonCommand(tuple(options), (rest[0],), tuple(rest[1:])).requesting(batch)
+    target, arguments = (("-m", rest[1]), rest[2:]) if is_module else ((rest[0],), rest[1:])
+    arguments = arguments[1:] if program and arguments[:1] == ["--"] else arguments  # a launcher takes it away
+    return PythonCommand(tuple(options), target, tuple(arguments)).requesting(batch)
 
 
 def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[str]]:

@@ -122,7 +122,7 @@ def python_command(
     name = re.sub(r"\W", "_", words[0])
     name = f"run_{name}.py" if name == module.partition(".")[0] else f"{name}.py"  # the package keeps its name
     found = locate_module(module, [here / folder])
-    what = f"the entry point {words[0]} of this project calls {function}() of {module}"
+    what = f"the entry point {words[0]} calls {function}() of {module}"
     if found and not re.search(_GETS.format(function), text := beginning(found[0], _MOST_OF_MODULE)):
         file, starts = os.path.relpath(found[0], here), "__main__" in text
         run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"
@@ -171,10 +171,11 @@ def _one_command(
 
     reading = read_shell(text, arguments, called, here, batch, env)
     found = _existing(reading.started, here)
-    for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not found else ()):
+    is_here = found and (reading.started == found or any(each.target[0] != "-m" for _, each in found))
+    for folder in takewhile(lambda each: each != here, path.parents if is_file(path) and not is_here else ()):
         script = os.path.relpath(path, folder)
         begun = read_shell(text, arguments, script, folder, batch, env).started
-        if there := _existing([*begun, *reading.started], folder):
+        if there := [x for x in _existing([*begun, *reading.started], folder) if not found or x[1].target[0] != "-m"]:
             where = "its own folder" if folder == path.parent else as_typed(folder)
             run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
             raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
@@ -345,7 +346,7 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         return TargetError(f"{word} submits {job} to a batch system", run=f"seatrial run {shlex.quote(job)}")
     text = re.sub(r"\$\w+/", "${}/", text)
     named = [*dict.fromkeys(re.findall(r"(?<![\w./$-])(?<!\})[\w./-]+\.py\b|(?<=[)}]/)[\w./-]+\.py\b", text))][:3]
-    is_alone = kind == "shell script" and not beyond and "python" not in text and not named
+    is_alone = kind == "shell script" and not (beyond or lines or named) and "python" not in text
     if kind == "shell script" and not text.strip():
         return TargetError(f"{word} is empty: it starts nothing", run=f"ls {as_typed(path.parent)}")
     run = f"seatrial run --image python:3.11-slim-bookworm -- bash {shlex.quote(word)}" if is_alone else None

@@ -218,6 +218,37 @@ def test_a_batch_job_sees_the_nodes_and_gpus_that_it_requests(tmp_path: Path, li
     assert in_our_words(["bash", "j.sh"], tmp_path) == words.split()
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("for i in 1 2; do for j in 3 4; do ((j > 3)) && continue 2; break 2; done; done; python train.py $i$j", "13"),
+        ("for i in 1 2; do for j in 3 4; do ((j > 3)) && continue 2; done; break; done; python train.py $i$j", "24"),
+        ("command -v uv || curl -Ls https://x.org/install.sh | sh\npython train.py 3", "3"),
+    ],
+)
+def test_a_script_goes_on_behind_ended_loops_and_an_installer(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "j.sh").write_text(text)
+    assert in_our_words(["bash", "j.sh"], tmp_path) == ["train.py", "--", words]
+
+
+def test_a_launcher_takes_the_dashes_behind_its_script_away_and_python_does_not(tmp_path: Path) -> None:
+    (tmp_path / "j.sh").write_text("#SBATCH -N 2\ntorchrun --nnodes=$SLURM_JOB_NUM_NODES -m train -- --lr 1\n")
+    words = ["--nodes", "2", "--launcher", "torchrun", "-m", "train", "--", "--lr", "1"]
+    assert in_our_words(["sbatch", "j.sh"], tmp_path) == words
+    (tmp_path / "j.sh").write_text("python -m train -- --lr 1\n")
+    assert in_our_words(["bash", "j.sh"], tmp_path) == ["-m", "train", "--", "--", "--lr", "1"]
+
+
+def test_commands_of_known_packages_start_their_modules_or_name_their_functions(tmp_path: Path) -> None:
+    words = ["-m", "fairseq_cli.hydra_train", "--", "task.data=x"]
+    assert in_our_words(["fairseq-hydra-train", "task.data=x"], tmp_path) == words
+    (tmp_path / "j.sh").write_text("fairseq-train data --arch x\n")
+    assert in_our_words(["bash", "j.sh"], tmp_path) == ["-m", "fairseq_cli.train", "--", "data", "--arch", "x"]
+    with pytest.raises(TargetError, match=r"yolo calls entrypoint\(\) of ultralytics.cfg, which -m") as refusal:
+        in_our_words(["yolo", "train"], tmp_path)
+    assert refusal.value.run == "seatrial run yolo.py"
+
+
 def test_a_batch_jobs_id_is_left_for_the_user_to_fill_in(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "j.sh").write_text("#SBATCH -N 1\npython train.py --run $SLURM_JOB_ID\n")
@@ -289,13 +320,20 @@ def test_loops_end_at_break_and_arithmetic_is_computed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("expression", "value"),
     [("i++ + 1", "4"), ("--i", "2"), ("-7 / 2", "-3"), ("i += 2 * (n - 1)", "17"), ("n % i == 2", "1")]
-    + [("i > 2 && n < 9", "1"), ("i > 3 || n < 8", "0"), ("-i", "-3"), ("(0 - n) % i", "-2")]
+    + [
+        ("i > 2 && n < 9", "1"),
+        ("i > 3 || n < 8", "0"),
+        ("-i", "-3"),
+        ("(0 - n) % i", "-2"),
+        ("7 % -2", "1"),
+        ("sum * 2", "10"),
+    ]
     + [(each, "VALUE") for each in ("1 << 99", "__import__('os')", "i++ + X", "9" * 5000, "n ? 1 : 2", "08")]
     + [("(i *= 2) > n - 1", "VALUE"), ("i <<= 2", "VALUE"), ("i |= 4", "VALUE")],
 )
 def test_arithmetic_is_that_of_the_shell_and_evaluates_no_python(tmp_path: Path, expression: str, value: str) -> None:
     (tmp_path / "train.py").touch()
-    (tmp_path / "j.sh").write_text(f"i=3 n=8\nA=$(({expression}))\npython train.py $A\npython train.py $i\n")
+    (tmp_path / "j.sh").write_text(f"i=3 n=8 sum=2+i\nA=$(({expression}))\npython train.py $A\npython train.py $i\n")
     with pytest.raises(TargetError) as refusal:
         in_our_words(["bash", "j.sh"], tmp_path)
     after = {"i++ + 1": "4", "--i": "2", "i += 2 * (n - 1)": "17", "i++ + X": "VALUE"}.get(expression, "3")

@@ -32,6 +32,8 @@ _BOOSTERS: dict[str, list[str]] = TABLES["boosters"]
 _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Options that turn a GPU on, or name it by its number.
 _OF_A_GPU = re.compile("(use_)?(gpu|cuda)s?").fullmatch
+#: Losses and new tensors, which move no model.
+_BESIDES = re.compile(r"(?i)criterion\w*|\w*loss(es)?(_f(n|unc(tion)?))?|\w*tensor|zeros|ones|full|randn?").fullmatch
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
 _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "tpu": "Google's", "xpu": "Intel's GPU"}
 #: An option with its value, or with the words behind it, among words joined by NUL.
@@ -203,7 +205,8 @@ class Devices(Evaluation):
         for sink in sorted(chosen, key=lambda each: (not each.settings, not isinstance(each.node, ast.Constant)))[:1]:
             decides = sink.kind in ("trainer", "off") or bool(sink.settings)
             words = next(iter(sink.settings), f"{sink.origin[0]} chooses the CPU: {sink.origin[1]}")
-            wanted = "true" if words.lower().endswith(" false") else "cuda" if sink.settings else "the GPU"
+            wanted = "cuda" if sink.settings and not isinstance(sink.node, ast.Constant) else "the GPU"
+            wanted = "true" if words.lower().endswith(" false") else wanted
             change = f"choose {wanted} in {words.partition(' ')[0]}"
             certain = (known and decides) or (plain and isinstance(sink.node, ast.Constant))  # a name may change
             trains = known and not imported & _MOVERS and any(b".backward(" in each for each in sources)
@@ -328,6 +331,10 @@ class Devices(Evaluation):
                         continue
                     self.options, self.settings, self.origin = {}, {}, None
                     devices = self._devices(expression, unit, kind)
+                    around = ast.walk(statement) if isinstance(expression, ast.Constant) else ()
+                    for each in around:
+                        if isinstance(each, ast.IfExp) and expression in ast.walk(each):
+                            self.values(each.test, unit)  # for the settings that it comes from
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
                         continue
@@ -460,6 +467,9 @@ def _chosen(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
 def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """Yield (expression of a device, kind) for a call that takes one."""
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
+    moved = getattr(node.func, "value", node.func)
+    if last in ("cuda", "to") and _BESIDES(last_name(moved.func if isinstance(moved, ast.Call) else moved)):
+        return
     given = keywords(node)
     tables = [given.get(None)] if last.endswith(("Trainer", "Fabric")) else []
     tables += [each for each in node.args[:1] if last == "instantiate" and member(each) == "trainer"]
