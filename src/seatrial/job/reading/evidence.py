@@ -211,7 +211,7 @@ class NodeReader:
         caught = CAUGHT in (seen.tests or ())
         tests = () if caught else seen.tests or ()
         if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
-            program = f"subprocess.{started_program(node, module.names)}"
+            program = f"subprocess.{started_program(node, module.names, module.flow.assigned(unit))}"
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
         if isinstance(node, Import):
             module.names |= imported_names(node)
