@@ -266,7 +266,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
-    return f"the project does not have{_like(path) or advice or _maker(job, read.path)}"
+    return f"the project does not have{_like(path) or advice or _maker(job, read.path, read.where)}"
 
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
@@ -282,15 +282,16 @@ def _sources(job: Job) -> list[Path]:
     return [path for path in files if path.suffix in (".md", ".py", ".sh")]
 
 
-def _maker(job: Job, wanted: str) -> str:
-    """Return what creates a file: a line that names it and writes."""
+def _maker(job: Job, wanted: str, reader: str) -> str:
+    """Return what creates a file: a line that names it and writes, other than the one that reads it."""
     is_file = "." in posixpath.basename(wanted)
     name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            if name in line and makes.search(line) and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line):
-                return f"; {path.relative_to(job.project)}:{number} may create it"
+            place = f"{path.relative_to(job.project)}:{number}" if name in line and makes.search(line) else reader
+            if place != reader and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line):
+                return f"; {place} may create it"
     return ""
 
 

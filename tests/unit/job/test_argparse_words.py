@@ -32,6 +32,7 @@ def misfits(folder: Path, source: str, words: str) -> tuple[str, ...]:
         ("--lr --data-dir d", "train.py:5 rejects --lr: it needs a value"),
         ("--data-dir d -l", "train.py:5 rejects -l: it needs a value"),
         ("--lr -1 --data-dir --", "train.py:5 rejects --data-dir: it needs a value"),
+        ("conf.yaml --data-dir d", "train.py:5 rejects conf.yaml: it takes no positional arguments; it has --lr"),
         ("-l 1 --data d", ""),
         ("--data-dir d -- --other", ""),
         ("--data-dir d --help", ""),
@@ -40,6 +41,13 @@ def misfits(folder: Path, source: str, words: str) -> tuple[str, ...]:
 def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: str, sentence: str) -> None:
     found = misfits(tmp_path, HEAD + LR + PARSE, words)
     assert [sentence in each for each in found] == ([True] if sentence else [])
+
+
+def test_the_word_of_a_command_is_no_positional_argument_too_many(tmp_path: Path) -> None:
+    assert misfits(tmp_path, HEAD + "commands = parser.add_subparsers()\nadd(commands)\n" + PARSE, "fit") == ()
+    assert misfits(tmp_path, HEAD + PARSE, "fit") == (
+        "train.py:3 rejects fit: it takes no positional arguments; it has none",
+    )
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,29 @@ def test_a_missing_input_is_named_with_its_place(
     assert words in sentence
 
 
+def test_the_line_that_reads_a_file_does_not_create_it(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "p.add_argument('--save', default='w')\na = p.parse_args()\nopen(a.save + '/y.pt')\n")
+    job, reads = Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads
+    assert not next(missing_inputs(job, reads)).endswith("may create it")
+    (tmp_path / "first.py").write_text("torch.save(net, 'w/y.pt')\n")
+    assert next(missing_inputs(job, reads)).endswith("; first.py:1 may create it")
+
+
+def test_a_name_of_detectron2s_model_zoo_is_no_file_of_the_project(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "cfg.merge_from_file(zoo.get_config_file('COCO/mask.yaml'))\n")
+    facts = script_facts(target, tmp_path)
+    assert (facts.reads, facts.inputs) == ((), ())
+
+
+def test_a_suffix_that_the_code_adds_where_it_lacks_is_part_of_the_file(tmp_path: Path) -> None:
+    source = "p.add_argument('-c')\na = p.parse_args()\n"
+    source += 'open(f\'conf/{a.c if a.c.endswith(".yaml") else a.c + ".yaml"}\')\n'
+    for typed in ("small", "small.yaml"):
+        target = target_of(tmp_path, source, "-c", typed)
+        facts = script_facts(target, tmp_path)
+        assert {each.path for each in (*facts.reads, *facts.inputs)} == {"conf/small.yaml"}
+
+
 def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None:
     target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\n")
     (tmp_path / "prepare.py").write_text('open("last_y.csv", "w")\n')

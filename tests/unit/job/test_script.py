@@ -603,6 +603,13 @@ def test_a_script_that_cannot_run_without_torchrun(tmp_path: Path, source: str) 
     assert facts_of(tmp_path, source).launcher_evidence
 
 
+def test_a_script_that_goes_on_without_the_variables_of_torchrun_needs_none(tmp_path: Path) -> None:
+    joins = "    rank = int(os.environ['LOCAL_RANK'])\n    dist.init_process_group('nccl')\n"
+    source = f"import os\nimport torch.distributed as dist\ntry:\n{joins}except KeyError:\n    rank = 0\n"
+    assert facts_of(tmp_path, source).launcher_evidence is None
+    assert facts_of(tmp_path, f"{source}    raise\n").launcher_evidence
+
+
 @cases("script", "package", "roots")
 def test_where_the_projects_own_packages_are_imported_from(
     tmp_path: Path, script: str, package: str, roots: tuple[str, ...]
@@ -926,6 +933,9 @@ def test_a_variable_that_the_script_rejects(tmp_path: Path, source: str, value: 
         ("sh.git.log('-1')", "git"),
         ("if not os.path.exists('x.zip'): os.system('unzip x.zip')", "unzip"),
         ("check_output('git log', shell=True)", "git"),
+        ("c = f'sox {url} x'; os.system(c)", "sox"),
+        ("def f(x):\n    c = ['java', '-jar', x]\n    subprocess.run(c)\nf('x')", "java"),
+        ("c = 'aws s3 ls'\nsubprocess.run(args=[c], shell=True)", "aws"),
         ("subprocess.run([url, 'git'])", None),
         ("subprocess.run([])", None),
         ("other.run(['git', 'log'])", None),

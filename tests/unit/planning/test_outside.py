@@ -465,6 +465,16 @@ def test_a_folder_for_results_in_tmp_is_named(tmp_path: Path) -> None:
     assert same.mounts == () and warning.endswith(f"--mount {out}:{out}")
 
 
+def test_paths_of_another_machine_beyond_the_first_three_are_named_in_one_line(tmp_path: Path) -> None:
+    lines = [f"path{number}: /root/autodl-tmp/set{number}" for number in range(8)]
+    for count in (3, 8):
+        (tmp_path / "o.yml").write_text("\n".join(lines[:count]))
+        _, _, warnings = with_host_paths(job_of(tmp_path, "-opt", "o.yml"), ScriptFacts(), build=True)
+        assert [each.endswith("this machine has no such file or folder") for each in warnings[:3]] == [True] * 3
+        rest = ("o.yml:4 /root/autodl-tmp/set3", "o.yml:5 /root/autodl-tmp/set4", "o.yml:6 /root/autodl-tmp/set5")
+        assert warnings[3:] == (f"not on this machine either: {', '.join(rest)} and 2 more",) * (count == 8)
+
+
 def test_a_missing_path_is_named_and_paths_of_images_are_not(tmp_path: Path) -> None:
     job = job_of(
         tmp_path,

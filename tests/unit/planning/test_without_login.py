@@ -101,6 +101,12 @@ def test_a_store_without_a_login_is_named_with_the_mount_that_gives_one(
     assert without_login(job(tmp_path), script, given, Host({})) == without_login(mounted, script, {}, Host({}))
 
 
+def test_a_program_that_wants_a_login_is_named_as_one_that_runs(tmp_path: Path) -> None:
+    script = ScriptFacts(modules={"subprocess.aws": "fetch.py:7"})
+    _, [choice] = without_login(job(tmp_path), script, {}, Host({}))
+    assert (choice.what, choice.reason[:36]) == ("AWS", "fetch.py:7 runs aws, and the run has")
+
+
 def test_a_script_without_trackers_gets_no_variable(tmp_path: Path) -> None:
     assert without_login(job(tmp_path), ScriptFacts(), {}, Host({})) == ({}, [])
 

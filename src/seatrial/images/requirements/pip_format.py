@@ -171,7 +171,8 @@ class _Reader:
         if name in ("-r", "--requirement", "-c", "--constraint"):
             included = path.parent / value
             if not is_there(included):
-                raise ConfigError(f"{place}: {value} does not exist", run=f"ls {as_typed(included.parent)}")
+                edit = f"${{EDITOR:-vi}} +{place.rpartition(':')[2]} {as_typed(path)}   # or bring {value}"
+                raise ConfigError(f"{place}: {value} does not exist", run=edit)
             self.read(included, into if name in ("-r", "--requirement") else self.constraints)
         elif name in ("-e", "--editable"):
             name = last[1] if (last := _LAST.search(value)) else ""

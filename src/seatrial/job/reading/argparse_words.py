@@ -50,6 +50,8 @@ class ParserWords:
             self._open |= last.endswith("Parser") and called not in ("ArgumentParser", "argparse.ArgumentParser")
             self._open |= not all(own(dotted(getattr(each, "func", each))) for each in parents)
             self._open |= not _UNUSUAL.isdisjoint(given) or len(node.args) > 1
+        elif last == "add_subparsers":  # the word that chooses one is no option's
+            self._parsers += 1
         elif last == "add_argument":
             flags = [flag for flag in map(literal, node.args) if flag]
             how = [given[name] for name in ("nargs", "action", None) if name in given]
@@ -100,6 +102,8 @@ class ParserWords:
                 yield f"{self._parsed} rejects {flag}: unknown option; {have}"
         if self._parsers > 1 or "-h" in typed or "--help" in typed:  # the parser in use is unknown
             return
+        if (word := next(iter(self._words), "-"))[:1] != "-" and all(each[0] == "-" for each in self._options):
+            yield f"{self._parsed} rejects {word}: it takes no positional arguments; it has {first_of(own) or 'none'}"
         missing: list[tuple[str, str]] = []
         stores = {flag for flag, (node, _) in self._options.items() if not keywords(node).keys() & {"action", "nargs"}}
         lone = (flag for flag, value in pairwise((*self._words, "--")) if flag in stores and value in ("--", *own))

@@ -136,6 +136,10 @@ class Constants:
                 values = [inner(each) for each in node.values]
                 first = next((each for each in values if each is not None), None)
                 return first and first._replace(sure=first.sure and first is values[0])
+            case ast.IfExp(
+                test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
+            ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
+                return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
             case ast.IfExp():
                 either = inner(node.body) or inner(node.orelse)
                 return either and either._replace(sure=False)

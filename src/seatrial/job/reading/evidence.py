@@ -208,9 +208,10 @@ class NodeReader:
                     self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
         if started := started_file(node):
             self.starts.append(((module.path, unit), started))
-        tests = () if CAUGHT in (seen.tests or ()) else seen.tests or ()
+        caught = CAUGHT in (seen.tests or ())
+        tests = () if caught else seen.tests or ()
         if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
-            program = f"subprocess.{started_program(node, module.names)}"
+            program = f"subprocess.{started_program(node, module.names, module.flow.assigned(unit))}"
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
         if isinstance(node, Import):
             module.names |= imported_names(node)
@@ -222,10 +223,11 @@ class NodeReader:
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)
                 holds = {"notebook": seen.always, "input": seen.tests == () and not shown.startswith("sys.")}
+                holds["needs-ranks"] = seen.certain and not caught
                 if certain and holds.get(sign, seen.certain):
                     reading.certain_signs.setdefault(sign, evidence)
-                elif certain and sign == "needs-ranks" and seen.tests:
-                    self.joins.append(((module.path, unit), seen.tests, evidence))
+                elif certain and sign == "needs-ranks" and tests:
+                    self.joins.append(((module.path, unit), tests, evidence))
         if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
             self.relative = self.relative or (where, ("." * node.level + (node.module or "")), self.tops[module.path])
 

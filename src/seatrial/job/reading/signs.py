@@ -317,12 +317,17 @@ def started_file(node: ast.AST) -> ast.expr | None:
     return first if literal(first) is None else None
 
 
-def started_program(node: ast.Call, names: Mapping[str, str]) -> str:
-    """Return ``git`` of ``subprocess.run(["git", "log"])``, ``os.system("git log")``, ``sh.git.log()``; else ""."""
+def started_program(node: ast.Call, names: Mapping[str, str], assigned: Mapping[str, list[ast.expr | None]]) -> str:
+    """Return ``git`` of ``sh.git.log()``, ``run(["git", "log"])``, ``os.system(x)`` as ``assigned``; else ""."""
+
+    def values(each: ast.AST | None) -> list[ast.expr | None]:
+        return assigned.get(each.id, []) if isinstance(each, ast.Name) else [each]  # type: ignore[list-item]
+
     if (full := full_name(dotted(node.func), names)).startswith("sh.") and dotted(node.func).split(".")[0] in names:
         return full.split(".")[1]
-    firsts = (getattr(each, "elts", [each])[:1] for each in node.args[:1] if full in SETS["starters"])
-    return next((text for few in firsts for each in few for text in texts_of(each)), "").partition(" ")[0]
+    given = values([*node.args, keywords(node).get("args")][0]) if full in SETS["starters"] else []
+    firsts = (first for each in given for few in getattr(each, "elts", [each])[:1] for first in values(few) if first)
+    return next((text for each in firsts for text in texts_of(each)), "").partition(" ")[0]
 
 
 def modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:

@@ -94,7 +94,7 @@ def without_login(
             continue
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
-        uses = "reports to it" if used[0].startswith(REPORT_TO) else uses
+        uses = "reports to it" if used[0].startswith(REPORT_TO) else uses.replace("imports subprocess.", "runs ")
         uses += ", which reports to it by default" * (used[0] == reports)
         uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"

@@ -20,6 +20,7 @@ from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.file_calls import Write
 from seatrial.job.reading.signs import WINDOWS, of_a_machine
 from seatrial.job.script import ScriptFacts
+from seatrial.system.text import first_of
 
 #: Folders that images have, too: a path below them is not this machine's.
 IN_IMAGES = ("/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var")
@@ -62,7 +63,7 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
     ``build``: the image is ours, and has none of these paths. Raises UsageError: results would be outside any mount.
     """
     mounts: list[Mount] = []
-    warnings: list[str] = []
+    warnings, more = list[str](), list[str]()
     kept = [each for each in (*IN_IMAGES, *WRITABLE, *mounted(job)) if each not in ("/tmp", CONTAINER_HOME)]
     named = host_paths(job) if job.target.kind in _OF_PYTHON else ()
     choices = []
@@ -83,7 +84,7 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
                 run=f"{_making([str(path.source)], job)}seatrial run … --mount {mount}",
             )
         if not path.is_there:
-            by_file = not path.written and of_a_machine(path.text) and len(warnings) < _MOST_SHOWN
+            by_file = not path.written and of_a_machine(path.text)
             is_read = any(
                 inside(_in_container(job, each.path), path.target)
                 or path.where.startswith(f"{each.path}:")
@@ -91,7 +92,8 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
                 for each in script.reads
             )
             if build and (path.typed or by_file) and not is_read and path.where not in script.outputs:
-                warnings.append(path.absence)
+                shown = path.typed or len(warnings) < _MOST_SHOWN
+                (warnings if shown else more).append(path.absence if shown else str(path))
             continue
         into = [each for each in script.writes if inside(_in_container(job, each.path), path.target)]
         if not own and path.typed and build and into:
@@ -103,6 +105,7 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
         kept.append(path.target)
         value = f"{path.source} at {path.target}, {'writable, as it is in the project' if own else 'read-only'}"
         choices.append(Choice(what="mount", value=value, reason=f"{path.where} names it"))
+    warnings += [f"not on this machine either: {first_of(more, _MOST_SHOWN)}"] * bool(more)
     return job.changed(mounts=(*job.mounts, *mounts)) if mounts else job, tuple(choices), tuple(warnings)
 
 

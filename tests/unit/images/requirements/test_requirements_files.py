@@ -61,6 +61,14 @@ def test_a_bad_line_is_named(tmp_path: Path, bad: str, reason: str) -> None:
     assert "secret" not in raised.value.message.replace("a build secret", "")
 
 
+def test_the_fix_for_a_missing_list_opens_the_line_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(tmp_path, "numpy\n-r Lib/requirements.txt\n")
+    edit, _, other = str(raised.value.run).partition("   # ")
+    assert edit.startswith("${EDITOR:-vi} +2 ") and edit.endswith("requirements.txt")
+    assert other == "or bring Lib/requirements.txt"
+
+
 def test_files_that_include_each_other_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "base.txt").write_text("-r requirements.txt\nnumpy\n")
     assert read(tmp_path, "-r base.txt\nsix\n").lines == ("numpy", "six")
