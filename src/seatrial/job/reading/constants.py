@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -110,12 +110,13 @@ class Constants:
         self.lacks = False
         self.looks = 0
         self._plain: dict[Unit, set[int]] = {}
+        self._found: dict[tuple[ast.AST | None, str], list[_Value]] = {}  # for one text or condition
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self.looks = self.looks + 1 if depth else 0
         if not depth:
-            self.by_setting, self.by_option, self.lacks = False, None, False
+            self.by_setting, self.by_option, self.lacks, self._found = False, None, False, {}
         if node is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return None
 
@@ -166,9 +167,10 @@ class Constants:
             return Text(".", True)
         if (returned := self._returned(node, unit)) is not None and not self._acts(returned[0]):
             callee, value = returned
-            before, self.callers[callee] = self.callers.get(callee, []), [ParsedCall(unit, node, True, ())]
+            before, found = self.callers.get(callee, []), self._found
+            self.callers[callee], self._found = [ParsedCall(unit, node, True, ())], {}
             text = self.text(value, callee, depth + 1)
-            self.callers[callee] = before
+            self.callers[callee], self._found = before, found
             return text
         if last == "field":  # of a data class
             return self.text(keywords(node).get("default"), unit, depth + 1)
@@ -276,7 +278,14 @@ class Constants:
 
     def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         """Return what a name, an attribute or an item may stand for."""
+        self._found = self._found if self.looks else {}
         self.looks += 1
+        if (key := (node, unit[1])) not in self._found:
+            self._found[key] = []  # of a circle
+            self._found[key] = self._candidates(node, unit, depth)
+        return self._found[key]
+
+    def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         module = self._module_at(unit[0])
         if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return []
@@ -304,7 +313,7 @@ class Constants:
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
         table, where = self._table(node.value, unit, depth + 1)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [_Value(value, where, True) for name, value in pairs if literal(name) == key][:1]
+        return [*islice((_Value(value, where, True) for name, value in pairs if literal(name) == key), 1)]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id

@@ -38,8 +38,9 @@ _BRANCHING = (
     *COMPREHENSIONS,
 )
 
-#: Statements, and parts of them, that hold statements.
+#: Statements, and parts of them, that hold statements, or rule a whole function.
 _HOLDING = (
+    *(ast.Global, ast.Nonlocal),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
     *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
 )
@@ -94,6 +95,7 @@ class Flow:
         functions: name, or ``Class.name``, → the function; nested ones, too, where no other has the name.
         doubled: names of functions that are defined more than once.
         bases: class → the names of its bases. classes: line → the innermost class around it.
+        globals: names that functions assign at the module's top, or in a function around them.
     """
 
     def __init__(self, tree: ast.Module, *, main: bool, provided: Provided) -> None:
@@ -107,6 +109,7 @@ class Flow:
         self._assigned: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.bases: dict[str, tuple[str, ...]] = {}
         self.classes: dict[int, str] = {}
+        self.globals: set[str] = set()
         for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
                 self.bases[node.name] = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
@@ -116,6 +119,8 @@ class Flow:
                         self._define(f"{node.name}.{method.name}", method)
             elif isinstance(node, FunctionNode):
                 self._define(node.name, node)
+            elif isinstance(node, ast.Global | ast.Nonlocal):
+                self.globals |= {*node.names}
 
     def _define(self, name: str, function: FunctionNode) -> None:
         if self.functions.setdefault(name, function) is not function:
@@ -128,12 +133,6 @@ class Flow:
     def body(self, function: str) -> Sequence[ast.stmt]:
         """Return the statements of a function, or with "" of the module's top."""
         return self.functions[function].body if function else self._tree.body
-
-    @cached_property
-    def globals(self) -> set[str]:
-        """Return the names that functions assign at the module's top, or in a function around them."""
-        outer = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global | ast.Nonlocal))
-        return {name for node in outer for name in node.names}
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
