@@ -134,6 +134,14 @@ class Flow:
         """Return the statements of a function, or with "" of the module's top."""
         return self.functions[function].body if function else self._tree.body
 
+    def around(self, function: str, line: int) -> Iterator[ast.stmt]:
+        """Yield the statements of the blocks that a function's line stands in: where it runs, those above it did."""
+        block = self.body(function)
+        while block:
+            yield from block
+            parts = (getattr(each, name, []) for each in block for name in ("body", "orelse", "finalbody", "handlers"))
+            block = next((part for part in parts if part and part[0].lineno <= line <= part[-1].end_lineno), [])
+
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
         if function in self._assigned:

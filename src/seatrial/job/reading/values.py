@@ -95,6 +95,11 @@ class Evaluation:
             self._walk(self.body(unit), unit, scope, sure=True)
         return self._scopes[unit]
 
+    def may_assign(self, value: ast.expr | None, unit: Unit) -> bool:
+        """Return whether a statement that assigns a value, or an item of it, may run."""
+        given = (value, getattr(value, "value", None))
+        return value is None or any(getattr(each, "value", 0) in given for each in self.scope(unit).statements)
+
     def _walk(self, block: Sequence[ast.stmt], unit: Unit, scope: Scope, *, sure: bool) -> bool:
         """Note the statements that run; return whether the block ends by leaving its function."""
         for node in block:
@@ -284,7 +289,8 @@ class Evaluation:
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[1] < line or each[0] != unit]
         of_settings = setting and OF_SETTINGS.fullmatch(dotted(node.value)) and f"[{key}]" not in self.outside
-        if stored and not ((parsed if is_option else of_settings) and key not in self.outside):  # self.device = …
+        typed = of_settings and setting and ":" not in setting[1]  # yacs' pair
+        if stored and not (typed or ((parsed if is_option else of_settings) and key not in self.outside)):
             by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
             for where, _, value, sure in stored:
                 by_unit.setdefault(where, []).append((value, sure))
