@@ -324,9 +324,10 @@ class Constants:
         of_class = module.flow.attributes(module.flow.classes.get(line, ""), name) if unit == top else []
         if own := [value for method, value in of_class if not method and (value.end_lineno or 0) < line]:
             return [_Value(own[-1], unit, len(own) == 1)]
-        plain = {id(getattr(each, "value", None)) for each in module.flow.around(unit[1], line)}
         for where in (unit,) if given else (unit, top):
             assigned = [each for each in module.flow.assigned(where[1]).get(name, []) if not _keeps(each, name)]
+            around = module.flow.around(unit[1], line) if given or assigned[1:] else ()
+            plain = {id(getattr(each, "value", None)) for each in around}
             if self.may_assign and (given or assigned[1:]):
                 assigned = [each for each in assigned if self.may_assign(each, where)]
             if where == unit and line:  # what a later line assigns is not there yet

@@ -185,8 +185,11 @@ class Flow:
                     targets = each.targets if isinstance(each, ast.Assign) else [each.target]
                     pairs = [("", target.id, each.value) for target in targets if isinstance(target, ast.Name)]
                 else:
-                    method = f"{node.name}.{each.name}" if isinstance(each, FunctionNode) else ""
-                    pairs = [(method, *pair) for pair in _set_on_self(each)] if isinstance(each, FunctionNode) else []
+                    body = each.body if isinstance(each, FunctionNode) else []
+                    sets = (one for one in statements(body) if isinstance(one, ast.Assign))
+                    inner = [(at, one.value) for one in sets for at in one.targets if isinstance(at, ast.Attribute)]
+                    method = f"{node.name}.{getattr(each, 'name', '')}"
+                    pairs = [(method, at.attr, given) for at, given in inner if last_name(at.value) == "self"]
                 for function, name, value in pairs:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
@@ -266,7 +269,8 @@ class Flow:
 
     def _try(self, node: ast.Try, runs: _Runs) -> list[RunNode]:
         """List what runs in a ``try``: imports that may fail are optional; their stand-ins are needed if one may."""
-        caught = [handler for handler in node.handlers if _catches_import_error(handler)]
+        kinds = [(each, getattr(each.type, "elts", [each.type])) for each in node.handlers]
+        caught = [each for each, types in kinds if types == [None] or _IMPORT_ERRORS & {*map(last_name, types)}]
         ends = [handler.body[-1:] for handler in caught]  # in raise or an exit: what was tried is needed after all
         optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
@@ -320,13 +324,6 @@ def _called(block: Sequence[ast.AST]) -> set[str]:
     """Return the functions that a block's own statements call: ``init_process_group`` of ``dist.init_…("nccl")``."""
     calls = [node.value for node in block if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     return {last_name(call.func) for call in calls} - {""}
-
-
-def _set_on_self(method: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
-    for node in (each for each in statements(method.body) if isinstance(each, ast.Assign)):
-        for target in node.targets:
-            if isinstance(target, ast.Attribute) and last_name(target.value) == "self":
-                yield target.attr, node.value
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
@@ -444,13 +441,6 @@ def _holds_on_gpus(test: ast.expr) -> bool:
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In):
         return literal(test.left) in ("LOCAL_RANK", "RANK", "WORLD_SIZE")
     return isinstance(test, ast.Call) and dotted(test.func).endswith("cuda.is_available")
-
-
-def _catches_import_error(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return not _IMPORT_ERRORS.isdisjoint(map(last_name, types))
 
 
 def _suppresses(node: ast.expr) -> bool:
