@@ -139,7 +139,8 @@ class Flow:
         block = self.body(function)
         while block:
             yield from block
-            parts = (getattr(each, name, []) for each in block for name in ("body", "orelse", "finalbody", "handlers"))
+            inside = (each for each in block if each.lineno <= line <= (each.end_lineno or 0))
+            parts = (getattr(each, name, []) for each in inside for name in ("body", "orelse", "finalbody", "handlers"))
             block = next((part for part in parts if part and part[0].lineno <= line <= part[-1].end_lineno), [])
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:

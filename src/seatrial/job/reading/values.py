@@ -36,6 +36,7 @@ class Scope:
     """The statements of a unit that run, and what they assign to names: (line, value, whether in every run)."""
 
     statements: list[ast.stmt] = field(default_factory=list)
+    values: set[int] = field(default_factory=set)  # their ids
     names: dict[str, list[tuple[int, ast.expr | None, bool]]] = field(default_factory=dict)
 
 
@@ -97,8 +98,7 @@ class Evaluation:
 
     def may_assign(self, value: ast.expr | None, unit: Unit) -> bool:
         """Return whether a statement that assigns a value, or an item of it, may run."""
-        given = (value, getattr(value, "value", None))
-        return value is None or any(getattr(each, "value", 0) in given for each in self.scope(unit).statements)
+        return value is None or not self.scope(unit).values.isdisjoint((id(value), id(getattr(value, "value", None))))
 
     def _walk(self, block: Sequence[ast.stmt], unit: Unit, scope: Scope, *, sure: bool) -> bool:
         """Note the statements that run; return whether the block ends by leaving its function."""
@@ -111,6 +111,7 @@ class Evaluation:
                     return True
                 continue
             scope.statements.append(node)
+            scope.values.add(id(getattr(node, "value", None)))
             self._note(node, unit, scope, sure)
             if isinstance(node, ast.Return | ast.Raise):
                 return True
