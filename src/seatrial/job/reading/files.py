@@ -327,10 +327,9 @@ class Files:
     def _order(self, start: Unit, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
         callers, reached = self.constants.callers, self.reached(start)
-        idle = {unit for unit in reached if not may(unit, ())}
-        turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
-        holding = ((each, self._holds(each.unit, ((on, True), *(each.tests or ())))) for each, on in turned)
-        making = [each for each, holds in holding if holds and each.unit not in idle]
+        noted = (each for each in self._noted if each.unit not in reached or may(each.unit, ()))
+        turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in noted)
+        making = [each for each, on in turned if self._holds(each.unit, ((on, True), *(each.tests or ())))]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
         pairs = [(each, path) for each in making for path in calls.made_paths(each.node)]
         writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
