@@ -271,7 +271,9 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
-    """Return the configurations next to a missing one whose names are like its own."""
+    """Return the link without a target that a path lies behind, or configurations next to it with like names."""
+    if link := next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None):
+        return f"; {link.name} is a link to {link.readlink()}"
     names = [each.name for each in path.parent.glob(f"*{path.suffix}*")] if path.suffix in CONFIGURATION else []
     found = difflib.get_close_matches(path.name, sorted(names))
     return f"; next to it: {', '.join(found)}" if found else ""

@@ -209,6 +209,8 @@ def test_a_missing_input_is_named_with_its_place(
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "x.csv").touch()
     (tmp_path / "sub" / "z.csv").mkdir()
+    (tmp_path / "link").symlink_to("/nobody/data")
+    (tmp_path / "blank.yaml").write_text("data path: data/x\n")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / ".gitkeep").touch()
     (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
@@ -314,6 +316,24 @@ def test_a_folder_that_the_run_may_list_is_missed(tmp_path: Path, source: str, n
     target = target_of(tmp_path, f"from etc import f, g\n{source}")
     found = [*not_found(Job(project=tmp_path, target=target), script_facts(target, tmp_path).inputs, ())]
     assert [each.partition(". If")[0] for each in found] == [f"Not found on this machine: {named}"] * bool(named)
+
+
+@pytest.mark.parametrize(
+    ("between", "named"),
+    [
+        ("np.save('data/y.npy', x)\n", True),
+        ("prepare('data')\n", False),
+        ("np.save(name, x)\n", False),
+        ("open('data/x.csv', 'w')\n", False),
+        ("if os.path.exists('data/x.csv'):\n    print(1)\n", False),
+    ],
+)
+def test_a_file_that_nothing_writes_in_a_folder_that_is_made_is_missed(
+    tmp_path: Path, between: str, named: bool
+) -> None:
+    target = target_of(tmp_path, f"os.makedirs('data')\n{between}open('data/x.csv')\n")
+    found = [*not_found(Job(project=tmp_path, target=target), script_facts(target, tmp_path).inputs, ())]
+    assert ["data/x.csv" in each for each in found] == [True] * named
 
 
 _LOADED = """

@@ -27,7 +27,7 @@ def _block(block: Sequence[ast.AST], given: set[str], looped: set[str]) -> Itera
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id not in given:
             yield node.target
         for head in heads:
-            given |= {each.target.id for each in ast.walk(head) if isinstance(each, ast.NamedExpr)}
+            given |= {each.target.id for each in statements([head]) if isinstance(each, ast.NamedExpr)}
             yield from _reads(head, given, looped)
         for item in getattr(node, "items", ()):
             yield from _reads(item.context_expr, given, looped)

@@ -22,15 +22,15 @@ from seatrial.system.text import regex
 #: Endings of configuration files, and a setting in one.
 CONFIGURATION = (".yaml", ".yml", ".json", ".jsonnet", ".toml", ".ini", ".cfg", ".conf", ".config")
 _SETTING = regex(
-    r"""\s*(?:-\s+|local\s+)?["']?([\w-]+)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?\s*"""
-    r"""(?:[,;]\s*)?(?:#.*)?"""
+    r"""\s*(?:-\s+|local\s+)?["']?([\w-]+(?: [\w-]+)*)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?"""
+    r"""\s*(?:[,;]\s*)?(?:#.*)?"""
 )
 _TYPED_SETTING = regex(r"(?:\+{0,2}|--(?=[\w-]+\.)|--\w+=)((?:\w[\w-]*[./])*[\w-]+)(?:=| = ')([^\s\[{']+)'?")
 _DOTTED_OPTION = regex(r"--\w[\w-]*(\.[\w-]+)+$")
 #: Numbers of GPUs in a list.
 _NUMBERS = regex(r"(?m)^[ \t]*(?:devices|gpus|(?:device|gpu)_?ids?):[ \t]*(\[[\d, \t]*\]|(?:\n[ \t]*-[ \t]*\d+)+)")
 #: A key; an INI file's section.
-_HEAD = regex(r"""\s*(?:(?:-\s+|local\s+)?["']?([\w-]+)["']?\s*[:=]|\[([\w.-]+)\])""")
+_HEAD = regex(r"""\s*(?:(?:-\s+|local\s+)?["']?([\w-]+(?: [\w-]+)*)["']?\s*[:=]|\[([\w.-]+)\])""")
 _REPORTS = regex(r"""(?m)^[^#\n]*?\breport_to["']?\s*[:=](\s*\[[^\]]*|(?:\s+-\s+\S+)+|[ \t]*["']?\w+)""")
 _REPORTED = f"{NAMED}{REPORT_TO}"
 #: DeepSpeed's optimizer for the CPU is compiled by nvcc when it is first used. Source: deepspeed.ai/docs/config-json.

@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -83,7 +83,7 @@ class Constants:
 
     Attributes:
         callers: unit → calls that run it.
-        always: units that every run reaches, once known. likely: a function that decides it by tests.
+        always: units that every run reaches, once known. likely, may_assign: decide it by tests; of assignments.
         options: name → option. entries: functions whose parameters are options, by Fire or Typer.
         stored: names of attributes that are set: ``args.output = …``. joined: of these, name → (value, unit) where
             the value has the attribute in it: ``args.output = args.root / args.output``.
@@ -99,6 +99,7 @@ class Constants:
         self.callers: dict[Unit, list[ParsedCall]] = {}
         self.always: set[Unit] = set()
         self.likely: Callable[[Unit, Tests], bool] | None = None
+        self.may_assign: Callable[[ast.expr | None, Unit], bool] | None = None
         self.options: dict[str, ParserOption] = {}
         self.entries: set[Unit] = set()
         self.stored: set[str] = set()
@@ -109,13 +110,13 @@ class Constants:
         self.by_option: str | None = None
         self.lacks = False
         self.looks = 0
-        self._plain: dict[Unit, set[int]] = {}
+        self._found: dict[tuple[ast.AST | None, str], list[_Value]] = {}  # for one text or condition
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
         self.looks = self.looks + 1 if depth else 0
         if not depth:
-            self.by_setting, self.by_option, self.lacks = False, None, False
+            self.by_setting, self.by_option, self.lacks, self._found = False, None, False, {}
         if node is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return None
 
@@ -142,7 +143,9 @@ class Constants:
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
             case ast.IfExp():
                 either = inner(node.body) or inner(node.orelse)
-                return either and either._replace(sure=False)
+                return either and either._replace(sure=either.sure and "sys.argv" in ast.unparse(node.test))
+            case ast.Subscript(slice=ast.Constant(value=int(at))) if dotted(node.value) == "sys.argv" and at > 0:
+                return next((Text(word, True) for word in self.arguments[at - 1 : at]), None)
             case ast.Call(
                 func=ast.Attribute(attr="get" | "getenv", value=table), args=[ast.Constant(value=str()) as key, *rest]
             ):
@@ -170,9 +173,10 @@ class Constants:
             return Text(".", True)
         if (returned := self._returned(node, unit)) is not None and not self._acts(returned[0]):
             callee, value = returned
-            before, self.callers[callee] = self.callers.get(callee, []), [ParsedCall(unit, node, True, ())]
+            before, found = self.callers.get(callee, []), self._found
+            self.callers[callee], self._found = [ParsedCall(unit, node, True, ())], {}
             text = self.text(value, callee, depth + 1)
-            self.callers[callee] = before
+            self.callers[callee], self._found = before, found
             return text
         if last == "field":  # of a data class
             return self.text(keywords(node).get("default"), unit, depth + 1)
@@ -280,7 +284,14 @@ class Constants:
 
     def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         """Return what a name, an attribute or an item may stand for."""
+        self._found = self._found if self.looks else {}
         self.looks += 1
+        if (key := (node, unit[1])) not in self._found:
+            self._found[key] = []  # of a circle
+            self._found[key] = self._candidates(node, unit, depth)
+        return self._found[key]
+
+    def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         module = self._module_at(unit[0])
         if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return []
@@ -308,7 +319,7 @@ class Constants:
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
         table, where = self._table(node.value, unit, depth + 1)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [_Value(value, where, True) for name, value in pairs if literal(name) == key][:1]
+        return [*islice((_Value(value, where, True) for name, value in pairs if literal(name) == key), 1)]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
@@ -317,10 +328,12 @@ class Constants:
         of_class = module.flow.attributes(module.flow.classes.get(line, ""), name) if unit == top else []
         if own := [value for method, value in of_class if not method and (value.end_lineno or 0) < line]:
             return [_Value(own[-1], unit, len(own) == 1)]
-        if (plain := self._plain.get(unit)) is None:
-            plain = self._plain[unit] = {id(getattr(each, "value", None)) for each in module.flow.body(unit[1])}
         for where in (unit,) if given else (unit, top):
             assigned = [each for each in module.flow.assigned(where[1]).get(name, []) if not _keeps(each, name)]
+            around = module.flow.around(unit[1], line) if given or assigned[1:] else ()
+            plain = {id(getattr(each, "value", None)) for each in around}
+            if self.may_assign and (given or assigned[1:]):
+                assigned = [each for each in assigned if self.may_assign(each, where)]
             if where == unit and line:  # what a later line assigns is not there yet
                 before = [each for each in assigned if each is None or (each.end_lineno or 0) < line]
                 last = max((at for at, each in enumerate(before) if id(each) in plain), default=0)
@@ -391,7 +404,7 @@ class Constants:
                     item = ast.copy_location(ast.Subscript(table, ast.Constant(name)), node)
                     given = item if self.candidates(item, caller, 1) or self.setting(item, caller) else None
             sure = self.likely(caller, tests) if self.likely else always
-            sure = sure and caller in self.always and None not in keywords(node)
+            sure = sure and caller in self.always and (None not in keywords(node) or isinstance(given, ast.Subscript))
             yield given or default_of(name, function), caller if given else (unit[0], ""), sure
 
     def note_options(self, unit: Unit, node: ast.AST) -> None:
@@ -402,7 +415,8 @@ class Constants:
                 self._note_option(unit, node)
         for name, default in declared(node):
             switch = [ast.keyword("action", ast.Constant("store_true"))] * is_constant(default, False)
-            given = [ast.keyword("default", default), *switch]
+            of_file = isinstance(node, ast.Call) and last_name(node.func) == "DEFINE_config_file"  # of ml_collections
+            given = [ast.keyword("default", default), *switch, *[ast.keyword("is_config_file", default)] * of_file]
             call = ast.Call(ast.Name("add_argument"), [ast.Constant(f"--{name}")], given)
             self._note_option(unit, ast.copy_location(call, node))
 

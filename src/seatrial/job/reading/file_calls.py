@@ -73,14 +73,15 @@ _IN_FOLDERS, _OF_DATA = regex(rf"([\w-]+[.=])*{_FOLDER}"), regex(r"data(set)?s?/
 _OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folder)=\w*(path|data|dir|folder)\w*")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
-#: Last names of calls, and keywords, that may make something.
+#: Last names of calls, and keywords, that may make something; of those that make no file, or one that is open already.
+MAKES_NO_FILE = {"mkdir", "makedirs", "dump"}
 MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
 #: Calls that may create any path, and programs that one of them starts.
 _MAKES_ANY = regex(TABLES["patterns"]["makes-any"])
 _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
 #: Downloads into a cache of their own, or of no file; targets whose files may then be anywhere; paths that are not
 #: known to lie in the project.
-_TO_CACHES = regex(r"(kagglehub|nltk|spacy\.cli|stanza|yf|yfinance)\.")
+_TO_CACHES = regex(r"(imageio|kagglehub|nltk|spacy\.cli|stanza|yf|yfinance)\.")
 IN_ANY, UNKNOWN = regex(r"^\*|\.(zip|gz|tgz|tar|bz2|xz|7z|rar)$"), regex(r"^$|^[/~]|\*")
 #: Calls that get a path and do not read it: they declare an option with a default, make a path or a folder, or print.
 GIVES_NONE = regex("|".join(SETS["gives-none"]))

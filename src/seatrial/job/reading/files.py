@@ -105,9 +105,10 @@ class Files:
         arguments = self.constants.arguments
         yield from arguments
         for option in (each for each in self.constants.options.values() if "is_config_file" in keywords(each.node)):
-            for name in self.constants.typed(option, arguments):
+            for word in self.constants.typed(option, arguments):
+                name = re.sub(r"(\.py):.*", r"\1", word)  # of ml_collections
                 self._files[name] = Read(name, self._place(option.unit, option.node), option.flags[-1])
-                settings, _ = read_settings([name], (), self._folder, ())
+                settings, _ = read_settings([name] * (name[-3:] != ".py"), (), self._folder, ())
                 yield from (f"--{key}={value}" for key, value, _ in settings if value.lower() != "false")
 
     def read_settings(self, composed: Mapping[str, str]) -> dict[str, str]:
@@ -150,9 +151,9 @@ class Files:
                 truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
             )
 
-        writing, asking = self._order(start, truth)
+        writing, asking = self._order(start, may := self.may_run(start, tried=True))
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
-        self.constants.likely, may = likely, self.may_run(start, tried=True)
+        self.constants.likely = likely
         self._tried = self.reached(start, lambda unit, run: likely(unit, _untried(run[2]) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
@@ -200,11 +201,11 @@ class Files:
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
             seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
             seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
-            if (missing or seen) and not self._is_there(unit, node, found, text, asks=asks):
+            if (missing or seen) and not (there := self._is_there(unit, node, found, text, asks=asks)):
                 advice = " ".join(self._advice(unit, node).split())[:_LONGEST_PATH]
                 option = flag if missing or value == found.text else None
                 read = Read((text if missing else shown)[:_LONGEST_PATH], where, option, advice, value=value)
-                (reads if missing else self._perhaps).setdefault(text, read)
+                (reads if missing and there is False else self._perhaps).setdefault(text, read)
         return self._with_named(reads)
 
     def inputs(self, start: Unit) -> Iterator[Read]:
@@ -323,10 +324,12 @@ class Files:
         if not before:
             yield self.constants.text(path, unit)
 
-    def _order(self, start: Unit, truth: Callable[..., bool | None]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
+    def _order(self, start: Unit, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
-        turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
-        making = [each for each, on in turned if truth(on, each.unit) is not False]
+        callers, reached = self.constants.callers, self.reached(start)
+        noted = (each for each in self._noted if each.unit not in reached or may(each.unit, ()))
+        turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in noted)
+        making = [each for each, on in turned if self._holds(each.unit, ((on, True), *(each.tests or ())))]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
         pairs = [(each, path) for each in making for path in calls.made_paths(each.node)]
         writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
@@ -337,7 +340,6 @@ class Files:
         asking = [(each, path) for each in checks for path in calls.checked_paths(each.node)]
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
-        callers, reached = self.constants.callers, self.reached(start)
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
         for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
             self._called.setdefault(call.unit, []).append((call.node.lineno, unit))
@@ -346,19 +348,25 @@ class Files:
         self._free = [each for each in free if each in reached or "." in each[1]]
         return writing, asking
 
-    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool:
-        """Return whether earlier code may make a call's path or, if it ``asks``, checks for it; None: for a check."""
+    def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
+        """Return whether earlier code may make a path, None for its folder alone, or checks for it, if ``asks``."""
         demanded = asks is None or id(node) in self.demanded
         if demanded and self._made_before(text, unit, node.lineno):
             return True
         ran = self._ran_before(unit, node.lineno, self._free)
-        kept = [each for call, each in self._made if call.node.lineno <= ran.get(call.unit, 0)]
+        made = [each for each in self._made if each[0].node.lineno <= ran.get(each[0].unit, 0)]
+        kept = [each for _, each in made]
         kept += [each for _, each in self._made if asks is False and each and each.text == found.text]  # for results
         known = [each for call, each in self._checked if asks and call.node.lineno <= ran.get(call.unit, 0)]
-        if demanded:
-            return found.text in {each.text for each in known} or Paths(kept).has(text)
+        seen = found.text in {each.text for each in known}
+        if demanded or seen:
+            return seen or Paths(kept).has(text)
+        files = [each for each in made if calls.called_names(each[0].node)[1] not in calls.MAKES_NO_FILE]
+        clear = {id(call.node) for call, each in files if each and each.text[:1] != ANY}
+        alone = asks and PurePosixPath(text).suffix and clear.issuperset(id(call.node) for call, _ in files)
+        alone = alone and text not in known_paths(tuple(each for _, each in files))
         paths = known_paths(tuple(dict.fromkeys([*kept, *(each for each in known if ANY not in each.text)])))
-        return found.text in {each.text for each in known} or text in paths
+        return text in paths and (None if alone and not self._made_before(text, unit, node.lineno) else True)
 
     def _lacks(self, test: ast.expr, unit: Unit, wanted: bool) -> bool:
         """Return whether a test misses the ``wanted`` value because no earlier code makes the path that it checks."""
@@ -368,7 +376,7 @@ class Files:
         for call in calls.needed(test, wanted, {}):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
             if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():
-                return not self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None)
+                return self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None) is False
         return False
 
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:

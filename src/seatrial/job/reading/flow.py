@@ -38,8 +38,9 @@ _BRANCHING = (
     *COMPREHENSIONS,
 )
 
-#: Statements, and parts of them, that hold statements.
+#: Statements, and parts of them, that hold statements, or rule a whole function.
 _HOLDING = (
+    *(ast.Global, ast.Nonlocal),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
     *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
 )
@@ -94,6 +95,7 @@ class Flow:
         functions: name, or ``Class.name``, → the function; nested ones, too, where no other has the name.
         doubled: names of functions that are defined more than once.
         bases: class → the names of its bases. classes: line → the innermost class around it.
+        globals: names that functions assign at the module's top, or in a function around them.
     """
 
     def __init__(self, tree: ast.Module, *, main: bool, provided: Provided) -> None:
@@ -107,6 +109,7 @@ class Flow:
         self._assigned: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.bases: dict[str, tuple[str, ...]] = {}
         self.classes: dict[int, str] = {}
+        self.globals: set[str] = set()
         for node in _compound(tree):
             if isinstance(node, ast.ClassDef):
                 self.bases[node.name] = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
@@ -116,6 +119,8 @@ class Flow:
                         self._define(f"{node.name}.{method.name}", method)
             elif isinstance(node, FunctionNode):
                 self._define(node.name, node)
+            elif isinstance(node, ast.Global | ast.Nonlocal):
+                self.globals |= {*node.names}
 
     def _define(self, name: str, function: FunctionNode) -> None:
         if self.functions.setdefault(name, function) is not function:
@@ -129,11 +134,14 @@ class Flow:
         """Return the statements of a function, or with "" of the module's top."""
         return self.functions[function].body if function else self._tree.body
 
-    @cached_property
-    def globals(self) -> set[str]:
-        """Return the names that functions assign at the module's top, or in a function around them."""
-        outer = (node for node in ast.walk(self._tree) if isinstance(node, ast.Global | ast.Nonlocal))
-        return {name for node in outer for name in node.names}
+    def around(self, function: str, line: int) -> Iterator[ast.stmt]:
+        """Yield the statements of the blocks that a function's line stands in: where it runs, those above it did."""
+        block = self.body(function)
+        while block:
+            yield from block
+            inside = (each for each in block if each.lineno <= line <= (each.end_lineno or 0))
+            parts = (getattr(each, name, []) for each in inside for name in ("body", "orelse", "finalbody", "handlers"))
+            block = next((part for part in parts if part and part[0].lineno <= line <= part[-1].end_lineno), [])
 
     def assigned(self, function: str) -> dict[str, list[ast.expr | None]]:
         """Return name → what a function, or with "" the module's top, assigns to it; None if not one expression."""
@@ -178,8 +186,11 @@ class Flow:
                     targets = each.targets if isinstance(each, ast.Assign) else [each.target]
                     pairs = [("", target.id, each.value) for target in targets if isinstance(target, ast.Name)]
                 else:
-                    method = f"{node.name}.{each.name}" if isinstance(each, FunctionNode) else ""
-                    pairs = [(method, *pair) for pair in _set_on_self(each)] if isinstance(each, FunctionNode) else []
+                    body = each.body if isinstance(each, FunctionNode) else []
+                    sets = (one for one in statements(body) if isinstance(one, ast.Assign))
+                    inner = [(at, one.value) for one in sets for at in one.targets if isinstance(at, ast.Attribute)]
+                    method = f"{node.name}.{getattr(each, 'name', '')}"
+                    pairs = [(method, at.attr, given) for at, given in inner if last_name(at.value) == "self"]
                 for function, name, value in pairs:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
@@ -259,7 +270,8 @@ class Flow:
 
     def _try(self, node: ast.Try, runs: _Runs) -> list[RunNode]:
         """List what runs in a ``try``: imports that may fail are optional; their stand-ins are needed if one may."""
-        caught = [handler for handler in node.handlers if _catches_import_error(handler)]
+        kinds = [(each, getattr(each.type, "elts", [each.type])) for each in node.handlers]
+        caught = [each for each, types in kinds if types == [None] or _IMPORT_ERRORS & {*map(last_name, types)}]
         ends = [handler.body[-1:] for handler in caught]  # in raise or an exit: what was tried is needed after all
         optional = any(not isinstance(end[0], ast.Raise) and _EXITS.isdisjoint(_called(end)) for end in ends)
         tried = [each for each in node.body if isinstance(each, ast.Import | ast.ImportFrom)]
@@ -313,13 +325,6 @@ def _called(block: Sequence[ast.AST]) -> set[str]:
     """Return the functions that a block's own statements call: ``init_process_group`` of ``dist.init_…("nccl")``."""
     calls = [node.value for node in block if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
     return {last_name(call.func) for call in calls} - {""}
-
-
-def _set_on_self(method: FunctionNode) -> Iterator[tuple[str, ast.expr]]:
-    for node in (each for each in statements(method.body) if isinstance(each, ast.Assign)):
-        for target in node.targets:
-            if isinstance(target, ast.Attribute) and last_name(target.value) == "self":
-                yield target.attr, node.value
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
@@ -437,13 +442,6 @@ def _holds_on_gpus(test: ast.expr) -> bool:
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In):
         return literal(test.left) in ("LOCAL_RANK", "RANK", "WORLD_SIZE")
     return isinstance(test, ast.Call) and dotted(test.func).endswith("cuda.is_available")
-
-
-def _catches_import_error(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return not _IMPORT_ERRORS.isdisjoint(map(last_name, types))
 
 
 def _suppresses(node: ast.expr) -> bool:

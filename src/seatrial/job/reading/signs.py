@@ -368,10 +368,10 @@ def dotted(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute) and len(parts) < MOST_PARTS:
         parts.append(node.attr)
         node = node.value
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super":
-        node = node.func
     if isinstance(node, ast.Name):
         parts.append(node.id)
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "super":
+        parts.append("super")
     return ".".join(reversed(parts))
 
 

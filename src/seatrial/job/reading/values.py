@@ -36,6 +36,7 @@ class Scope:
     """The statements of a unit that run, and what they assign to names: (line, value, whether in every run)."""
 
     statements: list[ast.stmt] = field(default_factory=list)
+    values: set[int] = field(default_factory=set)  # their ids
     names: dict[str, list[tuple[int, ast.expr | None, bool]]] = field(default_factory=dict)
 
 
@@ -95,6 +96,10 @@ class Evaluation:
             self._walk(self.body(unit), unit, scope, sure=True)
         return self._scopes[unit]
 
+    def may_assign(self, value: ast.expr | None, unit: Unit) -> bool:
+        """Return whether a statement that assigns a value, or an item of it, may run."""
+        return value is None or not self.scope(unit).values.isdisjoint((id(value), id(getattr(value, "value", None))))
+
     def _walk(self, block: Sequence[ast.stmt], unit: Unit, scope: Scope, *, sure: bool) -> bool:
         """Note the statements that run; return whether the block ends by leaving its function."""
         for node in block:
@@ -106,6 +111,7 @@ class Evaluation:
                     return True
                 continue
             scope.statements.append(node)
+            scope.values.add(id(getattr(node, "value", None)))
             self._note(node, unit, scope, sure)
             if isinstance(node, ast.Return | ast.Raise):
                 return True
@@ -284,7 +290,8 @@ class Evaluation:
             self.scope(setter)
         stored = [each for each in self._stored.get(key, ()) if each[1] < line or each[0] != unit]
         of_settings = setting and OF_SETTINGS.fullmatch(dotted(node.value)) and f"[{key}]" not in self.outside
-        if stored and not ((parsed if is_option else of_settings) and key not in self.outside):  # self.device = …
+        typed = of_settings and setting and ":" not in setting[1]  # yacs' pair
+        if stored and not (typed or ((parsed if is_option else of_settings) and key not in self.outside)):
             by_unit: dict[Unit, list[tuple[ast.expr, bool]]] = {}  # which of them comes last is not known
             for where, _, value, sure in stored:
                 by_unit.setdefault(where, []).append((value, sure))
