@@ -292,6 +292,10 @@ def test_explain_finds_a_run_by_name_and_last_and_ls_names_its_project(local_pro
     local_project.run("train.py", "--name", "well")
     assert "seatrial runs ls -C .\n" in local_project.cli("runs", "ls", "-C", str(tmp_path)).stderr
     assert "No known failure" in local_project.cli("explain", "well").stdout
+    local_project.write("train.py", "import time; time.sleep(60)")
+    local_project.run("train.py", "--detach")
+    assert "No known failure" in local_project.cli("explain", "last", exit_code=1).stdout
+    local_project.cli("runs", "stop", "last")
 
 
 def test_runs_that_are_not_there(local_project: Project) -> None:

@@ -265,7 +265,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
 
 
 def _run_of(word: str) -> Run | None:
-    """Return the run that the word names, after its verdict is printed; None if it names none that has ended."""
+    """Return the run that the word names, after the verdict of one that has ended is printed; None if it names none."""
     from seatrial.compose.group import find_run
     from seatrial.runs.status import finalise
     from seatrial.runs.store import store_of
@@ -275,7 +275,7 @@ def _run_of(word: str) -> Run | None:
         if receipt := finalise(run, this_host()):
             console = terminal.console(stderr=True, soft_wrap=True)
             console.print(terminal.at_words(f"{run.id}: {receipt.outcome.sentence}", console))
-            return run
+        return run
     return None
 
 
@@ -292,8 +292,8 @@ def _findings(words: list[str]) -> tuple[list[Finding], bool, str]:
     if (path := named_file(words)) is not None:
         return *explain_file(path), ""
     findings = explain_text(" ".join(words))
-    if not findings and len(words) == 1 and (ended := _run_of(words[0])) is not None:
-        return *explain_file(ended.folder), f"The run's output: seatrial runs logs {words[0]}"
+    if not findings and len(words) == 1 and (named := _run_of(words[0])) is not None:
+        return *explain_file(named.folder), f"The run's output: seatrial runs logs {words[0]}"
     if not findings and len(words) == 1 and " " not in words[0]:
         run = f"ls {shlex.quote(str(Path(words[0]).parent))}" if re.search(r"[/.]", words[0]) else "seatrial runs ls"
         raise UsageError(f"No file, run of this project or known failure is called {words[0]}", run=run)

@@ -210,7 +210,8 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
 def _with_value(typed: str, names: Sequence[str], argv: Sequence[str]) -> str | None:
     """Return the user's command with the first name in place of a value; None if the value's place is unclear."""
     bare = [re.sub(r"^--[a-z-]+=", "", word) for word in argv]
-    places = [at for at, word in enumerate(bare) if word == typed or (typed[-1:] == "=" and word.startswith(typed))]
+    any_of = (".+", "(:r[ow])?") if typed[:1] == ":" else ("", ".*" * (typed[-1:] == "="))  # :/TARGET of a mount
+    places = [at for at, word in enumerate(bare) if re.fullmatch(re.escape(typed).join(any_of), word, re.DOTALL)]
     if not names or len(places) != 1 or {"rm", "stop", "exec"} & {*argv[:2]}:  # which change or delete a run
         return None
     kept = argv[places[0]].removesuffix(bare[places[0]])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from seatrial.cli import terminal
 from seatrial.cli.options import quoted
 from seatrial.compose.listing import Listed
-from seatrial.errors import UsageError
+from seatrial.errors import UsageError, fallback
 from seatrial.job.units import format_seconds
 from seatrial.runs.status import started_at
 from seatrial.system.text import one_line
@@ -41,7 +43,7 @@ _TARGET, _LEAST, _STATUS, _ID_END = 14, 6, 32, 4
 _BEFORE_REASON = (
     (re.compile(r"^The run could not be started: "), "not started: "),
     (re.compile(r"^The target exited with (\d+)(?=$| and)"), r"exit code \1"),
-    (re.compile(r"^The target (?:exited with \d+: |was |could )"), ""),
+    (re.compile(r"^The target (?:exited with \d+: |was |could not be run: )"), ""),
     (re.compile(r"^The GPU contract was violated, so [^:]+: "), "GPU contract: "),
     (re.compile(r"^not started: Building \S+ failed(?: while [^:]+)?: "), "its image: "),
 )
@@ -145,9 +147,11 @@ def parse_statuses(text: str | None) -> tuple[str, ...]:
 
 
 def parse_since(text: str) -> float:
-    """Return the seconds of ``30m``, ``2h``, ``2d``, ``1w``. Raises UsageError."""
+    """Return the seconds of ``30m``, ``2d``, ``1w``, or since ``2026-11-30``, in local time. Raises UsageError."""
     from seatrial.job.units import parse_seconds
 
+    if "-" in text and (day := fallback(None, on=ValueError)(datetime.fromisoformat)(text.strip())):
+        return time.time() - day.timestamp()
     if days := re.fullmatch(r"([0-9]{1,4})([dw])", text.strip()):
         return float(days[1]) * {"d": 86400, "w": 604800}[days[2]]
     try:

@@ -112,12 +112,12 @@ def of_recipe(name: str, models: Path) -> TrainedModel:
 
 def of_file(path: Path, verb: Verb) -> TrainedModel:
     """Return a model's file. Raises DataError: it does not exist. UsageError: the command reads no such file."""
+    if not path.is_file():
+        raise DataError(f"File not found: {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
     if path.suffix.lower() in _KERAS or (path.suffix.lower() == ".onnx" and verb is EXPORT):
         what = "an ONNX file already" if path.suffix.lower() == ".onnx" else "a model of Keras: let Keras export ONNX"
         onnx = path.with_suffix(".onnx")
         raise UsageError(f"{from_here(path)} is {what}, and cannot be {verb.done}", run=SERVE.of(onnx))
-    if not path.is_file():
-        raise DataError(f"File not found: {from_here(path)}", run=f"ls {as_typed(path.absolute().parent)}")
     _check_suffix(path, verb)
     path = path.absolute()
     if path.parts[-2:] == ("spam", "model.safetensors"):  # its network is described by the files next to it

@@ -289,5 +289,5 @@ def _cell(trial: Trial, trials: Sequence[Trial], column: Column) -> SimpleNamesp
     best = (min if column.lower_is_better else max)(done, default=value)
     less, more = (best, value) if column.lower_is_better else (value, best)
     share = less / more if less > 0 < more else float(less == more)  # from zero, so that 5 % are 5 % of a bar
-    percent = f"{100 * min(1.0, share):.0f}"
+    percent = f"{100 * min(1.0, share) * (trial.state != 'failed'):.0f}"
     return SimpleNamespace(text=f"{value:.4g}", percent=percent, best=best_in(trials, column) is trial)

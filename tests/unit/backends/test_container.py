@@ -128,6 +128,12 @@ def test_mounts_that_cannot_be_intended(tmp_path: Path, mount: str, message: str
         container(docker(), mounts=(mount.format(here=tmp_path),))
 
 
+def test_a_mount_may_cover_a_folder_that_holds_the_same_and_be_given_twice(tmp_path: Path) -> None:
+    (tmp_path / "venv/bin").mkdir(parents=True)
+    made = container(docker(), mounts=(f"{tmp_path}:/opt", f"{tmp_path}:/opt")).container.mounts
+    assert [mount.target for mount in made].count("/opt") == 1
+
+
 @pytest.mark.parametrize("device", ["/dev/nvidia0", "/dev/nvidiactl", "/dev/dxg", "nvidia.com/gpu=0"])
 def test_gpus_come_through_the_request_alone(device: str) -> None:
     with pytest.raises(UsageError, match="is a GPU"):

@@ -13,6 +13,7 @@ from pydantic_core import SchemaError
 
 from seatrial import cli
 from seatrial.cli import errors
+from seatrial.errors import UsageError
 from seatrial.runs.store import RunStore, new_run_id
 from tables import cases, constant
 
@@ -208,6 +209,13 @@ def test_advice_for_a_sweep_has_its_own_words() -> None:
     assert errors.as_typed("seatrial sweep … --set lr=4", typed) == shlex.join(
         ["seatrial", "sweep", "a b.py", "--set", "bs=3", "--set", "lr=4", "--", "-x"]
     )
+
+
+@pytest.mark.parametrize("words", [["-v", "./a b:/opt"], ["--mount=./a b:/opt:ro", "-v", "c:/x/opt"]], ids=str)
+def test_the_fix_of_a_mount_that_hides_changes_its_target_alone(words: list[str]) -> None:
+    error = UsageError("…", run="seatrial run … --mount x:/mnt/x", instead=(":/opt", [":/mnt/ab"]))
+    kept = [word.replace("b:/opt", "b:/mnt/ab") for word in words]
+    assert errors._advice(error, ["plan", "a.py", *words]) == shlex.join(["seatrial", "plan", "a.py", *kept])
 
 
 def test_plan_of_a_local_run_is_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.gpu_request import GpuRequest
 from seatrial.job.model import Job, Target
-from seatrial.job.plan import Plan
+from seatrial.job.plan import Mount, Plan
 from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.evidence import RunEvidence, gather
 from seatrial.receipt.logs import Output
@@ -199,6 +199,13 @@ def test_module_of_the_project_is_put_on_the_path(
 
 def fixed(plan: Plan, fix: str) -> str | None:
     return pasteable(Finding("some", "error", "m", fix=fix), plan).fix
+
+
+def test_fix_keeps_the_mounts(tmp_path: Path) -> None:
+    plan = script_plan(tmp_path, "a.py")
+    job = plan.job.model_copy(update={"mounts": (Mount(source=Path("out"), target="/o", read_only=True),)})
+    fix = fixed(plan.model_copy(update={"job": job}), "seatrial run --writable …")
+    assert fix == "seatrial run --writable a.py --mount out:/o:ro"
 
 
 @cases("typed", "fix", "command")

@@ -63,6 +63,11 @@ def test_what_is_not_there(project: Path, store: RunStore, word: str, sentence: 
     assert sentence in raised.value.message and (raised.value.run or "").startswith(run)
 
 
+def test_an_onnx_file_that_is_not_there_is_no_finished_export(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="File not found"):
+        of_file(tmp_path / "gone.onnx", EXPORT)
+
+
 def test_what_a_file_reports_of_its_training_is_no_servers(project: Path, store: RunStore) -> None:
     training = {
         "timeout_s": 60.0,

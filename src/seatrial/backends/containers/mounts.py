@@ -63,16 +63,18 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
     return Mount(source=source, target=str(target), read_only=mount.read_only)
 
 
-def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount, ...]:
+def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount], needed: Sequence[str] = ()) -> tuple[Mount, ...]:
     """Merge our mounts and the user's, parents first. A user's mount replaces one of ours with the same target.
 
+    ``needed``: paths of the image without which the target does not start.
     Raises UsageError: two have one target; one is in a reserved folder, hides ours or lacks our mount point, which the
     engine would make as root.
     """
     placed = {mount.target: mount for mount in ours}
     targets: set[str] = set()
-    for mount in mounts:
+    for mount in dict.fromkeys(mounts):
         below = [target for target in placed if inside(target, mount.target) and target != mount.target]
+        below += [path for path in needed if inside(path, mount.target)]
         hidden = [t for t in below if not (mount.source / PurePosixPath(t).relative_to(mount.target)).exists()]
         reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
         if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:
@@ -80,6 +82,7 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount]) -> tuple[Mount,
             raise UsageError(
                 f"--mount {mount.source}:{mount.target} would {what}",
                 run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:/mnt/{mount.source.name}')}",
+                instead=(f":{mount.target}", [f":/mnt/{mount.source.name}"]),
             )
         if mount.target in targets:
             raise UsageError(f"two mounts have the target {mount.target}", run="seatrial plan …")

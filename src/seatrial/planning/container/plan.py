@@ -29,6 +29,9 @@ TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
 #: does with their owners. An ordinary user needs none.
 ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER")
 
+#: Of a built image: its packages and the system's Python, without which the target does not start.
+_NEEDED = ("/opt/venv/bin", "/usr/bin/env", "/usr/lib/os-release")
+
 #: Devices that only --gpus may request, or the contract would compare with the wrong list.
 GPU_DEVICE = re.compile(r"^/dev/(nvidia|dxg)|^[a-z.]*nvidia\.com/")
 
@@ -162,7 +165,7 @@ def _mounts(
     ]
     state = site.host.state_folder
     users = [checked_mount(each, job.project, state, made=each.target in made_if_missing) for each in job.mounts]
-    return place_mounts(users, ours)
+    return place_mounts(users, ours, _NEEDED if job.image.ready is None else ())
 
 
 def hidden_folders(job: Job, site: Site) -> tuple[Path, ...]:

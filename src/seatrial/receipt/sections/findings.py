@@ -348,4 +348,5 @@ def _run_again(plan: Plan) -> tuple[list[str], list[str]]:
     if job.serve is None and not job.target.typed:  # a typed line has its options
         before += ["--on", job.backend] if job.backend != "auto" else []
         before += ["--gpus", str(job.gpus)] if job.gpus.kind != "auto" else []
+        before += [word for each in job.mounts for word in ("--mount", str(each))]
     return before, words[end:]
