@@ -27,6 +27,8 @@ CONTAINER_PLAN = "/seatrial/plan.json"
 CONTAINER_INPUT = "/seatrial/input"
 #: Flags of the agent's Python: PYTHONPATH, the user's site packages and a json.py of the project stay out of it.
 AGENT_PYTHON_FLAGS = ("-I", "-S")
+#: The agent's command line, behind its Python.
+AGENT_ARGV = (*AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN)
 
 #: Labels of a container of ours: the run's ID and name; its purpose; that its log is the agent's, in frames. All are
 #: always set: an image may bring labels, too.

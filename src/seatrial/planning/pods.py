@@ -13,42 +13,21 @@ from seatrial.backends.kubernetes.manifests import KINDS, addresses
 from seatrial.backends.kubernetes.pod import MANAGED_BY, check_admission
 from seatrial.backends.kubernetes.survey import ClusterFacts, survey
 from seatrial.errors import EngineUnavailableError, UsageError
+from seatrial.job import in_container
 from seatrial.job.cluster import POD_CONFIG, ClusterPlan
-from seatrial.job.in_container import (
-    AGENT_GRACE_S,
-    AGENT_PYTHON_FLAGS,
-    CONTAINER_DATA,
-    CONTAINER_MODELS,
-    CONTAINER_RUN,
-    RUN_LABEL,
-)
 from seatrial.job.model import Job
 from seatrial.job.own_workload import OwnWorkload, env_of, own_container_of, replicas, volume_kinds
 from seatrial.job.plan import Choice, ImagePlan
 from seatrial.job.reading.file_calls import Write
 from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
+from seatrial.planning import pod_contents
 from seatrial.planning.container.env import without_login, without_models, without_steering, without_variables
 from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
 from seatrial.planning.container.outside import WRITABLE
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
-from seatrial.planning.pod_contents import (
-    Code,
-    PodGpus,
-    Volumes,
-    cluster_image,
-    cluster_machine,
-    file_warnings,
-    gpu_memory_warnings,
-    lost_writes,
-    pod_gpus,
-    pod_resource,
-    project_code,
-    visible_warnings,
-    volume_warnings,
-    volumes_of,
-)
+from seatrial.planning.pod_contents import Code, PodGpus, Volumes
 from seatrial.planning.secrets import without_secrets
 from seatrial.planning.site import ClusterSite, Meeting, Parts, Places, Site, target_argv
 from seatrial.stack.machine import parse_target
@@ -77,18 +56,19 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         return _own_parts(job, job.own, site, script)
     _refuse_folders(job)
     facts = site.cluster.facts
-    gpus = pod_gpus(job, facts)
+    gpus = pod_contents.pod_gpus(job, facts)
     kind = job.kubernetes.kind
-    image, image_choices = cluster_image(job, site, script, gpus)
-    image, code = project_code(job, script, image)
+    image, image_choices = pod_contents.cluster_image(job, site, script, gpus)
+    image, code = pod_contents.project_code(job, script, image)
     if image.build and job.kubernetes.registry:
         image = image.changed(tag=f"{job.kubernetes.registry}/{image.tag.removeprefix('seatrial/')}")
-    volumes = volumes_of(job, site.run_id)
+    volumes = pod_contents.volumes_of(job, site.run_id)
     pod_env, target_env = without_steering(_env(job, volumes.places, site.host))
     all_env = {**image.env, **pod_env, **target_env}
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     cluster = _pods(job, site, gpus, image, code, volumes, pod_env)
-    lost = lost_writes(script, job.folder_inside, {CONTAINER_MODELS: volumes.models.lasting}, WRITABLE)
+    kept = {in_container.CONTAINER_MODELS: volumes.models.lasting}
+    lost = pod_contents.lost_writes(script, job.folder_inside, kept, WRITABLE)
     return Parts(
         volumes.places,
         *target_argv(job.target, image, image.python or "python3", volumes.places),
@@ -118,13 +98,13 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         warnings=(
             *gpus.warnings,
             *code.warnings,
-            *gpu_memory_warnings(job, gpus.facts),
+            *pod_contents.gpu_memory_warnings(job, gpus.facts),
             *_workload_warnings(job, facts, image),
             *(without_models(script, all_env, (), site.host) if image.build else ()),
             *without_variables(job, script, all_env, site.host),
             *_file_warnings(script, volumes, lost, build=image.build),
-            *(visible_warnings("-e", job.env) if gpus.plan.count else ()),
-            *volume_warnings(volumes.models, job.kubernetes.data, facts),
+            *(pod_contents.visible_warnings("-e", job.env) if gpus.plan.count else ()),
+            *pod_contents.volume_warnings(volumes.models, job.kubernetes.data, facts),
             *shm_warnings(job),
         ),
     )
@@ -134,25 +114,26 @@ def _file_warnings(script: ScriptFacts, volumes: Volumes, lost: list[Write], *, 
     """Yield what no volume has or keeps; another's image may have what the script reads."""
     named = script if build else replace(script, reads=())
     held = [*WRITABLE, *(mount.target for mount in volumes.mounts if mount.volume.lasting)]
-    by_data = f"--data pvc:NAME mounts one at {CONTAINER_DATA}"
-    by_models = f"save it below {CONTAINER_MODELS}, which --models pvc:NAME keeps"
-    yield from file_warnings(named, held, by_data, lost, by_models)
+    by_data = f"--data pvc:NAME mounts one at {in_container.CONTAINER_DATA}"
+    by_models = f"save it below {in_container.CONTAINER_MODELS}, which --models pvc:NAME keeps"
+    yield from pod_contents.file_warnings(named, held, by_data, lost, by_models)
     yield from [] if lost or volumes.models.lasting else [_MODELS_END]
 
 
 def _restarts_choice(again: int, volumes: Volumes, *, lost: bool) -> Choice:
-    what = f"only what lies below {CONTAINER_MODELS} survives" if lost else "checkpoints survive"
+    what = f"only what lies below {in_container.CONTAINER_MODELS} survives" if lost else "checkpoints survive"
     survive = f"{what} a pod on {volumes.models}"
     from_scratch = "a restarted pod would start from scratch: no volume keeps checkpoints"
     return Choice(what="restarts", value=str(again or "none"), reason=survive if again else from_scratch)
 
 
 def _agent_command(image: ImagePlan) -> tuple[str, ...]:
-    return (image.python or "python3", *AGENT_PYTHON_FLAGS, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json")
+    python = (image.python or "python3", *in_container.AGENT_PYTHON_FLAGS)
+    return (*python, f"{POD_CONFIG}/agent.pyz", f"{POD_CONFIG}/plan.json")
 
 
 def _labels(job: Job, run_id: str) -> dict[str, str]:
-    return {MANAGED_BY: "seatrial", RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})}
+    return {MANAGED_BY: "seatrial", in_container.RUN_LABEL: run_id, **({"seatrial.name": job.name} if job.name else {})}
 
 
 def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> Parts:
@@ -160,7 +141,7 @@ def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> P
     assert site.cluster is not None and job.image.ready is not None, "the file names an image"
     check_admission(own.manifest, own.file)
     facts, template, spec = site.cluster.facts, replicas(own.manifest)[0][0], own.manifest["spec"]
-    gpus, kind = pod_gpus(job, facts), job.kubernetes.kind
+    gpus, kind = pod_contents.pod_gpus(job, facts), job.kubernetes.kind
     is_python = re.fullmatch(r"(?:.*/)?python(?:3(?:\.\d+)?)?", own.argv[0]) is not None
     image = ImagePlan(tag=job.image.ready, build=False, python=own.argv[0] if is_python else "python3")
     folder = own_container_of(template).get("workingDir") or "."  # the image's, where a pod's first process starts
@@ -183,7 +164,7 @@ def _own_parts(job: Job, own: OwnWorkload, site: Site, script: ScriptFacts) -> P
     )
     as_it_is = Choice(what="kind", value=kind, reason=f"{own.file}, as it is, with the agent before its command")
     return Parts(
-        places=Places(project=folder, run=CONTAINER_RUN, data=None, models=None, resume=None),
+        places=Places(project=folder, run=in_container.CONTAINER_RUN, data=None, models=None, resume=None),
         argv=own.argv,
         script=None,
         gpus=gpus.plan,
@@ -199,18 +180,18 @@ def _own_warnings(job: Job, own: OwnWorkload, facts: ClusterFacts, script: Scrip
     """Yield what is wrong in the file: its image, its variables, its volumes."""
     template = replicas(own.manifest)[0][0]
     container, kinds = own_container_of(template), volume_kinds(template)
-    machine = cluster_machine(facts, template["spec"].get("nodeSelector") or {})
+    machine = pod_contents.cluster_machine(facts, template["spec"].get("nodeSelector") or {})
     machine = parse_target(job.image.target) if job.image.target else machine
     from seatrial.images.lint.check import image_warnings  # few jobs are of one's own file
 
     yield from image_warnings(container["image"], machine if job.gpus.kind != "none" else None, pulled=True)
     if job.gpus.kind != "none":
-        yield from visible_warnings(f"{own.file} sets", env_of(container))
+        yield from pod_contents.visible_warnings(f"{own.file} sets", env_of(container))
     if paths := ", ".join(path for path, kind in kinds.items() if kind == "hostPath"):
         yield f"{paths}: a hostPath is a folder of the pod's node; every node reaches a persistentVolumeClaim"
-    lost = lost_writes(script, container.get("workingDir") or "/", kinds, ("/tmp", "/dev", "/proc"))
+    lost = pod_contents.lost_writes(script, container.get("workingDir") or "/", kinds, ("/tmp", "/dev", "/proc"))
     mounted = f"the file mounts {', '.join(kinds) or 'none'}"
-    yield from file_warnings(script, list(kinds), mounted, lost, "mount a persistentVolumeClaim there")
+    yield from pod_contents.file_warnings(script, list(kinds), mounted, lost, "mount a persistentVolumeClaim there")
 
 
 #: Options that pods have as they were given.
@@ -235,7 +216,7 @@ def _pods(
         namespace=facts.namespace,
         nodes=job.nodes,
         gpus=gpus.plan.count,
-        gpu_resource=pod_resource(job),
+        gpu_resource=pod_contents.pod_resource(job),
         claim=gpus.claim,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
@@ -251,11 +232,11 @@ def _pods(
         files=code.files,
         mounts=volumes.mounts,
         run_mount=volumes.run,
-        run_in_models=volumes.places.run != CONTAINER_RUN,
+        run_in_models=volumes.places.run != in_container.CONTAINER_RUN,
         read_only_root=not job.writable and code.way != "image",
         uid=options.uid or os.getuid() or DEFAULT_UID,
         restarts=restarts(job, keeps_checkpoints=volumes.models.lasting),
-        grace_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+        grace_s=math.ceil(job.grace_s) + in_container.AGENT_GRACE_S,
         labels=_labels(job, site.run_id),
         **{name: getattr(options, name) for name in _AS_GIVEN},
     )
@@ -270,7 +251,8 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
 
     options = job.kubernetes
     try:
-        facts, seen = survey(Cluster(host, options.context, options.namespace), pod_resource(job)), "read now"
+        facts = survey(Cluster(host, options.context, options.namespace), pod_contents.pod_resource(job))
+        seen = "read now"
     except EngineUnavailableError as error:
         if not offline:
             raise

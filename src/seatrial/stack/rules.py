@@ -10,15 +10,8 @@ from typing import NamedTuple
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from seatrial.stack.facts import (
-    Framework,
-    Wheel,
-    cuda_of_driver,
-    driver_branch,
-    forward_branches,
-    framework_image,
-    minimum_driver,
-)
+from seatrial.stack import facts
+from seatrial.stack.facts import Framework, Wheel
 from seatrial.stack.machine import TargetGpu, TargetMachine
 
 #: Framework → packages that have a release of their own for each of its releases.
@@ -153,7 +146,7 @@ def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[Tar
         yield Violation(
             "architecture", f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
         )
-    needed = minimum_driver(wheel.cuda)
+    needed = facts.minimum_driver(wheel.cuda)
     if driver is not None and not candidate.forward_compat and _version(driver) < _version(needed):
         needs = f"{wheel.name} needs driver {needed} or later, for CUDA {wheel.cuda}"
         yield Violation("driver", needs, f"{machine.described} has driver {driver}")
@@ -161,7 +154,7 @@ def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[Tar
 
 def has_forward_compat(wheel: Wheel, machine: TargetMachine) -> bool:
     """Return True if cuda-compat works: on data-centre GPUs alone, and on a driver branch that NVIDIA names."""
-    known = machine.driver is not None and driver_branch(machine.driver) in forward_branches(wheel.cuda)
+    known = machine.driver is not None and facts.driver_branch(machine.driver) in facts.forward_branches(wheel.cuda)
     return known and bool(machine.gpus) and all(gpu.datacenter for gpu in machine.gpus)
 
 
@@ -203,7 +196,7 @@ def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bo
         return False
     if machine.driver is None or candidate.forward_compat:
         return True
-    own = cuda_of_driver(machine.driver)
+    own = facts.cuda_of_driver(machine.driver)
     return own is not None and Version(own) >= Version(wheel.cuda)
 
 
@@ -228,7 +221,7 @@ def code_for(wheel: Wheel, gpus: Iterable[TargetGpu]) -> str:
 
 def image_problems(image: str, machine: TargetMachine) -> Iterator[Violation]:
     """Yield the reasons why the framework of a framework image does not run on the machine."""
-    found = framework_image(image)
+    found = facts.framework_image(image)
     if found is not None and found.wheel is not None:
         yield from _of_machine(Candidate(found.wheel, found.wheel.python[1]), machine, machine.gpus)
 

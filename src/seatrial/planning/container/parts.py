@@ -19,32 +19,15 @@ from seatrial.images.dockerfile.context import write_wheel
 from seatrial.images.plan import plan_image, ready_image
 from seatrial.images.recipes import recipe
 from seatrial.images.resolve.uv import LIMIT_S, PATIENT_S, UvResolver
-from seatrial.job.in_container import (
-    AGENT_GRACE_S,
-    AGENT_PYTHON_FLAGS,
-    CONTAINER_AGENT,
-    CONTAINER_PLAN,
-    CONTAINER_RECIPES,
-    CONTAINER_RUN,
-    IMAGE_UNKNOWN,
-    PYTHON_COMMAND,
-)
+from seatrial.job import in_container
 from seatrial.job.keys import typed_keys
 from seatrial.job.model import ImageOptions, Job
 from seatrial.job.plan import Choice, ContainerPlan, Gpu, ImagePlan, Mount
 from seatrial.job.script import ScriptFacts
-from seatrial.planning.container import plan
+from seatrial.planning.container import outside, plan
 from seatrial.planning.container.env import service_env, without_login, without_models, without_variables
 from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.limits import ray_env
-from seatrial.planning.container.outside import (
-    made_by_writes,
-    refuse_lost_writes,
-    warn_of_lost_writes,
-    warn_of_outside,
-    with_host_paths,
-    with_models,
-)
 from seatrial.planning.launcher import meeting, with_network
 from seatrial.planning.process import gpu_count, gpu_plan, selected
 from seatrial.planning.site import Parts, Places, Site, container_places, target_argv
@@ -57,9 +40,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     job = with_network(job)
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
-    job, models_choices = with_models(job, script)
-    job, path_choices, path_warnings = with_host_paths(job, script, build=image.build)
-    refuse_lost_writes(job, script, build=image.build)
+    job, models_choices = outside.with_models(job, script)
+    job, path_choices, path_warnings = outside.with_host_paths(job, script, build=image.build)
+    outside.refuse_lost_writes(job, script, build=image.build)
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
     if image.python is None and job.target.kind != "image":
@@ -69,34 +52,36 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             run=f"seatrial run --image {job.image.ready} -- PROGRAM",
         )
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
-    wheel = write_wheel(site.host.state_folder / "recipes") if job.target.kind == "recipe" and not image.build else None
+    mounted = job.target.kind == "recipe" and not image.build
+    wheels = [write_wheel(site.host.state_folder / "recipes")] if mounted else []
     made = plan.plan_container(
         job,
         site,
         image,
         injected,
-        made_if_missing=made_by_writes(job, script),
-        more_mounts=() if wheel is None else (Mount(source=wheel, target=CONTAINER_RECIPES, read_only=True),),
+        made_if_missing=outside.made_by_writes(job, script),
+        more_mounts=[Mount(source=each, target=in_container.CONTAINER_RECIPES, read_only=True) for each in wheels],
     )
     all_env = {**image.env, **made.container.env, **made.target_env}
-    lost = (*warn_of_lost_writes(job, script), *without_models(script, all_env, made.container.mounts, site.host))
-    lost += (*without_variables(job, script, all_env, site.host),)
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     named: tuple[str, ...] = ()
     if ready := job.image.ready:
         from seatrial.images.lint.check import image_warnings  # an image that is built follows the rules
 
-        pulled = any((one.what, one.value) == IMAGE_UNKNOWN for one in image_choices)
+        pulled = any((one.what, one.value) == in_container.IMAGE_UNKNOWN for one in image_choices)
         named = (*image_warnings(ready, machine if gpu_count(site) else None, pulled=pulled),)
         set_ones = job.image.model_fields_set - {"ready", "python", "target"}
         if idle := [key for key, name in typed_keys(ImageOptions).items() if name in set_ones]:
             named += (f"{ready} is used as it is: {', '.join(idle)} of [image] has no effect",)
-    warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *warn_of_outside(job, script), *lost)
+    warnings = (*injected.warnings, *named, *made.warnings, *path_warnings, *outside.warn_of_outside(job, script))
+    warnings += (*outside.warn_of_lost_writes(job, script),)
+    warnings += (*without_models(script, all_env, made.container.mounts, site.host),)
+    warnings += (*without_variables(job, script, all_env, site.host),)
     tracker_env, tracker_choices = without_login(job, script, all_env, site.host, image.context_texts)
     env = {**tracker_env, **made.target_env}
-    if wheel is not None:
+    if wheels:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
-        env["PYTHONPATH"] = ":".join(filter(None, [CONTAINER_RECIPES, own]))
+        env["PYTHONPATH"] = ":".join(filter(None, [in_container.CONTAINER_RECIPES, own]))
     env |= ray_env(script.ray_evidence, made.container.shm_bytes, {**image.env, **made.container.env})
     return Parts(
         places,
@@ -151,7 +136,7 @@ def _ready_image(tag: str, job: Job, site: Site) -> tuple[ImagePlan, tuple[Choic
     store = site.backend.images
     assert store is not None, "a place of containers has an image store"
     if (facts := store.image(tag)) is None:
-        what, value = IMAGE_UNKNOWN
+        what, value = in_container.IMAGE_UNKNOWN
         unknown = Choice(what=what, value=value, reason=f"{tag} is not here yet; run pulls it")
         image, choice = ready_image(tag, python="python3")
         return image, (choice, unknown)
@@ -183,7 +168,7 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         )
     image, image_choices = planned_image(job, site, script, selected(site))
     injected = way_in(job, site)
-    places = Places(project=service.workdir, run=CONTAINER_RUN, data=None, models=None, resume=None)
+    places = Places(project=service.workdir, run=in_container.CONTAINER_RUN, data=None, models=None, resume=None)
     env, target_env = service_env(service, image, injected)
     mounts, masks = shielded(service.mounts, plan.hidden_folders(job, site))
     container = ContainerPlan(
@@ -201,7 +186,7 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         runtime=injected.runtime,
         read_only_root=service.read_only_root,
         labels=plan.container_labels(job, site),
-        stop_timeout_s=math.ceil(job.grace_s) + AGENT_GRACE_S,
+        stop_timeout_s=math.ceil(job.grace_s) + in_container.AGENT_GRACE_S,
     )
     return Parts(
         places=places,
@@ -226,7 +211,7 @@ def compared(job: Job, site: Site, env: Mapping[str, str]) -> tuple[ContainerPla
     container = ContainerPlan(
         name=service.name,
         hostname=None,
-        command=(*PYTHON_COMMAND, *AGENT_PYTHON_FLAGS, CONTAINER_AGENT, CONTAINER_PLAN, *service.argv),
+        command=(*in_container.PYTHON_COMMAND, *in_container.AGENT_ARGV, *service.argv),
         user=None,
         workdir=service.workdir,
         env=safe,

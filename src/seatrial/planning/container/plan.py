@@ -119,7 +119,7 @@ def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
             run="seatrial run --image ANOTHER -- PROGRAM",
         )
     python = in_container.PYTHON_COMMAND if site.interpreter is not None else (str(image.python),)
-    return (*python, *in_container.AGENT_PYTHON_FLAGS, in_container.CONTAINER_AGENT, in_container.CONTAINER_PLAN)
+    return (*python, *in_container.AGENT_ARGV)
 
 
 def agent_mounts(site: Site) -> list[Mount]:
