@@ -251,10 +251,8 @@ def _markdown_lines(content: Mapping[str, Any]) -> Iterator[str]:
     for name in ("docker", "podman"):
         yield f"- {name.capitalize()}: {_engine(facts[name])}"
     yield f"- checks: {counted}; first broken: {content['first_broken'] or 'none'}"
-    for status in problems:
-        for check in checks:
-            if check["status"] == status:
-                yield from _check_markdown(check)
+    for check in (each for status in problems for each in checks if each["status"] == status):
+        yield from _check_markdown(check)
     yield from _folded("All checks", "text", (f"{c['status']:8} {c['id']:32} {c['line']}" for c in checks))
     kept = {**facts, "docker": _gpu_facts(facts["docker"]), "podman": _gpu_facts(facts["podman"])}
     yield from _folded("Facts", "json", json.dumps(kept, indent=1, default=str).splitlines())

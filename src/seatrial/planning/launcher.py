@@ -173,11 +173,6 @@ def meeting(job: Job) -> Meeting:
     )
 
 
-def with_network(job: Job) -> Job:
-    """Put ranks in containers on the host's network: they open ports of their choice, which no --publish could name."""
-    return job.changed(network="host") if job.hosts and job.network is None else job
-
-
 def rendezvous_id(job: Job) -> str:
     """Return the ID that the nodes of one run share; each has a run ID of its own."""
     return job.name or "-".join(("seatrial", job.target.value.replace("/", "-"), str(job.nodes)))

@@ -66,9 +66,6 @@ class Cgroup:
         """Return how many processes of this cgroup the kernel's OOM killer has killed since it was made."""
         return _table(self._memory, "memory.events" if self.version == 2 else "memory.oom_control").get("oom_kill")
 
-    def cpu_seconds(self) -> Optional[float]:
-        return self.cpu()[0]
-
     def cpu(self) -> Tuple[Optional[float], Optional[Tuple[int, int]]]:
         """Return (CPU seconds with ended processes', (periods, those in which the quota stopped some) or None)."""
         table = _table(self._cpu, "cpu.stat")
@@ -168,13 +165,12 @@ class ContainerUsage:
         self._keys = {
             "cpu_cores": _rate(before.cpu_seconds, now.cpu_seconds, now.read_s - before.read_s),
             "memory_bytes": now.memory_bytes,
-            "memory_limit_bytes": self._limits["memory_limit_bytes"],
             "shm_used_bytes": shared.used_bytes if shared else None,
             "shm_total_bytes": shared.total_bytes if shared else None,
             "processes": len(now.tree),
             **self._roles(before, now),
             "cpu_throttled_pct": _throttled(before.cpu_periods, now.cpu_periods),
-            "cpu_quota_cores": self._limits["cpu_quota_cores"],
+            **self._limits,
         }
         return self._keys
 

@@ -98,7 +98,8 @@ class ModelLink(asyncio.Protocol):
                 self._answered(*wire.decode_rows(payload))
             elif kind == wire.FAILED:
                 numbers, status, sentence = pickle.loads(payload)
-                self._failed(numbers, Refusal(status, sentence))
+                for pending in filter(None, map(self._pending.get, numbers)):  # several rows may be of one request
+                    self._give_up(pending, Refusal(status, sentence))
             elif kind == wire.HELLO:
                 self.reader, self.max_batch = pickle.loads(payload)
             elif kind == wire.READY:
@@ -127,11 +128,6 @@ class ModelLink(asyncio.Protocol):
             if not pending.left and not pending.answer.done():
                 pending.answer.set_result(pending.answers)  # type: ignore[arg-type]
         self._counters.leave(done)
-
-    def _failed(self, numbers: list[int], refusal: Refusal) -> None:
-        for number in numbers:
-            if (pending := self._pending.get(number)) is not None:
-                self._give_up(pending, refusal)
 
     def _give_up(self, pending: PendingRequest, refusal: Refusal) -> None:
         numbers = range(pending.first, pending.first + len(pending.answers))

@@ -190,8 +190,7 @@ class ModelLoop:
         if self._failures <= _SHOWN_FAILURES:
             traceback.print_exc()
             sys.stderr.flush()
-        alone = len(keys) == 1
-        sentence = "this request." if alone else "a batch with this request: try again."
+        sentence = "this request." if len(keys) == 1 else "a batch with this request: try again."
         self._refuse(keys, 500, f"The model failed on {sentence}")
 
     def _refuse(self, keys: Sequence[Key], status: int, sentence: str) -> None:

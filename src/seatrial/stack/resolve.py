@@ -100,8 +100,7 @@ def resolve(constraints: Constraints, machine: TargetMachine) -> Stack | Conflic
         required = f"the project requires Python {constraints.python_specifier}"
         if constraints.python and not len(constraints.python_specifier):
             required = f"the base image has Python {constraints.python}"
-        first = constraints.python or PYTHONS[0]
-        needs = next(iter(constraints.barred.values()), f"Python {first}")
+        needs = next(iter(constraints.barred.values()), f"Python {constraints.python or PYTHONS[0]}")
         return Conflict((Violation("requires-python", needs, required),), ())
     return resolve_once(constraints, machine) or _conflict(constraints, machine)
 

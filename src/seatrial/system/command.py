@@ -210,11 +210,15 @@ def spawn_detached(
 
 
 class Piped:
-    """A command whose stdout is read by descriptor."""
+    """A command whose stdout is read by descriptor, out of reach of the terminal's Ctrl-C.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        self._process, self.stdout = process, process.stdout.fileno()
+    Raises EngineUnavailableError.
+    """
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._process = _start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        assert self._process.stdout is not None
+        self.stdout = self._process.stdout.fileno()
 
     @property
     def ended(self) -> bool:
@@ -239,11 +243,6 @@ class Piped:
         self.end()
         assert self._process.stdout is not None
         self._process.stdout.close()
-
-
-def piped(argv: Sequence[str]) -> Piped:
-    """Start with stdout in a pipe, out of reach of the terminal's Ctrl-C. Raises EngineUnavailableError."""
-    return Piped(_start(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True))
 
 
 def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:

@@ -126,8 +126,7 @@ def read_bytes(
         with os.fdopen(descriptor, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             data = b"" if size > limit_bytes else file.read(limit_bytes + 1)
-        if max(size, len(data)) > limit_bytes:
-            size = max(size, len(data))
+        if (size := max(size, len(data))) > limit_bytes:
             raise _NotReadError(f"is {size / 1e6:.3g} MB, and at most {limit_bytes / 1e6:.3g} MB are read")
     except _NotReadError as error:
         problem = str(error)

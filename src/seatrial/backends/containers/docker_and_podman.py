@@ -149,7 +149,7 @@ class Podman(ContainerEngine):
         def opened(follow: bool) -> command.Piped | K8sFile:
             if followed is not None and (follow or readable):
                 return K8sFile(followed, goes_on if follow else None)
-            return command.piped(in_the_end if follow else logs)
+            return command.Piped(in_the_end if follow else logs)
 
         return opened
 

@@ -139,7 +139,7 @@ class ContainerEngine(ABC):
     def open_log(self, handle: Handle) -> OpenLog:
         """Return an opener of the container's log."""
         logs = [*self.client.call, "container", "logs"]
-        return lambda follow: command.piped([*logs, *(["--follow"] if follow else []), handle.id])
+        return lambda follow: command.Piped([*logs, *(["--follow"] if follow else []), handle.id])
 
     def state(self, handle: Handle) -> State:
         inspected = self.client.inspect("container", handle.id)

@@ -238,7 +238,7 @@ class ImageStore:
 
     def save(self, reference: str) -> Iterator[bytes]:
         """Yield the image as a tar archive. Raises EngineError."""
-        with contextlib.closing(command.piped([*self.call, "image", "save", reference])) as archive:
+        with contextlib.closing(command.Piped([*self.call, "image", "save", reference])) as archive:
             while data := os.read(archive.stdout, _CHUNK_BYTES):
                 yield data
             if (code := archive.wait()) != 0:

@@ -28,7 +28,7 @@ from seatrial.planning.container import outside, plan
 from seatrial.planning.container.env import service_env, without_login, without_models, without_variables
 from seatrial.planning.container.env import shielded as unsteered
 from seatrial.planning.container.limits import ray_env
-from seatrial.planning.launcher import meeting, with_network
+from seatrial.planning.launcher import meeting
 from seatrial.planning.process import gpu_count, gpu_plan, selected
 from seatrial.planning.site import Parts, Places, Site, container_places, target_argv
 from seatrial.stack.machine import parse_target
@@ -37,7 +37,8 @@ from seatrial.system.files import make_folder, write_atomically
 
 def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     """Plan a container of this machine. Raises SeatrialError: an image, mount or option that is invalid here."""
-    job = with_network(job)
+    if job.hosts and job.network is None:
+        job = job.changed(network="host")  # ranks open ports of their choice, which no --publish could name
     gpus = selected(site)
     image, image_choices = planned_image(job, site, script, gpus)
     job, models_choices = outside.with_models(job, script)

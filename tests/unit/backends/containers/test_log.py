@@ -35,7 +35,7 @@ cat {folder}/log
 
 
 def opener(argv: list[str]) -> log.OpenLog:
-    return lambda follow: command.piped([argv[0], *(["--follow"] if follow else []), argv[1]])
+    return lambda follow: command.Piped([argv[0], *(["--follow"] if follow else []), argv[1]])
 
 
 class Container:
