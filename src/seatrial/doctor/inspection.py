@@ -210,15 +210,10 @@ class Inspection:
     def _container(self, name: str, argv: Sequence[str], *, gpus: bool) -> ContainerPlan:
         engine = self._host.engine
         assert engine is not None
-        inject = (
-            self.injection if gpus and self.gpus else InjectionPlan("none", "", env={"NVIDIA_VISIBLE_DEVICES": "void"})
-        )
-        env = {**inject.env, **self.request.env}
-        if inject.driver_library_folders:
-            before = self.request.env.get("LD_LIBRARY_PATH") or (self.image.env if self.image else {}).get(
-                "LD_LIBRARY_PATH", ""
-            )
-            env["LD_LIBRARY_PATH"] = ":".join(filter(None, [before, *inject.driver_library_folders]))
+        without = InjectionPlan("none", "", env={"NVIDIA_VISIBLE_DEVICES": "void"})
+        inject = self.injection if gpus and self.gpus else without
+        own = self.request.env
+        path = inject.library_path(own, self.image.env if self.image else {})
         return ContainerPlan(
             name=name,
             hostname=None,
@@ -227,7 +222,7 @@ class Inspection:
             security_opts=("label=disable",) if engine.selinux else (),
             groups=inject.groups,
             workdir="/",
-            env=env,
+            env={**inject.env, **own, **path},
             mounts=(*self.request.mounts, *inject.mounts),
             devices=inject.devices,
             gpus_flag=inject.gpus_flag,

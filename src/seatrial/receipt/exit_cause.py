@@ -218,8 +218,7 @@ def ended_unfinished(run: RunEvidence) -> bool:
 
 def _last_words(run: RunEvidence) -> set[float | None]:
     """Return the last exit code of each node's agent."""
-    reported = {moment.number("node"): moment.number("exit_code") for moment in run.evidence.all(AgentFinished)}
-    return set(reported.values())
+    return {*{each.number("node"): each.number("exit_code") for each in run.evidence.all(AgentFinished)}.values()}
 
 
 def users_signals(run: RunEvidence) -> set[float | None]:

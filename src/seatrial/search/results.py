@@ -63,11 +63,9 @@ def columns(trials: Sequence[Trial], objective: Objective | None) -> list[Column
     named = [name for name in names if name not in left_out]
     named.sort(key=lambda name: (not direction(name), not name.startswith(("val", "test", "eval"))))
     for name in named[:MAX_METRICS]:
-        title = in_words(name)
-        less = direction(name) < 0 or title.endswith("(s)")
-        made.append(
-            Column(title + " %" * (name in percent), _number("metrics", name), less, judged=direction(name) != 0)
-        )
+        title, better = in_words(name), direction(name)
+        less = better < 0 or title.endswith("(s)")
+        made.append(Column(title + " %" * (name in percent), _number("metrics", name), less, judged=better != 0))
     return [column for column in made if any(column.number(trial) is not None for trial in trials)]
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from queue import Empty, Queue
 
 from seatrial.backends.base import State
@@ -72,12 +73,7 @@ def run_trials(search: Search) -> None:
 
 
 def _run_and_free(search: Search, trial: Trial, freed: Queue[None]) -> None:
-    pending = [freed]
-
-    def free() -> None:
-        if pending:
-            pending.pop().put(None)
-
+    free = cache(partial(freed.put, None))  # once, however often it is called
     try:
         _run_one(search, trial, free)
     finally:
@@ -186,9 +182,7 @@ def _reported(note: Note) -> Iterator[Note]:
 
 def follow_trial(search: Search, trial: Trial, run: Run, *, just_started: bool) -> tuple[Reading | None, State | None]:
     """Follow a run to its end: record its reports, and stop it when it falls behind or the time is over."""
-    reading = None
-    if search.objective is not None:
-        reading = Reading(run, search.objective, search.study.get("series"))
+    reading = Reading(run, search.objective, search.study.get("series")) if search.objective is not None else None
     known = len(trial.reports)
     stopping = False
 
@@ -229,10 +223,9 @@ def _stop_run(search: Search, run: Run, origin: str, why: str | None) -> None:
     if (handle := run.handle()) is None:
         return
     arguments = (run, backend_of(handle, search.host), handle, run.plan().job.grace_s)
-    if origin == "user" and search.by_ctrl_c:
-        threading.Thread(target=request_interrupt, args=arguments, daemon=True).start()
-        return
-    threading.Thread(target=request_stop, args=arguments, kwargs={"origin": origin, "why": why}, daemon=True).start()
+    by_ctrl_c = origin == "user" and search.by_ctrl_c
+    request = request_interrupt if by_ctrl_c else partial(request_stop, origin=origin, why=why)
+    threading.Thread(target=request, args=arguments, daemon=True).start()
 
 
 def leftover_processes(run: Run, gpus: Sequence[Gpu], hurry: threading.Event) -> str | None:

@@ -307,8 +307,7 @@ def with_share(job: Job, host: Host) -> Job:
 
 def how_many(job: Job, host: Host) -> int:
     """Return how many trials run at once: by requested GPUs; on the CPU by --cpus, or one, which takes all cores."""
-    gpus = read_host(host).gpus
-    wanted = job.gpus
+    gpus, wanted = read_host(host).gpus, job.gpus
     if wanted.kind == "none" or not gpus:
         return max(1, min(_MOST_AT_ONCE, int(len(os.sched_getaffinity(0)) // job.cpus))) if job.cpus else 1
     parents = {gpu.index for gpu in gpus if gpu.mig}

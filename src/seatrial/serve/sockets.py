@@ -32,12 +32,11 @@ def listen(host: str, port: int, fronts: int) -> list[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         first = _bound(family, host, port, shared=False)  # fails where another server has the port, also a shared one
-        if fronts == 1:
-            first.listen(_BACKLOG)
-            return [first]
-        port = first.getsockname()[1]
-        first.close()
-        sockets = [_bound(family, host, port, shared=True) for _ in range(fronts)]
+        sockets = [first]
+        if fronts > 1:
+            port = first.getsockname()[1]
+            first.close()
+            sockets = [_bound(family, host, port, shared=True) for _ in range(fronts)]
         for each in sockets:
             each.listen(_BACKLOG)
     except OSError as error:

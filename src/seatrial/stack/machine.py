@@ -58,11 +58,9 @@ def this_machine(driver: str | None, gpus: Iterable[tuple[str, str | None]]) -> 
 def same_machine(target: TargetMachine, here: TargetMachine) -> bool:
     """Return True if a described machine may be this one: it has each named GPU and the driver."""
     present = [(_model_of(gpu.name), gpu.cc) for gpu in here.gpus]
-    for gpu in target.gpus:
-        model = _model_of(gpu.name)
-        if not any((model is None or model == other) and cc == gpu.cc for other, cc in present):
-            return False
-    return target.driver in (None, here.driver)
+    named = [(_model_of(gpu.name), gpu.cc) for gpu in target.gpus]
+    found = all(any(model in (None, other) and cc == own for other, own in present) for model, cc in named)
+    return found and target.driver in (None, here.driver)
 
 
 def parse_target(text: str) -> TargetMachine:

@@ -9,7 +9,7 @@ none             no GPU was requested, or there is none
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,14 @@ class InjectionPlan:
     driver_library_folders: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def library_path(self, own: Mapping[str, str], from_image: Mapping[str, str]) -> dict[str, str]:
+        """Return LD_LIBRARY_PATH, the driver's folder last, so that an image's forward-compatibility libraries win."""
+        if not self.driver_library_folders:
+            return {}
+        path = own.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
+        folders = [folder for folder in path.split(":") if folder and folder not in self.driver_library_folders]
+        return {"LD_LIBRARY_PATH": ":".join([*folders, *self.driver_library_folders])}
 
 
 def choose(

@@ -50,7 +50,7 @@ def plan_env(
     """
     env, warnings = _wished(job, image, injection, host)
     container, target = without_steering(env)
-    container.update(library_path(injection, {}, image.env))
+    container.update(injection.library_path({}, image.env))
     safe, back = shielded(container, image.env, [mount.target for mount in filled])
     return {**container, **safe}, {**back, **target}, warnings
 
@@ -168,7 +168,7 @@ def service_env(
     What steers the loader stays out of PID 1; Python's variables, which the agent ignores, serve health checks.
     """
     own = dict(service.environment)
-    added = {**OURS, **injection.env, **library_path(injection, own, image.env)}
+    added = {**OURS, **injection.env, **injection.library_path(own, image.env)}
     added = {name: value for name, value in added.items() if name not in OURS or name not in own}
     every = {name: value for name, value in {**image.env, **own, **added}.items() if not name.startswith("PYTHON")}
     safe, target = shielded({}, every, service.filled)
@@ -190,7 +190,7 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
         # torch and OpenBLAS count the host's cores, not the quota's: more threads than it grants stall each other.
         ours["OMP_NUM_THREADS"] = str(max(1, math.ceil(job.cpus)))
     env = {name: value for name, value in {**ours, **from_user}.items() if name not in job.secrets}
-    env.update(library_path(injection, from_user, image.env))
+    env.update(injection.library_path(from_user, image.env))
     secret = (name for name in job.secrets if name in from_user)
     warnings = tuple(f"{name} is a secret: its value from --env is not used" for name in secret)
     visible, has_gpus, ours = {"CUDA_VISIBLE_DEVICES"}, injection.strategy != "none", {**injection.env}
@@ -200,15 +200,6 @@ def _wished(job: Job, image: ImagePlan, injection: InjectionPlan, host: Host) ->
     elif hijacked:
         warnings += (f"{', '.join(hijacked)}: set by you, so the GPUs that CUDA sees may differ from the plan",)
     return env, warnings
-
-
-def library_path(injection: InjectionPlan, own: Mapping[str, str], from_image: Mapping[str, str]) -> dict[str, str]:
-    """Return LD_LIBRARY_PATH with the driver's folder last, so that an image's forward-compatibility libraries win."""
-    if not injection.driver_library_folders:
-        return {}
-    path = own.get("LD_LIBRARY_PATH", from_image.get("LD_LIBRARY_PATH", ""))
-    folders = [folder for folder in path.split(":") if folder and folder not in injection.driver_library_folders]
-    return {"LD_LIBRARY_PATH": ":".join([*folders, *injection.driver_library_folders])}
 
 
 def _unsteered(name: str, value: str, filled: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 from seatrial.models.open import load_program
 from seatrial.serve.errors import BadInputError, ServeError
 from seatrial.serve.readers.others import TensorReader
-from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner
+from seatrial.serve.runners.graphs import EagerRunner, GraphedRunner, batch_sizes
 from seatrial.serve.runners.images import ImageModel, Mode
 from seatrial.serve.served_model import Answer, Description, Reader, Row, ServedModel, WarmUp, compare
 from seatrial.train.errors import first_line
@@ -72,11 +72,8 @@ class TensorModel:
         for number, want in enumerate(expected):
             got = np.stack([answer[number] for answer in answers])
             difference = max(difference, compare(got, want, TOLERANCE))
-        size = 1
-        while size < self.max_batch:
+        for size in batch_sizes(self.max_batch):
             self.predict([self._row] * size)
-            size *= 2
-        self.predict([self._row] * self.max_batch)
         return WarmUp(len(rows), difference, time.perf_counter() - began)
 
     def predict(self, rows: Sequence[Row]) -> list[Answer]:

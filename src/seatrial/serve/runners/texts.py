@@ -63,7 +63,12 @@ class TextModel:
         texts, expected = self._examples or self._own_examples()
 
         def answers(dtype: torch.dtype) -> np.ndarray:
-            self._take(Bert(*self._weights, self._device, dtype))
+            bert = Bert(*self._weights, self._device, dtype)
+            if self._device.type == "cuda":
+                self._run = graphs = PackedGraphs(bert, self.max_batch, self._longest, self._device)
+                graphs.prepare()
+            else:
+                self._run = Bucketed(bert, self._device)
             return self._all(texts)
 
         formats = (torch.float16, torch.float32) if self._device.type == "cuda" else (torch.float32,)
@@ -79,14 +84,6 @@ class TextModel:
             if not 0 < len(tokens) <= self._longest:
                 raise BadInputError(f"A text has 1 to {self._longest} tokens, not {len(tokens)}.")
         return [(probabilities_K,) for probabilities_K in self._run([row[0] for row in rows])]
-
-    def _take(self, bert: Bert) -> None:
-        if self._device.type == "cuda":
-            graphs = PackedGraphs(bert, self.max_batch, self._longest, self._device)
-            graphs.prepare()
-            self._run = graphs
-        else:
-            self._run = Bucketed(bert, self._device)
 
     def _all(self, texts: list[np.ndarray]) -> np.ndarray:
         return np.concatenate([self._run(texts[i : i + self.max_batch]) for i in range(0, len(texts), self.max_batch)])
