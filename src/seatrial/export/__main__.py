@@ -77,7 +77,10 @@ def export(original: Original, to: str, out: Path, tolerance: float) -> formats.
     try:
         written = aside / out.name
         found = _write_and_compare(original, to, written, tolerance)
-        examples = _examples(original)
+        with torch.no_grad():
+            outputs = formats.run_original(original)(tuple(original.inputs.values()))
+        # For programs that load the exported file.
+        examples = replace(original.examples, outputs=dict(zip(original.outputs, outputs, strict=True)))
         save_examples(examples, written)
         save_card(_card(original, examples, to, written, found, tolerance), card_path(written))
         for path in (examples_path(written), card_path(written), written):
@@ -117,13 +120,6 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
             fix=f"another format, or --tolerance {found.scaled * 2:.1g} if that is close enough for your use",
         )
     return found
-
-
-def _examples(original: Original) -> Examples:
-    """Return the inputs with the original's outputs, for programs that load the exported file."""
-    with torch.no_grad():
-        outputs = formats.run_original(original)(tuple(original.inputs.values()))
-    return replace(original.examples, outputs=dict(zip(original.outputs, outputs, strict=True)))
 
 
 def _card(

@@ -21,15 +21,10 @@ BUCKETS = PER_OCTAVE * OCTAVES + 2
 #: Sizes of batches are counted one by one up to this.
 MOST_BATCH = 1024
 
-_STATUS_AT = 0
-_LATENCY_AT = _STATUS_AT + len(KINDS) * len(STATUSES)
-_LATENCY_SUM_AT = _LATENCY_AT + BUCKETS
-_IN_FLIGHT_AT = _LATENCY_SUM_AT + 1
-_PEAK_AT = _IN_FLIGHT_AT + 1
-_ABANDONED_AT = _PEAK_AT + 1
-_CONNECTIONS_AT = _ABANDONED_AT + 1
-_COMPUTE_NS_AT = _CONNECTIONS_AT + 1
-_BATCHES_AT = _COMPUTE_NS_AT + 1
+_LATENCY_AT = len(KINDS) * len(STATUSES)  # behind the statuses
+_LATENCY_SUM_AT, _IN_FLIGHT_AT, _PEAK_AT, _ABANDONED_AT, _CONNECTIONS_AT, _COMPUTE_NS_AT, _BATCHES_AT = (
+    _LATENCY_AT + BUCKETS + place for place in range(7)
+)
 _PLACE = _BATCHES_AT + MOST_BATCH + 1
 
 _STATUS_INDEX = {status: index for index, status in enumerate(STATUSES)}

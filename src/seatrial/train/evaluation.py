@@ -116,8 +116,7 @@ class Test:
             sample, _ = samples.inspect_samples(self._dataset)
             size = sum(tensor.nbytes // len(tensor) for tensor in tensors_of(sample)) * len(mine)
             if size <= free_for_data(ranks.device) * RESIDENT_SHARE:
-                read = samples.read(self._dataset, mine)
-                self._data = map_tensors(lambda tensor: tensor.to(ranks.device), read)
+                self._data = to_device(samples.read(self._dataset, mine), ranks.device)
         counts = [min(self._batch, len(mine) - first) for first in range(0, len(mine), self._batch)]
         if self._data is not None:
             for number, count in enumerate(counts):

@@ -148,12 +148,8 @@ def _shares(receipt: Receipt, first: StepAnatomy) -> Shares:
     over = stacked_plot(receipt)
     known = {line.name for line in over.lines} if over else set()
     fine = [part for part in first.parts if part.words in (REGIONS["copy"], REGIONS["sync"])]
-    parts = [
-        Share(
-            _colour(part.id), part.words, 100 * part.share, percent(100 * part.share), _seconds(part.seconds_per_step)
-        )
-        for part in first.parts
-    ]
+    shares = [(part, 100 * part.share) for part in first.parts]
+    parts = [Share(_colour(p.id), p.words, pct, percent(pct), _seconds(p.seconds_per_step)) for p, pct in shares]
     coarse = over is not None and any(part.words not in known for part in fine)
     colours = [_colour(line.name) for line in over.lines] if over else []
     return Shares(parts, over, colours, _COARSE if coarse else "")
@@ -216,8 +212,8 @@ def _ended(run: RunEvidence) -> EndFacts | None:
     if cause.id == "running":
         return None
     used = {gpu.uuid for gpu in run.expected} & (set(evidence.contexts) | evidence.seen_by_host)
-    by_torch = reason_by_torch(facts)
     on_cpu = len(used) == 0 or any(rank.facts.get("device") == "cpu" for rank in evidence.anatomy)
+    why = [reason_by_torch(facts), *reasons(run.plan.job.target, run.plan.job.project)] if on_cpu else []
     return EndFacts(
         failed=None if cause.id in _NOT_FAILED else cause.words,
         cut=cause.words if cause.id in _CUT else None,
@@ -227,9 +223,7 @@ def _ended(run: RunEvidence) -> EndFacts | None:
         used=len(used) if evidence.contexts_were_watched or used else None,
         compile_s=number(facts.get("compile_s")) or 0.0,
         compiles_since_s=number(last_facts(evidence.hook_lines, "compiles_since_s").get("compiles_since_s")),
-        why_cpu=(*([by_torch] if by_torch else []), *reasons(run.plan.job.target, run.plan.job.project))
-        if on_cpu
-        else (),
+        why_cpu=tuple(filter(None, why)),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seatrial.train.data.order import Shape, Source, Span, deal, places, shuffled
+from seatrial.train.data.order import CPU, Shape, Source, Span, deal, places, shuffled
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import DataError
 
@@ -79,17 +79,15 @@ class Texts(Source):
         self._lengths_N = data.lengths_N.to(ranks.device)
         self._columns_L = torch.arange(data.tokens_NL.shape[1], device=ranks.device)
         self._rows_SB = torch.zeros(len(self.spans), batch, dtype=torch.long, device=ranks.device)
-        real = sum(int(length) for length in data.lengths_N)
         filled = sum(length * (end - start) for length, start, end in zip(lengths, starts, ends, strict=True))
         #: Share of the tokens that are padding.
-        self.padding = 1 - real / filled
+        self.padding = 1 - int(data.lengths_N.sum()) / filled
 
     def start(self, epoch: int, first_step: int) -> None:
         """Shuffle for an epoch: a function of seed and epoch alone, the same on every rank."""
-        cpu = torch.device("cpu")
-        order_N = shuffled(len(self._padded_N), self._seed, epoch, cpu)
+        order_N = shuffled(len(self._padded_N), self._seed, epoch, CPU)
         order_N = order_N[self._padded_N[order_N].argsort(stable=True)]
-        steps = shuffled(len(self._sorted_spans), self._seed + 1, epoch, cpu).tolist()
+        steps = shuffled(len(self._sorted_spans), self._seed + 1, epoch, CPU).tolist()
         self.spans = [self._sorted_spans[step] for step in steps]
         self._rows_SB.copy_(order_N[places(self.spans, self._rows_SB.shape[1])])
 

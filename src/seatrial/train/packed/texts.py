@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from seatrial.train.data.order import Shape, Source, Span, deal, shuffled
+from seatrial.train.data.order import CPU, Shape, Source, Span, deal, shuffled
 from seatrial.train.data.texts import TextSet
 from seatrial.train.distributed import Ranks
 from seatrial.train.errors import InputError
@@ -270,8 +270,7 @@ def sample_epoch(
     lengths_N: Tensor, rows: list[int], capacity: dict[int, int], seed: int, epoch: int
 ) -> list[Tensor] | None:
     """Draw an epoch's batches, none larger than its capacity; None if too many changes were needed."""
-    cpu = torch.device("cpu")
-    order_N = shuffled(len(lengths_N), seed, epoch, cpu)
+    order_N = shuffled(len(lengths_N), seed, epoch, CPU)
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch + 2**32) % 2**63)
     batches: list[list[int]] = [[] for _ in rows]
     for texts, takers in layers(lengths_N, rows, order_N):
