@@ -74,7 +74,7 @@ def container_parts() -> dict[str, Any]:
         "every process of /proc": cost(lambda: processes.descendants(os.getpid())),
         "the tree, incrementally": cost(tree.read),
         "containers, incrementally": cost(attribution.containers),
-        "cgroup: CPU": cost(cgroup.cpu),
+        "cgroup: CPU": cost(cgroup.cpu_seconds),
         "cgroup: memory": cost(cgroup.memory_bytes),
         "cgroup: limits": cost(lambda: (cgroup.memory_limit_bytes(), cgroup.cpu_quota_cores())),
         "/dev/shm": cost(container.read),

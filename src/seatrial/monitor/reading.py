@@ -137,7 +137,7 @@ class MachineReader:
             "image": named.image if named else None,
             "run_id": labels.get(RUN_LABEL) or None,
             "run_name": labels.get(NAME_LABEL) or None,
-            "cpu_cores": self._cores(owner, cgroup.cpu()[0]),
+            "cpu_cores": self._cores(owner, cgroup.cpu_seconds()),
             "cpu_quota_cores": cgroup.cpu_quota_cores(),
             "memory_bytes": cgroup.memory_bytes(),
             "memory_limit_bytes": cgroup.memory_limit_bytes(),

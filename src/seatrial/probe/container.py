@@ -66,6 +66,9 @@ class Cgroup:
         """Return how many processes of this cgroup the kernel's OOM killer has killed since it was made."""
         return _table(self._memory, "memory.events" if self.version == 2 else "memory.oom_control").get("oom_kill")
 
+    def cpu_seconds(self) -> Optional[float]:
+        return self.cpu()[0]
+
     def cpu(self) -> Tuple[Optional[float], Optional[Tuple[int, int]]]:
         """Return (CPU seconds with ended processes', (periods, those in which the quota stopped some) or None)."""
         table = _table(self._cpu, "cpu.stat")
