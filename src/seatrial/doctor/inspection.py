@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from seatrial.errors import CommandTimeoutError, EngineError, SeatrialError
 from seatrial.job.in_container import SHM_BYTES_PER_GPU
 from seatrial.job.plan import ContainerPlan, Gpu, Mount
 from seatrial.probe.programs import read_program
+from seatrial.system.agent_archive import pynvml_source
 from seatrial.system.command import Completed, json_object
 
 if TYPE_CHECKING:
@@ -256,7 +256,5 @@ def modules() -> dict[str, tuple[bool, str]]:
     for file in sorted((package / "probe").glob("*.py")):
         name = "seatrial.probe" + ("" if file.stem == "__init__" else f".{file.stem}")
         found[name] = (file.stem == "__init__", file.read_text())
-    spec = importlib.util.find_spec("pynvml")
-    if spec is not None and spec.origin is not None:
-        found["pynvml"] = (False, Path(spec.origin).read_text())
+    found["pynvml"] = (False, pynvml_source().decode())
     return found

@@ -158,12 +158,12 @@ def _contents() -> Mapping[str, bytes]:
                 files += [f"{inside}/{name}" for name in names if name.endswith((".py", ".json"))]
     contents = {f"seatrial/{file}": (package / file).read_bytes() for file in files}
     contents[_CATALOG] = catalog_json()
-    contents["pynvml.py"] = _pynvml()
+    contents["pynvml.py"] = pynvml_source()
     contents["__main__.py"] = _MAIN.encode()
     return dict(sorted(contents.items()))
 
 
-def _pynvml() -> bytes:
+def pynvml_source() -> bytes:
     """Read nvidia-ml-py, which is this one pure file; it is taken as installed, licence text included."""
     spec = importlib.util.find_spec("pynvml")
     if spec is None or spec.origin is None:
