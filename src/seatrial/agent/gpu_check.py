@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
@@ -218,13 +219,11 @@ class FrameworkCheck:
                 self._out.seek(0), self._err.seek(0)
                 printed, self._complained = (file.read().decode("utf-8", "replace") for file in (self._out, self._err))
             for line in reversed(printed.splitlines()):
-                if line.startswith("{"):
-                    try:
+                with suppress(ValueError):
+                    if line.startswith("{"):
                         result: Dict[str, Any] = json.loads(line)
-                    except ValueError:
-                        continue
-                    self._lacks = [str(lack) for lack in result.get("lacks", [])]
-                    return result
+                        self._lacks = [str(lack) for lack in result.get("lacks", [])]
+                        return result
             last = (self._complained.strip().splitlines() or ["no message"])[-1]
             self._trouble = "the GPU check failed with exit code %s: %s" % (self._code, last)
         return {"torch": None, "kernels": [], "error": self._trouble}

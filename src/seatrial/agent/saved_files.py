@@ -6,7 +6,7 @@ import re
 import stat
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
 
@@ -104,7 +104,9 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
 
 
 def _results(folders: Sequence[str], started: float) -> Iterator[Tuple[str, int]]:
-    mounted = _mount_points() | {"/seatrial"}  # ours
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        mounted = {re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in lines}
+    mounted.add("/seatrial")  # ours; what is mounted is kept, or scanned by itself
 
     def passes_over(path: str) -> bool:
         return path in mounted or path in _SYSTEM or bool(_NOISE.match(os.path.basename(path)))
@@ -114,12 +116,6 @@ def _results(folders: Sequence[str], started: float) -> Iterator[Tuple[str, int]
             scratch = _SCRATCH.search(path) and not path.lower().endswith(MODEL_SUFFIXES)
             if size and changed >= started and not scratch:
                 yield path, size
-
-
-def _mount_points() -> Set[str]:
-    """Return the paths on which something is mounted: what lies there is kept, or scanned by itself."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        return {re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in lines}
 
 
 def _new_folder(run_dir: str) -> Optional[str]:

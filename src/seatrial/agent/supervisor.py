@@ -202,6 +202,5 @@ def _words(run_dir: str, name: str) -> List[bytes]:
 def _append(plan: AgentPlan, name: str, word: bytes) -> None:
     """Append a word to a file; of a full disk, one attempt more."""
     path, flags = os.path.join(plan.run_dir, name), os.O_WRONLY | os.O_APPEND | os.O_CREAT | _SAFELY
-    with suppress(OSError):
-        with open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
-            file.write(word + b"\n")
+    with suppress(OSError), open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
+        file.write(word + b"\n")

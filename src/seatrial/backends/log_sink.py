@@ -81,7 +81,7 @@ class Sink:
         elif step is None:
             step = events.as_dict(events.ReportUnreadable(), "agent", None)
         if step["t"] is None:
-            step["t"] = _seconds(at)
+            step["t"] = fallback(None, on=ValueError)(float)(at)
         self._keep(node, {**step, "_seq": int(seq)})
 
     def _keep(self, node: int, event: dict[str, Any]) -> None:
@@ -138,11 +138,6 @@ class Sink:
 def _write(descriptor: int, data: bytes) -> None:
     while data:
         data = data[os.write(descriptor, data) :]
-
-
-@fallback(None, on=ValueError)
-def _seconds(text: bytes) -> float | None:
-    return float(text)
 
 
 def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | None]:

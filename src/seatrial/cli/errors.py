@@ -69,11 +69,8 @@ def exit_code(error: Exception) -> int:
     """Return the exit code that an error ends the command with."""
     if isinstance(error, errors.SeatrialError):
         return error.exit_code
-    return (
-        errors.EXIT_USAGE
-        if isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
-        else errors.EXIT_ENGINE
-    )
+    of_usage = isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
+    return errors.EXIT_USAGE if of_usage else errors.EXIT_ENGINE
 
 
 def _sentence(error: Exception, argv: list[str]) -> Sentence | None:
@@ -120,15 +117,11 @@ def _defect(error: Exception, argv: list[str]) -> Sentence:
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
     sentence = _FULL_STOP.sub("", SECRET_TEXT.sub(REDACTED, " ".join(message.splitlines())))
-    for name, text, style in (
-        ("error", sentence, "bold red"),
-        (f"  {CAUSE}", cause, "bold"),
-        (f"  {FIX}", run, "bold"),
-    ):
+    for name, text in (("error", sentence), (f"  {CAUSE}", cause), (f"  {FIX}", run)):
         if text:
             words = f"{name}: " + _LINE_START.sub("\n    ", SECRET_TEXT.sub(REDACTED, text))
             line = Text((terminal.at_comment if text is run else terminal.at_words)(words, console))
-            line.stylize(style, 0, len(name))
+            line.stylize("bold red" if text is sentence else "bold", 0, len(name))
             console.print(line)
 
 

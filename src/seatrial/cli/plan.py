@@ -227,17 +227,18 @@ def print_built(built: Built, *, as_json: bool) -> None:
     verification = built.verification
     versions = ", ".join(f"{name} {version}" for name, version in verification.versions.items())
     imports = ", ".join(f"{name} in {seconds:.1f} s" for name, seconds in verification.import_s.items())
-    out.print(f"  Python {verification.python}" + (f", {versions}" if versions else ""), style="dim")
-    if imports:
-        out.print(f"  imports {imports}", style="dim")
-    if verification.architectures:
-        out.print(f"  code for {' '.join(verification.architectures)}", style="dim")
-    for device, formats in verification.kernels.items():
-        out.print(f"  {device} ran kernels in {', '.join(formats)}", style="dim")
-    if not verification.on_gpu and image.stack.get("build", "cpu") != "cpu":
-        out.print("  no kernel was tested on a GPU: no target GPU is present", style="dim")
+    untested = not verification.on_gpu and image.stack.get("build", "cpu") != "cpu"
+    lines = [
+        f"Python {verification.python}" + (f", {versions}" if versions else ""),
+        f"imports {imports}" * bool(imports),
+        f"code for {' '.join(verification.architectures)}" * bool(verification.architectures),
+        *(f"{device} ran kernels in {', '.join(formats)}" for device, formats in verification.kernels.items()),
+        "no kernel was tested on a GPU: no target GPU is present" * untested,
+    ]
     if built.compressed_bytes is not None:
-        out.print(f"  {_size(built.compressed_bytes)} in compressed layers, base included", style="dim")
+        lines.append(f"{_size(built.compressed_bytes)} in compressed layers, base included")
+    for line in filter(None, lines):
+        out.print(f"  {line}", style="dim")
     if built.contents:
         _print_contents(built, out)
 

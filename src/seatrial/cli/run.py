@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -160,11 +161,11 @@ def run_to_receipt(
     """
     with cli.importing():
         from seatrial.runs import launch
-        from seatrial.runs.watch import terminate_interrupts
+        from seatrial.runs.watch import handled
         from seatrial.system.command import remembering
 
     with remembering():
-        with terminate_interrupts():
+        with handled((signal.SIGTERM,), signal.default_int_handler):  # raises KeyboardInterrupt for it, too
             with screen.working("planning"):
                 prepared = launch.prepare(
                     job, host, building=screen.building, caller=None if detach else caller, notifies=notifies

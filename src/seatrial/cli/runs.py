@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from seatrial.cli.screen import Screen
     from seatrial.compose.listing import Listed
-    from seatrial.monitor.compare import ComparedRow, Comparison
+    from seatrial.monitor.compare import Comparison
     from seatrial.runs.run import Run
 
 #: Interval of ``ls --watch``.
@@ -267,17 +267,14 @@ def print_comparison(found: Comparison, console: Console) -> None:
         table.add_column(Text("B vs. A"), overflow="fold")
     plain = {} if unicode else {ord("×"): "x", ord("÷"): "/"}
     for row in found.facts + found.numbers:
-        table.add_row(*(Text(cell.translate(plain)) for cell in _compared_cells(row)))
+        changes = [" ".join(filter(None, (cell.change, cell.verdict))) for cell in row.cells]
+        texts = [cell.text or "-" for cell in row.cells]
+        if len(row.cells) == 2:  # the change has a column; of more runs it stands behind each
+            texts.append(changes[1])
+        else:
+            texts = [f"{text} ({change})" if change else text for text, change in zip(texts, changes, strict=True)]
+        table.add_row(*(Text(cell.translate(plain)) for cell in (row.label, *texts)))
     console.print(table)
-
-
-def _compared_cells(row: ComparedRow) -> list[str]:
-    """Return the cells of a line; of two runs the change has a column, of more it stands behind each."""
-    changes = [" ".join(filter(None, (cell.change, cell.verdict))) for cell in row.cells]
-    texts = [cell.text or "-" for cell in row.cells]
-    if len(row.cells) == 2:
-        return [row.label, *texts, changes[1]]
-    return [row.label, *(f"{text} ({change})" if change else text for text, change in zip(texts, changes, strict=True))]
 
 
 @cli.command("open", examples=("seatrial open", "seatrial open last --print"))

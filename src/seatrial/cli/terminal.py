@@ -137,7 +137,7 @@ def prepare() -> None:
     The next file opened would get a closed descriptor's number, and a target's output.
     """
     for number, name in enumerate(_NAMES):
-        if not _is_open(number):
+        if not are_one_file(number):  # nor any: it is closed
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.dup2(nowhere, number)  # inheritable, as a standard stream is
             if nowhere != number:
@@ -189,12 +189,6 @@ def abandon() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-@fallback(False, on=OSError)
-def _is_open(number: int) -> bool:
-    os.fstat(number)
-    return True
-
-
 class LiveLine:
     """Shows one line on standard error, and steps aside for what else is printed there.
 
@@ -205,7 +199,9 @@ class LiveLine:
     def __init__(self, log: Callable[[str], None] = lambda line: None) -> None:
         # A background job draws nothing: its output is a log.
         self._terminal = os.environ.get("TERM", "dumb") != "dumb" and os.isatty(2) and _in_foreground()
-        self.changes = self._terminal and not _is_pipe(1)  # the pipe's reader may print here, too: ``| tee``
+        out = os.fstat(1).st_mode
+        # A pipe's reader may print here, too: ``| tee``.
+        self.changes = self._terminal and not (stat.S_ISFIFO(out) or stat.S_ISSOCK(out))
         self._own: list[Stream] = ["stderr"]  # what is printed there stands where the line would
         if os.isatty(1) if self._terminal else are_one_file(1, 2):
             self._own.append("stdout")
@@ -322,8 +318,3 @@ def _in_foreground() -> bool:
 def are_one_file(*numbers: int) -> bool:
     """Return True for one file behind these descriptors: ``2>&1``, or one pipe for both."""
     return len({(os.fstat(number).st_dev, os.fstat(number).st_ino) for number in numbers}) == 1
-
-
-def _is_pipe(number: int) -> bool:
-    mode = os.fstat(number).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

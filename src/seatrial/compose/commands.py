@@ -50,7 +50,10 @@ def up(request: UpRequest, console: Console, host: Host) -> int:
     again = group is not None
     if group is None:
         console.allow(context.job.changed(project=context.file.root))
-        _refuse(context, warnings)
+        on_cpu = context.gpus is not None and context.gpus.kind == "none"
+        for warning in warnings:  # what cannot work is refused before anything starts
+            if warning.severity == "error" and not (on_cpu and warning.id in _OF_GPUS):
+                raise UsageError(f"{warning.place}: {warning.message}", run=warning.place.show)
         for warning in warnings:
             console.note(str(warning))
         with console.working("starting"):
@@ -191,14 +194,6 @@ def _job(project: Path, target: str | None = None) -> Job:
     ).without_notify
     kept = {key: getattr(job, key) for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s")}
     return Job(project=job.project, target=Target(kind="image", value=""), **kept)
-
-
-def _refuse(context: ComposeContext, warnings: list[ComposeWarning]) -> None:
-    """Refuse a file that cannot work before anything starts. Raises UsageError."""
-    on_cpu = context.gpus is not None and context.gpus.kind == "none"
-    for warning in warnings:
-        if warning.severity == "error" and not (on_cpu and warning.id in _OF_GPUS):
-            raise UsageError(f"{warning.place}: {warning.message}", run=warning.place.show)
 
 
 def _living(store: GroupStore, file: ComposeFile) -> Group | None:

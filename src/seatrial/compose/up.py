@@ -100,7 +100,12 @@ def start(context: ComposeContext, request: UpRequest, store: GroupStore, consol
 
             planned = _planned(context, selections, make=make, folder=store.folder(group.id))
         _save(planned, made, store.runs, context)
-        _print_runs(planned, console)
+        for name, plan in planned.plans.items():
+            console.note(f"{name}: run {plan.run_id} on {plan.devices.replace('CPU', 'the CPU')}")
+            for warning in plan.warnings:
+                console.note(f"{name}: warning: {warning}")
+        if (short := short_form(planned.file)) is not None:
+            console.note(str(short))
         folder = store.folder(group.id)
         write_atomically(folder / OVERRIDE, planned.text.encode(), mode=0o600)
         compose = replace(context.file.compose, override=folder / OVERRIDE)
@@ -298,15 +303,6 @@ def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: C
         make_host_files(container, context.job.project)
 
 
-def _print_runs(planned: Planned, console: Console) -> None:
-    for name, plan in planned.plans.items():
-        console.note(f"{name}: run {plan.run_id} on {plan.devices.replace('CPU', 'the CPU')}")
-        for warning in plan.warnings:
-            console.note(f"{name}: warning: {warning}")
-    if (short := short_form(planned.file)) is not None:
-        console.note(str(short))
-
-
 def _check_override(compose: Compose, planned: Planned) -> None:
     """Check that Compose can read both files together before anything starts. Raises EngineError."""
     ended = compose.ask("config", "--quiet", *planned.file.services)
@@ -337,5 +333,5 @@ def hand_over(store: GroupStore, group: Group, runs: Iterable[Run], process: Pro
     """Give runs and leases that wait for their start to Compose's process, no longer to this one."""
     for run in runs:
         run.hand_over(process)
-        leases(host).hand_over(run.id, process)
+        leases(host).change(run.id, launcher=process)
     return store.change_group(group, details={**group.details, "compose": identity(process)})

@@ -173,9 +173,8 @@ class _Source:
         try:
             yield
         except (DataError, TargetError) as error:
-            error.message = (
-                f"{self.where.partition(' ')[0]} {error.message}" if self.where and self.table else error.message
-            )
+            if self.where and self.table:
+                error.message = f"{self.where.partition(' ')[0]} {error.message}"
             raise
 
     def _key(self, key: str) -> str:

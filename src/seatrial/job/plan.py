@@ -14,7 +14,6 @@ from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
 from seatrial.common.agent_plan import AgentPlan, Terminal, known
 from seatrial.job.cluster import ClusterPlan
-from seatrial.job.in_container import IMAGE_UNKNOWN
 from seatrial.job.keys import Mount as Mount  # part of a plan for its readers
 from seatrial.job.model import Job
 from seatrial.job.value import Value
@@ -275,11 +274,6 @@ class Plan(Value):
     @property
     def engine_endpoint(self) -> str | None:
         return None if self.engine is None else self.engine.endpoint
-
-    @property
-    def image_is_unknown(self) -> bool:
-        """Return whether its ready image was missing here when it was made: facts of the inside are guesses."""
-        return any((choice.what, choice.value) == IMAGE_UNKNOWN for choice in self.choices)
 
     @property
     def devices(self) -> str:

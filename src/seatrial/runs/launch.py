@@ -18,6 +18,7 @@ from seatrial.findings.device_code import ARCHITECTURES, keeps_code_for
 from seatrial.findings.finding import Finding
 from seatrial.images.recipes import require_data
 from seatrial.job.gpus import Selection
+from seatrial.job.in_container import IMAGE_UNKNOWN
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, Plan
 from seatrial.job.reading.keras_names import with_keras_backend
@@ -171,7 +172,7 @@ def prepare(
     try:
         selection = _select_and_lease(ground, run, host)
         plan = _plan(ground, run, selection, host, interactive=interactive, caller=caller)
-        if plan.image_is_unknown:
+        if any((choice.what, choice.value) == IMAGE_UNKNOWN for choice in plan.choices):  # facts of it were guesses
             run.save_plan(plan)  # a pull may take minutes, or be killed
             _make_present(plan, ground.backend, building)
             plan = _plan(ground, run, selection, host, interactive=interactive, caller=caller)

@@ -174,20 +174,13 @@ class Leases:
             )
             self._records.write(lease.name, lease)
 
-    def bind(self, run_id: str, handle: Handle) -> None:
-        """Let the leases of a run that has started live as long as it does."""
-        self._change(run_id, handle=handle)
-
-    def hand_over(self, run_id: str, launcher: Process) -> None:
-        """Let another process start the run."""
-        self._change(run_id, launcher=launcher)
-
     def release(self, run_id: str) -> None:
         """Give back what a run holds. Leases of others stay."""
         for lease in self._of(run_id):
             self._records.remove(lease.name)
 
-    def _change(self, run_id: str, **changes: Any) -> None:
+    def change(self, run_id: str, **changes: Any) -> None:
+        """Let a run's leases live as long as ``handle``, which has started, or ``launcher``, which will start it."""
         for lease in self._of(run_id):
             self._records.write(lease.name, lease.changed(**changes))
 
@@ -255,7 +248,7 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, host: H
     from seatrial.images.build.size import image_bytes_of
 
     run.save_handle(handle)
-    leases(host).bind(run.id, handle)
+    leases(host).change(run.id, handle=handle)
     if run.has(HostLaunched):
         return
     facts = backend.images.image(plan.image.tag) if backend.images and plan.image else None

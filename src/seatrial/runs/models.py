@@ -93,13 +93,9 @@ class TrainedModel:
     @property
     def is_weights_alone(self) -> bool:
         """Return whether its name is a state dict's and its network is unknown: no examples of a recipe lie by it."""
-        if self.kind != "file":
-            return False
         path = self.folder / self.model
-        return (
-            path.name.lower().endswith((".safetensors", *_CHECKPOINTS))
-            and not path.with_name(f"{path.stem}{_BESIDE}").is_file()
-        )
+        weights = self.kind == "file" and path.name.lower().endswith((".safetensors", *_CHECKPOINTS))
+        return weights and not path.with_name(f"{path.stem}{_BESIDE}").is_file()
 
 
 def of_recipe(name: str, models: Path) -> TrainedModel:

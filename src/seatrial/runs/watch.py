@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -186,11 +186,6 @@ def interrupt_stops(run: Run, host: Host, echo: Echo) -> Iterator[None]:
 
     with handled((signal.SIGINT, signal.SIGTERM), on_interrupt):
         yield
-
-
-def terminate_interrupts() -> AbstractContextManager[None]:
-    """Raise KeyboardInterrupt for SIGTERM, too."""
-    return handled((signal.SIGTERM,), signal.default_int_handler)
 
 
 @contextmanager

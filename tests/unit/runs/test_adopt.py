@@ -116,7 +116,7 @@ def test_its_gpu_is_not_given_away_meanwhile(killed: Killed) -> None:
     held = leases.leases(killed.host)
     with held.locked():
         held.take(["GPU-0"], run.id, "local", run.folder)
-    held.hand_over(run.id, Process(pid=2**22 - 1, started_ticks=1))
+    held.change(run.id, launcher=Process(pid=2**22 - 1, started_ticks=1))
     assert held.current() == {}  # nothing of it runs
     killed.start(run)
     assert held.current() == {"GPU-0": run.id}

@@ -52,7 +52,7 @@ def test_a_lease_that_is_handed_over_lives_as_long_as_the_process_that_got_it(le
     take(leases)
     process = Process.of(child.pid)
     assert process is not None
-    leases.hand_over("run-1", process)
+    leases.change("run-1", launcher=process)
     assert leases.current() == {GPU: "run-1"}
     child.communicate(b"\n")
     assert leases.current() == {} and Process.of(child.pid) is None
@@ -61,7 +61,7 @@ def test_a_lease_that_is_handed_over_lives_as_long_as_the_process_that_got_it(le
 def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live):
     take(leases)
     live.add("container")
-    leases.bind("run-1", Handle(backend="docker", id="container"))
+    leases.change("run-1", handle=Handle(backend="docker", id="container"))
     assert leases.current() == {GPU: "run-1"}
     live.clear()
     assert leases.current() == {}
@@ -69,7 +69,7 @@ def test_a_started_run_holds_its_lease_until_its_container_is_gone(leases, live)
 
 def test_a_void_lease_of_another_run_is_never_in_the_way(leases, live):
     take(leases)
-    leases.bind("run-1", Handle(backend="docker", id="ended"))
+    leases.change("run-1", handle=Handle(backend="docker", id="ended"))
     take(leases, "run-2")
     assert leases.current() == {GPU: "run-2"}
 
@@ -115,8 +115,8 @@ def test_what_others_put_into_the_folder_stops_nobody(leases, live, tmp_path, ki
         "wrong types": lambda: path.write_text('{"gpu_uuid": 7, "run_id": [], "launcher": null}'),
     }[kind]()
     assert leases.current() == {GPU: "run-1"}
-    leases.bind("run-9", Handle(backend="docker", id="container"))
-    leases.bind("run-1", Handle(backend="docker", id="container"))
+    leases.change("run-9", handle=Handle(backend="docker", id="container"))
+    leases.change("run-1", handle=Handle(backend="docker", id="container"))
     leases.release("run-1")
     assert leases.current() == {}
     theirs = (tmp_path / "elsewhere.json").read_text()
@@ -190,7 +190,7 @@ def test_a_lease_that_another_user_made_for_our_run_is_not_touched(leases, live)
     planted = by_another(leases, "run-1", "GPU-9")
     before = planted.read_bytes()
     live.add("container")
-    leases.bind("run-1", Handle(backend="docker", id="container"))
+    leases.change("run-1", handle=Handle(backend="docker", id="container"))
     leases.release("run-1")
     assert planted.read_bytes() == before and leases.current() == {"GPU-9": "run-1 of another user"}
 

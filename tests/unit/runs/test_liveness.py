@@ -53,7 +53,7 @@ def test_lease_is_void_only_by_the_answer_of_its_own_local_engine(
     engine = EngineAddress(endpoint=endpoint.format(socket=socket_path), id=id)
     leased = Leased(tmp_path, engine)
     assert '"engine":{"endpoint":' in next((tmp_path / "l").glob("*.json")).read_text()
-    leased.leases.bind("run-1", Handle(backend="docker", id="a" * 64, engine=engine))
+    leased.leases.change("run-1", handle=Handle(backend="docker", id="a" * 64, engine=engine))
     assert bool(leased.leases.current()) is held and leased.calls.exists() is called
 
 
@@ -64,5 +64,5 @@ def test_lease_of_a_killed_launcher_is_held_while_another_engine_answers(
     record = tmp_path / "projects" / "p" / "runs" / "run-1"
     record.mkdir(parents=True)
     leased = Leased(tmp_path, EngineAddress(endpoint=f"unix://{socket_path}", id=id), record)
-    leased.leases.hand_over("run-1", Process(pid=1, started_ticks=1))
+    leased.leases.change("run-1", launcher=Process(pid=1, started_ticks=1))
     assert bool(leased.leases.current()) is held

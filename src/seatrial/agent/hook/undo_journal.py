@@ -170,15 +170,11 @@ def _user_path(path: Any, again: bool = False) -> Optional[str]:
         or whole.startswith(os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep)
     ):
         return None
-    if len(seen) >= _MOST_FILES or any(part in whole for part in _CACHES) or whole.startswith(_caches()):
+    caches = [os.path.abspath(folder) + os.sep for folder in map(os.environ.get, _CACHE_VARIABLES) if folder]
+    if len(seen) >= _MOST_FILES or any(part in whole for part in _CACHES) or whole.startswith(tuple(caches)):
         return None
     seen.add(whole)
     return whole
-
-
-def _caches() -> Any:
-    folders = [os.environ.get(name) for name in _CACHE_VARIABLES]
-    return tuple(os.path.abspath(folder) + os.sep for folder in folders if folder)
 
 
 def _keep(path: str, changes_in_place: bool = False) -> None:

@@ -57,9 +57,8 @@ class Budget:
         trials = self._standing.reference or self._standing.baselines
         longest_s = max([each.wall_s for each in trials] or [self._spec.seconds])
         end_s = self.end_s() if slow and self._standing.kept else 0.0
-        return max(
-            1.0, min(self.left_s - end_s, 2 * longest_s + 10 + (_COMPILE_SHARE * self._spec.budget_s if slow else 0))
-        )
+        compile_s = _COMPILE_SHARE * self._spec.budget_s if slow else 0.0
+        return max(1.0, min(self.left_s - end_s, 2 * longest_s + 10 + compile_s))
 
     def end_s(self) -> float:
         """Return the seconds for the combination once more, and for the baseline if the budget is not small."""
@@ -162,12 +161,19 @@ class TuneDriver:
         return 0
 
     def baseline(self, words: str, limit_s: float) -> TuneTrial:
-        """Run the script as it is, under a seed that no baseline had."""
+        """Run the script as it is, under a seed that no baseline had, and report the rate of all that did."""
         made = self.trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
         if made.measured:
             self.standing.add_baseline(made)
-        self._report_baseline()
+        band = self.standing.band
+        if (rates := statistics.rates(self.standing.warm(self.standing.baselines))) is not None:
+            self.record.baseline = TuneRow.of(self.standing.baselines[-1], "baseline", {}, rates)
+            if len(band.curves) > 1:
+                self.record.band, self.record.margin = band.width, statistics.BAND * band.width
+            self.record.level = band.level
+            self.record.report()
+            print_line("    %s" % _rate(rates))
         return made
 
     def trial(
@@ -182,16 +188,6 @@ class TuneDriver:
             self.budget.compiled_s.append(made.wall_s)
         self.record.seconds = self.budget.spent_s
         return made
-
-    def _report_baseline(self) -> None:
-        if (rates := statistics.rates(self.standing.warm(self.standing.baselines))) is None:
-            return
-        self.record.baseline = TuneRow.of(self.standing.baselines[-1], "baseline", {}, rates)
-        if len(self.standing.band.curves) > 1:
-            self.record.band, self.record.margin = self.standing.band.width, statistics.BAND * self.standing.band.width
-        self.record.level = self.standing.band.level
-        self.record.report()
-        print_line("    %s" % _rate(rates))
 
     # one change at a time
 

@@ -65,9 +65,8 @@ def last_line(output: str) -> str:
 
 def append_report(key: str, value: Dict[str, Any]) -> None:
     """Append a report of this process. Never raises; the next report repeats everything."""
-    with suppress(KeyError, OSError):
-        with closing(StepLog(os.environ[EVENTS_VARIABLE])) as log:
-            log.write({key: value})
+    with suppress(KeyError, OSError), closing(StepLog(os.environ[EVENTS_VARIABLE])) as log:
+        log.write({key: value})
 
 
 class TuneRow(NamedTuple):

@@ -45,7 +45,6 @@ def read(path: str) -> List[Dict[str, Any]]:
 
 def restore(events: str) -> Dict[str, Any]:
     """Restore files after a trial; return ``{"restored": number, "removed": number, "new": [paths left]}``."""
-
     restored, removed = 0, 0
     new: List[str] = []
     for line in reversed(read(events + ".journal")):
@@ -147,7 +146,6 @@ def run(
     options: Dict[str, Any] = {"warmup_steps": 10, "steps": spec.steps, "seconds": seconds}
     options.update(seed_offset=seed_offset, tried=list(tried))
     began_s = time.monotonic()
-    restored: Dict[str, Any] = {}
     folder = os.path.join(spec.folder, "%02d" % number)
     events, printed = os.path.join(folder, "events.jsonl"), os.path.join(folder, "output.log")
     process = _start(spec, folder, options, changes)
@@ -219,7 +217,9 @@ def _wait(process: "subprocess.Popen[bytes]", events: str, until_s: float) -> Op
         code, now_s = process.poll(), time.monotonic()
         if code is not None or now_s >= until_s:
             return code
-        if reported_s is None and _has_reported(events):
+        # Rank 0's report of a whole trial is the last line, or the last but a few.
+        lines = _end_of(events, 256 << 10).split(b"\n") if reported_s is None else []
+        if any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in lines):
             reported_s = now_s
         if reported_s is not None and now_s - reported_s >= _LEAVE_S:
             return 0
@@ -239,12 +239,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         if not pids:
             return
         time.sleep(0.02)
-
-
-def _has_reported(events: str) -> bool:
-    """Return whether rank 0 has reported a whole trial; its line is the last or the last but a few."""
-    lines = _end_of(events, 256 << 10).split(b"\n")
-    return any(b'"trial":{' in line and b'"rank":0,' in line and _WHOLE.search(line) for line in lines)
 
 
 def _last_trials(lines: List[Dict[str, Any]]) -> List[Dict[str, Any]]:

@@ -146,7 +146,10 @@ def first_cause(lines: Sequence[str]) -> tuple[Match, str] | None:
         elif match and match.known.id.startswith("package-") and _needs_other_python(match, lines):
             match = Match(by_id("other-python-needed"), {"package": match.values["what"]})
         if match:
-            found.append((_weight(match.known.id, line), at, match, line.strip()))
+            is_warning = re.match(r"\s*(?:WARNING|W|warning|DEPRECATION|debconf):", line) and "total=0" not in line
+            known = match.known.id in OF_A_BUILD
+            weight = 2 + OF_A_BUILD.index(match.known.id) if known else int(bool(is_warning))
+            found.append((weight, at, match, line.strip()))
     ids = {match.known.id for _, _, match, _ in found}
     for _, at, match, message_line in sorted(found, key=lambda row: row[:2]):
         if not ids.intersection(_BASE_FIRST.get(match.known.id, ())) and (
@@ -161,13 +164,6 @@ def _needs_other_python(match: Match, lines: Sequence[str]) -> bool:
     version = re.search(r"==\s*([\w.]+)", match.values.get("what", ""))
     left_out = next((line for line in lines if "require a different python version" in line), "")
     return version is not None and f" {version[1]} Requires-Python" in left_out
-
-
-def _weight(id: str, line: str) -> int:
-    if id in OF_A_BUILD:
-        return 2 + OF_A_BUILD.index(id)
-    is_warning = re.match(r"\s*(?:WARNING|W|warning|DEPRECATION|debconf):", line) and "total=0" not in line
-    return 1 if is_warning else 0
 
 
 def _informative_line(message_line: str, lines: Sequence[str], at: int) -> str:

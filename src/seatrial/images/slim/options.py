@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import seatrial
 from seatrial.errors import ConfigError
@@ -23,10 +22,6 @@ _PACKAGE = Path(seatrial.__file__).parent
 _ROOM = Path("images/slim/program")
 
 _MOST_FILES, _MOST_SOURCE_BYTES = 500, 50_000_000
-
-
-def _signs() -> dict[str, Any]:
-    return own_table(Path(__file__).with_name("signs.toml"))
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,8 @@ def slimming_for(
     used: set[str] = set()
     left_out: dict[str, tuple[str, ...]] = {"none": (), "files": ()}
     if stack.wheel is not None:
-        signs, proof = _signs()["torch" if stack.wheel.framework == "torch" else "xla"], _signs()["proof"]
+        known_signs = own_table(Path(__file__).with_name("signs.toml"))
+        signs, proof = known_signs["torch" if stack.wheel.framework == "torch" else "xla"], known_signs["proof"]
         used = _used(job, signs, requirements) | ({"compile", "nvcc"} if compiles else set())
         used |= {"nccl"} if multi_gpu or job.nodes > 1 else set()
         if stack.wheel.framework != "torch" and "linalg" in used:
