@@ -204,7 +204,8 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
     places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
     if argv[0] not in ("run", *_LIKE_RUN) or len(places) != 1:
         return None
-    return _with_words(argv, places[0], words)
+    at = places[0] - (argv[places[0] - 1] == "-m" and words[0].endswith(".py"))
+    return _with_words([*argv[:at], *argv[places[0] :]], at, words)
 
 
 def _with_value(typed: str, names: Sequence[str], argv: Sequence[str]) -> str | None:

@@ -13,7 +13,7 @@ import click
 
 from seatrial.cli.options import Root, has_undecoded, options_of, quoted
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
-from seatrial.errors import UsageError
+from seatrial.errors import TargetError, UsageError
 from seatrial.job.flags import read_table
 from seatrial.system.names import SECRET
 
@@ -61,7 +61,7 @@ def dispatch(typed: list[str]) -> int:
     return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
 
 
-def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
+def _in_our_words(argv: list[str]) -> Sequence[str]:
     """Put seatrial's words in place of those that start Python in READMEs: ``seatrial run torchrun … train.py``."""
     if argv[0] not in ("run", "plan") or any(word.startswith("--image") for word in argv):
         return argv
@@ -87,7 +87,13 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     env = [re.sub("^(--env=|-e)", "", each[-1]) for name, each in typed_parts(argv[1:cut], known) if name in _ENV]
     env = [f"{each}={os.environ[each]}" if each in os.environ and not SECRET.search(each) else each for each in env]
-    if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
+    try:
+        read = python_command([*python, *typed], Path.cwd(), RECIPES, env)
+    except TargetError as error:
+        if error.instead and ours and argv[at:] == program:  # the advised target needs its arguments apart from ours
+            argv[at:] = [*itertools.chain(*ours), program[0], "--", *typed[1:]]
+        raise
+    if read is None:
         return argv
     parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")

@@ -138,7 +138,11 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
         cause = "every run reaches this line and fails with a NameError"
         yield TargetError("; ".join(sentences), cause=cause, run="\n".join(dict.fromkeys(fixes)))
     if facts.idle and job.source.kind in ("script", "module"):
-        yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project, job.target.args)
+        from seatrial.job.target import entry_error
+
+        typed = f"{'-m ' * (job.source.kind == 'module')}{job.source.value}"
+        words, args = job.source.value, job.target.args
+        yield entry_error(words, args, job.project) or idle_error(typed, job.project, args)
 
 
 def _own_path(job: Job) -> tuple[str, ...]:

@@ -114,6 +114,25 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
     assert f"  fix: seatrial {run}\n" in refused("run", *shlex.split(typed))
 
 
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        ("-m kit.cli fit", "run_kit.py fit"),
+        ("--on local kit/cli.py fit", "--on local run_kit.py fit"),
+        ("kit fit --gpus none --lr 1", "--gpus none run_kit.py -- fit --lr 1"),
+    ],
+)
+def test_a_module_that_an_entry_point_calls_is_refused_with_the_file_to_start(
+    refused, tmp_path: Path, words: str, run: str
+) -> None:
+    (tmp_path / "setup.cfg").write_text("[options.entry_points]\nconsole_scripts =\n    kit = kit.cli:app\n")
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit/cli.py").write_text("import typer\napp = typer.Typer()\n@app.command()\ndef fit():\n    pass\n")
+    text = refused("run", *words.split())
+    assert "he entry point kit calls app() of kit.cli, which -m kit.cli does not" in text
+    assert f"fix: echo 'from kit.cli import app; app()' > run_kit.py && seatrial run {run}\n" in text
+
+
 def test_a_command_for_another_folder_keeps_the_verb(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()

@@ -458,7 +458,7 @@ def _suppresses(node: ast.expr) -> bool:
 _PREPARES = regex(
     r"(logging|warnings|typing|collections|dataclasses|functools|(os|sys)\.(path|environ))\.[\w.]+|(os\.)?getenv|Path"
     r"|TypeVar|namedtuple|dataclass|(lru_)?cache|contextmanager|(torch\.)?(no_grad|inference_mode)|tf\.function|jax\.jit"
-    r"|torch\.(device|manual_seed|cuda\.is_available)"
+    r"|torch\.(device|manual_seed|cuda\.is_available)|(click|typer)\.\w+|(app|cli|main)\.(callback|command|group)"
 )
 
 
