@@ -168,7 +168,7 @@ class Watch:
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
 
         def show(line: str) -> None:
-            if not re.fullmatch(rf"\S*{re.escape(name)}[-_]\d+ exited with code \d+\s*", line):  # Compose's own words
+            if not tells_exit(line, name):
                 write("stdout", line.encode() + b"\n")
 
         _in_thread(command.stream, argv, show, env=self._host.env, cwd=cwd, apart=True)
@@ -310,6 +310,11 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
     return AgentStarted.type in last and (
         AgentFinished.type not in last or (Signal.type in last and state.exit_code != 0)
     )
+
+
+def tells_exit(line: str, name: str) -> bool:
+    """Recognise Compose's own line on a service that exits; Compose 2.40 clears the terminal's line before it."""
+    return re.fullmatch(rf"\s*\S*{re.escape(name)}[-_]\d+ exited with code \d+\s*", line) is not None
 
 
 def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:
