@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
@@ -91,7 +93,8 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     changes, tuned = _changes(job, parts, interactive=interactive)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}
     selected = site.selection.choices if site.selection else ()
-    chosen = (*_folder_choice(job), *_unchecked(script), *selected, *parts.choices, *horovod.choices, launcher_choice)
+    places = _folder_choice(job, isolated=traits.isolates)
+    chosen = (*places, *_unchecked(script), *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
@@ -123,11 +126,15 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     )
 
 
-def _folder_choice(job: Job) -> tuple[Choice, ...]:
+def _folder_choice(job: Job, *, isolated: bool) -> tuple[Choice, ...]:
     if job.workdir is None or job.workdir.startswith("/"):
         return ()
     may_be_inside = job.image.ready or job.mounts or job.backend == "k8s"
-    if not may_be_inside and not (there := job.project / job.workdir).is_dir():
+    there = Path(os.path.normpath(job.project / job.workdir))
+    if isolated and not (may_be_inside or there.is_relative_to(job.project)):
+        why = f"--workdir {job.workdir}: a container has no folder above the project, {job.project}"
+        raise UsageError(why, run="seatrial run … --workdir .", instead=(job.workdir, ["."]))
+    if not may_be_inside and not there.is_dir():
         raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
     reason = f"relative to the project, {job.project}; -C . makes the current folder the project"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
