@@ -13,7 +13,7 @@ import click
 
 from seatrial.cli.options import Root, has_undecoded, options_of, quoted
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
-from seatrial.errors import TargetError, UsageError
+from seatrial.errors import UsageError
 from seatrial.job.flags import read_table
 from seatrial.system.names import SECRET
 
@@ -53,7 +53,7 @@ def dispatch(typed: list[str]) -> int:
     if typed[0] in ("run", "plan") and typed[1:2] and typed[1] in _PROGRAMS[:4] and (docker := of_docker(typed[1:])):
         raise UsageError(docker[0], run=docker[1])
     typed[:] = _in_our_words(typed)  # so that errors advise in these words, too
-    argv = _with_dashes(typed)
+    argv = with_dashes(typed)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
     if ours == ["runs"]:
@@ -61,7 +61,7 @@ def dispatch(typed: list[str]) -> int:
     return int(Root().main(ours, prog_name="seatrial", standalone_mode=False, obj=theirs) or 0)
 
 
-def _in_our_words(argv: list[str]) -> Sequence[str]:
+def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     """Put seatrial's words in place of those that start Python in READMEs: ``seatrial run torchrun … train.py``."""
     if argv[0] not in ("run", "plan") or any(word.startswith("--image") for word in argv):
         return argv
@@ -87,13 +87,7 @@ def _in_our_words(argv: list[str]) -> Sequence[str]:
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     env = [re.sub("^(--env=|-e)", "", each[-1]) for name, each in typed_parts(argv[1:cut], known) if name in _ENV]
     env = [f"{each}={os.environ[each]}" if each in os.environ and not SECRET.search(each) else each for each in env]
-    try:
-        read = python_command([*python, *typed], Path.cwd(), RECIPES, env)
-    except TargetError as error:
-        if error.instead and ours and argv[at:] == program:  # the advised target needs its arguments apart from ours
-            argv[at:] = [*itertools.chain(*ours), program[0], "--", *typed[1:]]
-        raise
-    if read is None:
+    if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
         return argv
     parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
@@ -131,7 +125,7 @@ def _ours_behind(words: Sequence[str], known: Mapping[str, bool], *, is_apart: b
     return [each for name, each in given if not (re.search(rf"(?<![\w-]){name}", code) or _declares(code, name))]
 
 
-def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
+def with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
     Only if no word behind it may be an option of seatrial. A name that equals or resembles one belongs to the script

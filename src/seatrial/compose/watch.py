@@ -34,6 +34,8 @@ from seatrial.system.records import Folder, Process
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
+#: Compose's own line on a service that exits; 2.40 clears the terminal's line before it.
+TELLS_EXIT = r"\s*\S*{}[-_]\d+ exited with code \d+\s*"
 #: Between Ctrl-C and ``compose stop`` for services without runs.
 _DOWN_TIMEOUT_S = 120.0
 
@@ -168,7 +170,7 @@ class Watch:
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
 
         def show(line: str) -> None:
-            if not tells_exit(line, name):
+            if not re.fullmatch(TELLS_EXIT.format(re.escape(name)), line):
                 write("stdout", line.encode() + b"\n")
 
         _in_thread(command.stream, argv, show, env=self._host.env, cwd=cwd, apart=True)
@@ -310,11 +312,6 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
     return AgentStarted.type in last and (
         AgentFinished.type not in last or (Signal.type in last and state.exit_code != 0)
     )
-
-
-def tells_exit(line: str, name: str) -> bool:
-    """Recognise Compose's own line on a service that exits; Compose 2.40 clears the terminal's line before it."""
-    return re.fullmatch(rf"\s*\S*{re.escape(name)}[-_]\d+ exited with code \d+\s*", line) is not None
 
 
 def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 from seatrial.backends.base import Planner, Traits
@@ -130,12 +128,12 @@ def _folder_choice(job: Job, *, isolated: bool) -> tuple[Choice, ...]:
     if job.workdir is None or job.workdir.startswith("/"):
         return ()
     may_be_inside = job.image.ready or job.mounts or job.backend == "k8s"
-    there = Path(os.path.normpath(job.project / job.workdir))
-    if isolated and not (may_be_inside or there.is_relative_to(job.project)):
-        why = f"--workdir {job.workdir}: a container has no folder above the project, {job.project}"
-        raise UsageError(why, run="seatrial run … --workdir .", instead=(job.workdir, ["."]))
-    if not may_be_inside and not there.is_dir():
-        raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
+    above = isolated and is_outside(f"{job.workdir}/")
+    if not may_be_inside and (above or not (job.project / job.workdir).is_dir()):
+        why = f"folder {job.project / job.workdir} not found"
+        why = f"a container has no folder above the project, {job.project}" if above else why
+        instead, run = (job.workdir, ["."]) if above else None, f"ls {as_typed(job.project)}"
+        raise UsageError(f"--workdir {job.workdir}: {why}", run=run, instead=instead)
     reason = f"relative to the project, {job.project}; -C . makes the current folder the project"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
 

@@ -199,9 +199,8 @@ def _may_succeed(job: Job, write: Write) -> bool:
 
 def _started_beside(job: Job, write: Write) -> str:
     """Return the advice to start a script in its folder, if what it writes then lies in the project."""
-    folder = posixpath.dirname(job.target.value) if write.path.startswith("../") else ""
-    beside = Path(os.path.normpath(job.project / folder / write.path))
-    is_own = folder and not job.workdir and job.target.kind == "script" and beside.is_relative_to(job.project)
+    folder = "" if job.workdir or not write.path.startswith("../") else posixpath.dirname(job.target.value)
+    is_own = folder and Path(os.path.normpath(job.project / folder / write.path)).is_relative_to(job.project)
     return f"to start the script in its folder, --workdir {shlex.quote(folder)}" if is_own else ""
 
 
