@@ -206,8 +206,7 @@ def _with_target(typed: str, words: Sequence[str], argv: list[str]) -> str | Non
     places = [at for at, word in enumerate(ours) if at and os.path.normpath(Path(word).absolute()) == path]
     if argv[0] not in ("run", *_LIKE_RUN) or len(places) != 1:
         return None
-    at = places[0] - (argv[places[0] - 1] == "-m" and words[0].endswith(".py"))
-    return _with_words([*argv[:at], *argv[places[0] :]], at, words)
+    return _with_words(argv, places[0], words)
 
 
 def _with_value(typed: str, names: Sequence[str], argv: Sequence[str]) -> str | None:
@@ -263,8 +262,7 @@ def _taken(run: str) -> str:
         try:
             command.make_context("seatrial", words[_depth(words) : [*words, "--"].index("--")], obj=[])
         except click.ClickException as error:
-            better = _usage_problem(error, words)[2]
-            return f"{whole[1] or ''}{better}" if better else run
+            return f"{whole[1] or ''}{_usage_problem(error, words)[2] or f'seatrial {whole[2]}'}"
     return run
 
 

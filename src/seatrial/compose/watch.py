@@ -34,8 +34,7 @@ from seatrial.system.records import Folder, Process
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
-#: Compose's own line on a service that exits; 2.40 clears the terminal's line before it.
-TELLS_EXIT = r"\s*\S*{}[-_]\d+ exited with code \d+\s*"
+TELLS_EXIT = r"\s*\S*{}[-_]\d+ exited with code \d+\s*"  # Compose's own; 2.40 clears the terminal's line before it
 #: Between Ctrl-C and ``compose stop`` for services without runs.
 _DOWN_TIMEOUT_S = 120.0
 

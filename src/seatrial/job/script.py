@@ -22,7 +22,6 @@ from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import read_project
 from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO
 from seatrial.job.startable import module_name
-from seatrial.job.target import entry_error
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
 from seatrial.system.project_files import read_bytes
@@ -139,9 +138,7 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
         cause = "every run reaches this line and fails with a NameError"
         yield TargetError("; ".join(sentences), cause=cause, run="\n".join(dict.fromkeys(fixes)))
     if facts.idle and job.source.kind in ("script", "module"):
-        typed = f"{'-m ' * (job.source.kind == 'module')}{job.source.value}"
-        args = job.target.args
-        yield entry_error(job.source.value, args, job.project) or idle_error(typed, job.project, args)
+        yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project, job.target.args)
 
 
 def _own_path(job: Job) -> tuple[str, ...]:

@@ -25,8 +25,6 @@ LAUNCHER_MODULES = (
 )
 #: Commands of packages, by the modules that ``python -m`` starts or the functions. Source: their entry points.
 _COMMANDS = {"litgpt": "litgpt", "llamafactory-cli": "llamafactory.cli:main", "yolo": "ultralytics.cfg:entrypoint"}
-#: A command in a project's metadata, the module and the function.
-_ENTRY = regex(r"""(?m)(?:^|["'])[ \t]*([\w.-]+)["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
@@ -129,24 +127,20 @@ def module_name(script: str, project: Path) -> str:
     return ".".join(parts[1:] if parts[0] == "src" and not is_file(project / "src/__init__.py") else parts)
 
 
-def entry_points(project: Path) -> Iterator[tuple[str, str, str, Path]]:
-    """Yield (command, module, function, the file that says so) of each command of a project."""
-    for name in ("pyproject.toml", "setup.cfg", "setup.py"):
-        for file in filter(is_file, (project / name, *sorted(project.glob(f"*/{name}")))):
-            for command, module, function in _ENTRY.findall(beginning(file, _MOST_TEXT)):
-                inner, _, function = function.rpartition(".")
-                yield command, f"{module}.{inner}".rstrip("."), function, file
-
-
 def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | None:
     """Return (module, function, whether ``-m module`` calls it, its folder) of a project's or a known command."""
-    for command, module, function, file in entry_points(project):
-        roots = [file.parent, file.parent / "src"]
-        found = command == word and (locate_module(module, roots, main=True) or locate_module(module, roots))
-        if found:
-            main = beginning(found[0], _MOST_TEXT).partition("__main__")[2] * (found[0].stem != "__init__")
-            is_main = re.search(rf"\b{function}\(", main) is not None
-            return module, function, is_main, found[1].relative_to(project).as_posix()
+    entry = re.compile(rf"""(?m)(?:^|["'])[ \t]*{re.escape(word)}["']?\s*=\s*["']?([\w.]+):([\w.]+)""")
+    for name in ("pyproject.toml", "setup.cfg", "setup.py"):
+        for file in (project / name, *sorted(project.glob(f"*/{name}"))):
+            if is_file(file) and (found := entry.search(beginning(file, _MOST_TEXT))):
+                module, function = found.groups()
+                inner, _, function = function.rpartition(".")
+                module += f".{inner}" * bool(inner)
+                roots = [file.parent, file.parent / "src"]
+                if place := locate_module(module, roots, main=True) or locate_module(module, roots):
+                    main = beginning(place[0], _MOST_TEXT).partition("__main__")[2] * (place[0].stem != "__init__")
+                    is_main = re.search(rf"\b{function}\(", main) is not None
+                    return module, function, is_main, place[1].relative_to(project).as_posix()
     fairseq = f"fairseq_cli.{word[8:].replace('-', '_')}" * word.startswith("fairseq-")
     module, _, function = _COMMANDS.get(word, fairseq).partition(":")
     return (module, function, not function, ".") if module else None

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import dropwhile, islice, takewhile
+from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.errors import TargetError
@@ -133,20 +133,6 @@ def python_command(
         instead=(words[0], [name]),
         first=f"echo 'from {module} import {function}; {function}()' > {name}",
     )
-
-
-def entry_error(typed: str, arguments: Sequence[str], project: Path) -> TargetError | None:
-    """Return the error for a module, or its file, whose function only a command of the project calls; None if none."""
-    name = "." + typed.removesuffix(".py").replace("/", ".")
-    found = (command for command, module, *_ in startable.entry_points(project) if name.endswith(f".{module}"))
-    try:
-        python_command([*islice(found, 1)], project)
-    except TargetError as error:
-        if error.first and error.instead:
-            error.instead = (typed, error.instead[1])
-            error.run = f"{error.first} && {error.run}{' -- ' * bool(arguments)}{shlex.join(arguments)}"
-            return error
-    return None
 
 
 def _shell_scripts(folder: Path, here: Path) -> list[str]:

@@ -117,12 +117,11 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
 @pytest.mark.parametrize(
     ("words", "run"),
     [
-        ("-m kit.cli fit", "run_kit.py fit"),
-        ("--on local kit/cli.py fit", "--on local run_kit.py fit"),
+        ("kit fit", "run_kit.py fit"),
         ("kit fit --gpus none --lr 1", "run_kit.py --gpus none -- fit --lr 1"),
     ],
 )
-def test_a_module_that_an_entry_point_calls_is_refused_with_the_file_to_start(
+def test_an_entry_point_is_refused_with_words_that_our_parser_takes(
     refused, tmp_path: Path, words: str, run: str
 ) -> None:
     (tmp_path / "setup.cfg").write_text("[options.entry_points]\nconsole_scripts =\n    kit = kit.cli:app\n")

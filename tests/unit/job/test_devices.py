@@ -488,7 +488,6 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
         ("open('ckpt/log', 'w') if late else open('log', 'w')\n", "nothing creates that folder: mkdir -p ckpt"),
         ("late = 0\nopen('ckpt/log', 'w') if late else open('log', 'w')\n", ""),
         ("open('./ckpt/log', 'w') if Path('ckpt').is_dir() else open('log', 'w')\n", ""),
-        ("isdir('ckpt') and open('ckpt/log', 'w')\n", ""),
         ("if isdir('ckpt'):\n    open('ckpt/log', 'w')\n", ""),
         (
             "if isdir('ckpt'):\n    pass\nelse:\n    open('ckpt/log', 'w')\n",

@@ -249,7 +249,7 @@ def test_extras_of_ray_come_from_the_imports(tmp_path: Path) -> None:
 
 
 def test_a_working_directory_above_the_project_is_one_on_the_machine_alone(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--workdir \.\.: a container has no folder above the project, /.*/project"):
+    with pytest.raises(UsageError, match=r"--workdir \.\.: a container has no folder above the project"):
         plan_of(tmp_path, "print()\n", "docker", workdir="..")
     assert chosen(plan_of(tmp_path, "print()\n", "local", workdir=".."), "working directory").value == ".."
 

@@ -426,15 +426,15 @@ class Files:
             needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
             if module is not None and unit in reached and needy and self._holds(unit, tests):
                 checks = (call for test, wanted in tests or () for call in calls.needed(test, wanted, {}))
-                paths = (path for call in checks for path in calls.checked_paths(call))
-                there = Paths([self.constants.text(path, unit) for path in paths])
+                there = Paths(
+                    [self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)]
+                )
                 texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
-                for text in [each.text for each in texts if each and each.sure]:
+                for text in [each.text[:_LONGEST_PATH] for each in texts if each and each.sure]:
                     folder = posixpath.normpath(posixpath.dirname(text))
                     known = folder == "." or ANY in folder or folder[0] == "~" or WINDOWS.match(text)
                     if not known and folder not in made and folder not in there:
-                        write = Write(text[:_LONGEST_PATH], False, f"{module.shown}:{node.lineno}", False)
-                        writes.setdefault(folder, write)
+                        writes.setdefault(folder, Write(text, False, f"{module.shown}:{node.lineno}", False))
         return tuple(writes.values())
 
     def _makes_any(self, start: Unit) -> bool:

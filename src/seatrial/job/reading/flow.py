@@ -232,8 +232,7 @@ class Flow:
         if isinstance(node, ast.Lambda):
             return _each([node.body], _PERHAPS)
         if isinstance(node, ast.BoolOp):
-            first, *rest = node.values
-            return _each([first], runs) + _each(rest, runs.behind(first, isinstance(node.op, ast.And)))
+            return _each(node.values[:1], runs) + _each(node.values[1:], _PERHAPS)
         if isinstance(node, ast.IfExp):
             body, orelse = (runs.behind(node.test, taken) for taken in (True, False))
             return [*_each([node.test], runs), *_each([node.body], body), *_each([node.orelse], orelse)]

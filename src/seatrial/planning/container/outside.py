@@ -149,13 +149,13 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     for mount, write in [*lost.items()][:_MOST_SHOWN]:
         option = f"-- {write.option} DIR, or " if write.option else ""
         made = _making([mount], job).replace(" && ", ", then ")
-        fix = f"to keep it on this machine: {option}{made}--mount {shlex.quote(mount)}"
-        yield f"{write}, outside every mount; {_started_beside(job, write) or fix}"
-    roots = (each for each in script.writes if not (job.writable or each.folder))
-    roots = (each for each in roots if posixpath.dirname(_in_container(job, each.path)) == "/")
-    for write in [each for each in roots if each.certain or not _may_succeed(job, each)][:_MOST_SHOWN]:
-        fix = _started_beside(job, write) or f"edit {write.where}, or add --writable"
-        yield f"{write}, a file at the container's root, which is read-only: {fix}"
+        yield f"{write}, outside every mount; to keep it on this machine: {option}{made}--mount {shlex.quote(mount)}"
+    roots = (each for each in script.writes if posixpath.dirname(_in_container(job, each.path)) == "/")
+    roots = (each for each in roots if each.certain or not _may_succeed(job, each))
+    for write in [each for each in roots if not (job.writable or each.folder)][:_MOST_SHOWN]:
+        folder = posixpath.dirname(job.target.value) if _may_succeed(job, write) else ""
+        start = f"start the script in its folder, --workdir {shlex.quote(folder)}" if folder else "add --writable"
+        yield f"{write}, a file at the container's root, which is read-only: edit {write.where}, or {start}"
     for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
         yield f"{write}, a Windows path, which Linux reads as a name in the working directory: edit {write.where}"
 
@@ -195,13 +195,6 @@ def _may_succeed(job: Job, write: Write) -> bool:
         return True
     path = _in_container(job, write.path)
     return posixpath.dirname(path) in _EMPTY or any(inside(path, each) for each in (*IN_IMAGES, "/root", "/home"))
-
-
-def _started_beside(job: Job, write: Write) -> str:
-    """Return the advice to start a script in its folder, if what it writes then lies in the project."""
-    folder = "" if job.workdir or not write.path.startswith("../") else posixpath.dirname(job.target.value)
-    is_own = folder and Path(os.path.normpath(job.project / folder / write.path)).is_relative_to(job.project)
-    return f"to start the script in its folder, --workdir {shlex.quote(folder)}" if is_own else ""
 
 
 def _mount_point(path: str, *, is_folder: bool, is_ready: bool) -> str | None:
