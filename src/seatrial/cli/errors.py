@@ -21,7 +21,7 @@ from seatrial import errors
 from seatrial.cli import terminal
 from seatrial.cli.completion import VALUES, find_command
 from seatrial.cli.options import WITH_TRUST, WITHOUT_GPUS, Root, options_of
-from seatrial.cli.words import declared_options, is_script, similar_option, typed_parts, without_docker
+from seatrial.cli.words import declared_options, is_script, similar_option, typed_parts, with_dashes, without_docker
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import ELSEWHERE, OPTIONS
 from seatrial.system.host import Host
@@ -42,6 +42,8 @@ _LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
 _TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
 #: Verb, and its words up to a comment or another command; not where a part is left to fill in.
 _ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
+#: What our parser can check of advice: plain words, or all behind the command that makes the target.
+_PARSED = re.compile(r"(echo .+ && )?seatrial ((?(1)[^…#;&|\n]+|[\w ]+))")
 #: Raised by pydantic for text that is not valid; compared by name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"
 #: (message, cause, command).
@@ -247,12 +249,13 @@ def _typed_options(argv: list[str]) -> list[list[str]]:
 
 def _taken(run: str) -> str:
     """Return a command; in place of one that our own parser refuses, the command that the refusal advises."""
-    words = run.split()[1:] if re.fullmatch(r"seatrial [\w ]+", run) else []
-    if (command := find_command(Root(), words)) is not None:
+    whole = _PARSED.fullmatch(run)
+    words = [*with_dashes(shlex.split(whole[2]))] if whole else []
+    if whole and (command := find_command(Root(), words)) is not None:
         try:
-            command.make_context("seatrial", words[_depth(words) :], obj=[])
+            command.make_context("seatrial", words[_depth(words) : [*words, "--"].index("--")], obj=[])
         except click.ClickException as error:
-            return _usage_problem(error, words)[2] or run
+            return f"{whole[1] or ''}{_usage_problem(error, words)[2] or f'seatrial {whole[2]}'}"
     return run
 
 

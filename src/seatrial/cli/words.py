@@ -53,7 +53,7 @@ def dispatch(typed: list[str]) -> int:
     if typed[0] in ("run", "plan") and typed[1:2] and typed[1] in _PROGRAMS[:4] and (docker := of_docker(typed[1:])):
         raise UsageError(docker[0], run=docker[1])
     typed[:] = _in_our_words(typed)  # so that errors advise in these words, too
-    argv = _with_dashes(typed)
+    argv = with_dashes(typed)
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = list(argv[:cut]), list(argv[cut + 1 :])
     if ours == ["runs"]:
@@ -125,7 +125,7 @@ def _ours_behind(words: Sequence[str], known: Mapping[str, bool], *, is_apart: b
     return [each for name, each in given if not (re.search(rf"(?<![\w-]){name}", code) or _declares(code, name))]
 
 
-def _with_dashes(argv: Sequence[str]) -> Sequence[str]:
+def with_dashes(argv: Sequence[str]) -> Sequence[str]:
     """Put ``--`` behind the script of ``seatrial run train.py --epochs 5``, as ``python train.py --epochs 5`` has it.
 
     Only if no word behind it may be an option of seatrial. A name that equals or resembles one belongs to the script

@@ -34,6 +34,7 @@ from seatrial.system.records import Folder, Process
 
 #: The engine is queried this often for the group's containers: about 20 ms of CPU each time.
 LOOK_S = 0.5
+TELLS_EXIT = r"\s*\S*{}[-_]\d+ exited with code \d+\s*"  # Compose's own; 2.40 clears the terminal's line before it
 #: Between Ctrl-C and ``compose stop`` for services without runs.
 _DOWN_TIMEOUT_S = 120.0
 
@@ -168,7 +169,7 @@ class Watch:
         write, cwd = self._lines.writer(name), self._compose.files[0].parent
 
         def show(line: str) -> None:
-            if not re.fullmatch(rf"\S*{re.escape(name)}[-_]\d+ exited with code \d+\s*", line):  # Compose's own words
+            if not re.fullmatch(TELLS_EXIT.format(re.escape(name)), line):
                 write("stdout", line.encode() + b"\n")
 
         _in_thread(command.stream, argv, show, env=self._host.env, cwd=cwd, apart=True)

@@ -91,7 +91,9 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     changes, tuned = _changes(job, parts, interactive=interactive)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}
     selected = site.selection.choices if site.selection else ()
-    chosen = (*_folder_choice(job), *_unchecked(script), *selected, *parts.choices, *horovod.choices, launcher_choice)
+    unchecked = f"files read at {first_of(script.unchecked, 3)}"
+    computed = [Choice(what="not checked", value=unchecked, reason="their paths are computed")] * bool(script.unchecked)
+    chosen = (*_folder_choice(job, traits), *computed, *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
@@ -123,19 +125,17 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     )
 
 
-def _folder_choice(job: Job) -> tuple[Choice, ...]:
+def _folder_choice(job: Job, traits: Traits) -> tuple[Choice, ...]:
     if job.workdir is None or job.workdir.startswith("/"):
         return ()
     may_be_inside = job.image.ready or job.mounts or job.backend == "k8s"
-    if not may_be_inside and not (there := job.project / job.workdir).is_dir():
-        raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
+    above, there = traits.isolates and is_outside(f"{job.workdir}/"), job.project / job.workdir
+    if not may_be_inside and (above or not there.is_dir()):
+        why = "a container has no folder above the project" if above else f"folder {there} not found"
+        run, instead = f"ls {as_typed(job.project)}", (job.workdir, ["."] * above)
+        raise UsageError(f"--workdir {job.workdir}: {why}", run=run, instead=instead)
     reason = f"relative to the project, {job.project}; -C . makes the current folder the project"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
-
-
-def _unchecked(script: ScriptFacts) -> tuple[Choice, ...]:
-    value = f"files read at {first_of(script.unchecked, 3)}"
-    return (Choice(what="not checked", value=value, reason="their paths are computed"),) if script.unchecked else ()
 
 
 def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seatrial import cli
-from seatrial.cli.words import _in_our_words, _with_dashes, similar_option
+from seatrial.cli.words import _in_our_words, similar_option, with_dashes
 from seatrial.errors import TargetError
 from tables import cases, constant
 
@@ -114,6 +114,24 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
     assert f"  fix: seatrial {run}\n" in refused("run", *shlex.split(typed))
 
 
+@pytest.mark.parametrize(
+    ("words", "run"),
+    [
+        ("kit fit", "run_kit.py fit"),
+        ("kit fit --gpus none --lr 1", "run_kit.py --gpus none -- fit --lr 1"),
+    ],
+)
+def test_an_entry_point_is_refused_with_words_that_our_parser_takes(
+    refused, tmp_path: Path, words: str, run: str
+) -> None:
+    (tmp_path / "setup.cfg").write_text("[options.entry_points]\nconsole_scripts =\n    kit = kit.cli:app\n")
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit/cli.py").write_text("import typer\napp = typer.Typer()\n@app.command()\ndef fit():\n    pass\n")
+    text = refused("run", *words.split())
+    assert "he entry point kit calls app() of kit.cli, which -m kit.cli does not" in text
+    assert f"fix: echo 'from kit.cli import app; app()' > run_kit.py && seatrial run {run}\n" in text
+
+
 def test_a_command_for_another_folder_keeps_the_verb(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()
@@ -189,7 +207,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: str) -> None:
-    assert " ".join(_with_dashes(split.replace(" -- ", " ").split())) == split
+    assert " ".join(with_dashes(split.replace(" -- ", " ").split())) == split
 
 
 @pytest.mark.parametrize(
@@ -214,7 +232,7 @@ def test_words_that_can_only_be_the_scripts_are_its_own(project: None, split: st
     ],
 )
 def test_words_that_may_be_seatrials_stay_as_they_are(project: None, typed: str) -> None:
-    assert " ".join(_with_dashes(typed.split())) == typed
+    assert " ".join(with_dashes(typed.split())) == typed
 
 
 def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
@@ -228,7 +246,7 @@ def test_an_option_of_a_package_at_the_projects_root_is_the_scripts(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path / "examples")
-    assert _with_dashes(["run", "train.py", "-p", "30"]) == ["run", "train.py", "--", "-p", "30"]
+    assert with_dashes(["run", "train.py", "-p", "30"]) == ["run", "train.py", "--", "-p", "30"]
 
 
 @pytest.mark.parametrize("added", ['f"--{key}"', '"--" + key'])
@@ -239,9 +257,9 @@ def test_keys_of_a_dictionary_are_options_of_the_script(
     (tmp_path / "fit.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     typed = ["run", "fit.py", "--names", "mri", "--lr", "2"]
-    assert _with_dashes(typed) == [*typed[:2], "--", *typed[2:]]
+    assert with_dashes(typed) == [*typed[:2], "--", *typed[2:]]
     (tmp_path / "fit.py").write_text("names = 'mri'\nparser.add_argument('--lr')\n")
-    assert _with_dashes(typed) == typed
+    assert with_dashes(typed) == typed
 
 
 def test_an_option_of_a_package_in_src_is_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +267,7 @@ def test_an_option_of_a_package_in_src_is_the_scripts(tmp_path: Path, monkeypatc
     (tmp_path / "src/entry/active/train.py").write_text("parser.add_argument('--dataset')\n")
     (tmp_path / "fit.py").write_text("from entry.active.train import main; main()\n")
     monkeypatch.chdir(tmp_path)
-    assert _with_dashes(["run", "fit.py", "--dataset", "busi"]) == ["run", "fit.py", "--", "--dataset", "busi"]
+    assert with_dashes(["run", "fit.py", "--dataset", "busi"]) == ["run", "fit.py", "--", "--dataset", "busi"]
 
 
 @pytest.mark.parametrize("option", ["--conf", "--task", "--base"])
@@ -259,7 +277,7 @@ def test_an_option_that_shares_two_letters_with_ours_is_the_scripts(
     (tmp_path / "train.py").write_text("from tensorfn import load_arg_config\nimport models\n")
     (tmp_path / "models.py").touch()
     monkeypatch.chdir(tmp_path)
-    assert _with_dashes(["plan", "train.py", option, "a.conf"]) == ["plan", "train.py", "--", option, "a.conf"]
+    assert with_dashes(["plan", "train.py", option, "a.conf"]) == ["plan", "train.py", "--", option, "a.conf"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from seatrial.compose.group import Group, GroupStore, Member, State, ended, find
 from seatrial.compose.listing import as_json, listed
 from seatrial.compose.plan import one_command
 from seatrial.compose.receipt import ServiceChain, chain_of, html, terminal, write
+from seatrial.compose.watch import TELLS_EXIT
 from seatrial.errors import NameInUseError, RunNotFoundError
 from seatrial.runs.run import Summary
 from seatrial.runs.store import RunStore, new_run_id
@@ -33,6 +35,12 @@ from tables import cases
 @pytest.fixture
 def store(tmp_path: Path) -> GroupStore:
     return GroupStore(RunStore(tmp_path))
+
+
+@pytest.mark.parametrize("begin", ["", "\r\x1b[K", "\x1b[Kshop-"])  # of Compose 2.26 and 2.40
+def test_composes_line_on_an_exit_is_not_the_services(begin: str) -> None:
+    assert re.fullmatch(TELLS_EXIT.format("web"), f"{begin}web-1 exited with code 137\n")
+    assert not re.fullmatch(TELLS_EXIT.format("web"), f"{begin}worker-1 exited with code 137\n")
 
 
 def test_a_group_is_found_by_id_part_last_and_the_newest_of_a_name(

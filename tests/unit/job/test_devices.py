@@ -485,6 +485,14 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
         ("os.makedirs('ckpt')\nopen('ckpt/log', 'w')\n", ""),
         ("for name in names:\n    os.makedirs(name)\nopen('ckpt/log', 'w')\n", ""),
         ("open('made/log', 'w')\nopen('sub/log', 'w')\nopen('log', 'w')\n", ""),
+        ("open('ckpt/log', 'w') if late else open('log', 'w')\n", "nothing creates that folder: mkdir -p ckpt"),
+        ("late = 0\nopen('ckpt/log', 'w') if late else open('log', 'w')\n", ""),
+        ("open('./ckpt/log', 'w') if Path('ckpt').is_dir() else open('log', 'w')\n", ""),
+        ("if isdir('ckpt'):\n    open('ckpt/log', 'w')\n", ""),
+        (
+            "if isdir('ckpt'):\n    pass\nelse:\n    open('ckpt/log', 'w')\n",
+            "nothing creates that folder: mkdir -p ckpt",
+        ),
     ],
 )
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:

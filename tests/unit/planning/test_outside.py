@@ -372,6 +372,13 @@ def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: st
     assert lost(project, f"torch.save(m, '{path}')") == f"refused: {made}seatrial run … --mount {mount}"
 
 
+def test_a_file_next_to_the_scripts_folder_names_the_folder_to_start_in(project: Path) -> None:
+    source = "open('../own.txt', 'w')"
+    assert lost(project, source).endswith(", or start the script in its folder, --workdir code")
+    assert not lost(project, source, workdir="code")
+    assert not lost(project, f"import os\nos.chdir(os.path.dirname(__file__))\n{source}")
+
+
 def test_a_file_at_the_root_of_the_container_is_a_warning_unless_the_root_is_writable(project: Path) -> None:
     warned = lost(project, "open('/sibling.txt', 'w')")
     assert warned.endswith(

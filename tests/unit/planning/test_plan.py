@@ -248,6 +248,12 @@ def test_extras_of_ray_come_from_the_imports(tmp_path: Path) -> None:
         assert {*project_needs(tmp_path, facts_of(tmp_path, source), tmp_path).requirements.lines} == packages
 
 
+def test_a_working_directory_above_the_project_is_one_on_the_machine_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--workdir \.\.: a container has no folder above the project"):
+        plan_of(tmp_path, "print()\n", "docker", workdir="..")
+    assert chosen(plan_of(tmp_path, "print()\n", "local", workdir=".."), "working directory").value == ".."
+
+
 @pytest.mark.parametrize("backend", ["docker", "podman", "local"])
 def test_a_working_directory_that_is_missing_is_refused_on_every_engine(tmp_path: Path, backend: str) -> None:
     with pytest.raises(UsageError, match=r"--workdir nosub: folder .*nosub not found"):

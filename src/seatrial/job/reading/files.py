@@ -419,19 +419,22 @@ class Files:
                 unclear.append((unit, node.lineno))
             folders += filter(None, texts)
         reached, made, writes = self.reached(start), Paths(folders), dict[str, Write]()
-        for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
+        for unit, node, _, tests in () if self._moves or self._makes_any(start) else self._noted:
             names, module = calls.called_names(node), self._module_at(unit[0])
             needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
             ran = self._ran_before(unit, node.lineno, self._free) if unclear and needy else {}
             needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
-            if module is not None and unit in reached and needy:
+            if module is not None and unit in reached and needy and self._holds(unit, tests):
+                checks = (call for test, wanted in tests or () for call in calls.needed(test, wanted, {}))
+                there = Paths(
+                    [self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)]
+                )
                 texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
-                for text in [each.text for each in texts if each and each.sure]:
+                for text in [each.text[:_LONGEST_PATH] for each in texts if each and each.sure]:
                     folder = posixpath.normpath(posixpath.dirname(text))
-                    known = folder == "." or ANY in folder or folder[0] == "~" or WINDOWS.match(text) or folder in made
-                    if not known:
-                        write = Write(text[:_LONGEST_PATH], False, f"{module.shown}:{node.lineno}", False)
-                        writes.setdefault(folder, write)
+                    known = folder == "." or ANY in folder or folder[0] == "~" or WINDOWS.match(text)
+                    if not known and folder not in made and folder not in there:
+                        writes.setdefault(folder, Write(text, False, f"{module.shown}:{node.lineno}", False))
         return tuple(writes.values())
 
     def _makes_any(self, start: Unit) -> bool:

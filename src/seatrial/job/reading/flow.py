@@ -84,6 +84,11 @@ class _Runs(NamedTuple):
     always: bool
     tests: Tests
 
+    def behind(self, test: ast.expr, holds: bool) -> _Runs:
+        """Return what is known of code that runs if a test holds, or does not; on a GPU, some tests always hold."""
+        more = () if holds and _holds_on_gpus(test) else ((test, holds),)
+        return _PERHAPS._replace(tests=None if self.tests is None else (*self.tests, *more))
+
 
 _ALWAYS, _PERHAPS = _Runs(True, True, True, ()), _Runs(False, False, False, None)
 
@@ -228,8 +233,11 @@ class Flow:
             return _each([node.body], _PERHAPS)
         if isinstance(node, ast.BoolOp):
             return _each(node.values[:1], runs) + _each(node.values[1:], _PERHAPS)
-        if isinstance(node, ast.IfExp | ast.Assert):
-            return _each([node.test], runs) + _each([each for each in _inside(node) if each is not node.test], _PERHAPS)
+        if isinstance(node, ast.IfExp):
+            body, orelse = (runs.behind(node.test, taken) for taken in (True, False))
+            return [*_each([node.test], runs), *_each([node.body], body), *_each([node.orelse], orelse)]
+        if isinstance(node, ast.Assert):
+            return _each([node.test], runs) + _each([node.msg] if node.msg else [], _PERHAPS)
         if isinstance(node, ast.If):
             return self._if(node, runs)
         if isinstance(node, ast.Try):
@@ -255,14 +263,8 @@ class Flow:
             return _block(node.orelse, runs)
         both = _called(node.body) & _called(node.orelse)
         children = [RunNode(node.test, *runs)]
-        body, orelse = (
-            runs
-            if fails(other)
-            else _PERHAPS._replace(tests=None if runs.tests is None else (*runs.tests, (node.test, taken)))
-            for other, taken in ((node.orelse, True), (node.body, False))
-        )
-        if _holds_on_gpus(node.test):
-            body = body._replace(tests=runs.tests)
+        pairs = ((node.orelse, True), (node.body, False))
+        body, orelse = (runs if fails(other) else runs.behind(node.test, taken) for other, taken in pairs)
         for each in (*_block(node.body, body), *_block(node.orelse, orelse)):
             in_any_case = _called([each.node]) & both
             children.append(RunNode(each.node, *runs._replace(always=False, tests=each.tests)) if in_any_case else each)
@@ -455,7 +457,7 @@ def _suppresses(node: ast.expr) -> bool:
 _PREPARES = regex(
     r"(logging|warnings|typing|collections|dataclasses|functools|(os|sys)\.(path|environ))\.[\w.]+|(os\.)?getenv|Path"
     r"|TypeVar|namedtuple|dataclass|(lru_)?cache|contextmanager|(torch\.)?(no_grad|inference_mode)|tf\.function|jax\.jit"
-    r"|torch\.(device|manual_seed|cuda\.is_available)"
+    r"|torch\.(device|manual_seed|cuda\.is_available)|(click|typer)\.\w+|(app|cli|main)\.(callback|command|group)"
 )
 
 
