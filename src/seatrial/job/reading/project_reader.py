@@ -43,6 +43,7 @@ from seatrial.job.reading.signs import (
     SETS,
     dotted,
     full_name,
+    is_constant,
     keywords,
     last_name,
     literal,
@@ -60,6 +61,8 @@ _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__"
 _PARSES_FIELDS = regex(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
 #: A script's name in a text; signs of a process alone; a dotted name; a value in a configuration.
 _SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
+#: Calls that begin a run of Weights & Biases. Source: docs.wandb.ai/models/ref/python/functions/init.
+_TRACKS = regex(r"wandb\.(init|Settings)|(\w+\.)+WandbLogger")
 _DOTTED, _VALUE = regex(r"[A-Za-z_]\w*(?:\.\w+)+"), regex(r"""[:=,\[-]\s*["']?(\w+)""")
 
 
@@ -109,6 +112,7 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.expr, ast.expr | None]] = []  # module, use
         self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
+        self.tracking: list[tuple[Unit, ast.Call, RunNode]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
         self.words_typed = self.unread = tuple(arguments)
@@ -164,7 +168,7 @@ class ProjectReader:
             reads=reads,
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
-            remote=self.files.remote,
+            remote={**self.files.remote, **dict(self._tracked())},
             inputs=tuple(self.files.inputs((self.start, ""))),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown((self.start, ""), may, names),
@@ -181,6 +185,22 @@ class ProjectReader:
             relative=self.nodes.relative,
             idle=not self.calls and not starts,
         )
+
+    def _tracked(self) -> Iterator[tuple[str, str]]:
+        """Yield (``mode.wandb=online``, or ``*`` for an unknown one, ``dir.wandb=runs``; place) of calls that may run."""
+        may = self.files.may_run((self.start, ""), tried=True)
+        perhaps = {*self._may_visit()} - self.files.reached((self.start, ""))  # as a library calls functions
+        usual = [each for each in self.tracking if may(each[0], each[2].tests or ())]
+        for unit, node, _ in usual or (each for each in self.tracking if each[0] in perhaps):
+            given, module = keywords(node), self.modules.at(unit[0])
+            where = f"{module.shown if module else ''}:{node.lineno}"
+            mode = given.get("mode", ast.Constant("offline" if is_constant(given.get("offline"), True) else None))
+            modes = [mode.value] if isinstance(mode, ast.Constant) else self.devices.values(mode, unit) or [ANY]
+            modes = ["offline"] if "WANDB_MODE" in ast.dump(mode) else modes  # the variable, which the run sets
+            yield from ((f"mode.wandb={each!s}", where) for each in modes if each)
+            folder = self.files.constants.text(given.get("dir", given.get("save_dir")), unit)
+            if folder or not {"dir", "save_dir"}.isdisjoint(given):
+                yield f"dir.wandb={os.path.normpath(folder.text) if folder else ANY}", where
 
     def _take_own_words(self) -> Iterator[str]:
         """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
@@ -398,6 +418,8 @@ class ProjectReader:
             self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
+        if _TRACKS.fullmatch(full_name(called, module.names)):
+            self.tracking.append(((module.path, unit), node, seen))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []

@@ -38,6 +38,8 @@ _USUAL = re.compile(table("import_names")["usual_variables"])
 #: Library → variables that change what it does, but for paths and logins.
 _OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
+#: Modes in which a tracker needs no key; ``*`` stands for one that is not known.
+_KEYLESS, ANY = {"offline", "dryrun", "disabled"}, "*"
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
@@ -90,7 +92,9 @@ def without_login(
         way, kept = _way(row, host), row.get("kept")
         mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
         no_use = not used or (" --hash=" in packages and "package" in row and not listed)
-        if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & {*row["names"]}:
+        modes = _set_in_code("mode", row, places)
+        enough = {*row["given" if modes.keys() - _KEYLESS else "names"]}  # an argument goes before a variable
+        if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & enough:
             continue
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
@@ -98,8 +102,8 @@ def without_login(
         uses += ", which reports to it by default" * (used[0] == reports)
         uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
-        reason += f"; later: {row['later']}" if "later" in row else ""
-        choices.append(Choice(what=service, value=row["then"], reason=reason))
+        value, reason = _outcome(row, places, modes, reason, way)
+        choices.append(Choice(what=service, value=value, reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
 
@@ -145,6 +149,32 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     way = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
     if not (cache / folder).exists():
         yield f"{lacks}; {way}"
+
+
+def _set_in_code(name: str, row: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, str]:
+    """Return value → place of an argument, ``mode`` or ``dir``, of calls that begin a tracker's run."""
+    begin = f"{name}.{row.get('package')}="
+    return {each.removeprefix(begin): where for each, where in places.items() if each.startswith(begin)}
+
+
+def _outcome(
+    row: Mapping[str, Any], places: Mapping[str, str], modes: Mapping[str, str], reason: str, way: str
+) -> tuple[str, str]:
+    """Return a choice's value and reason, by the modes and the folder that code gives to a tracker."""
+    mode = next(iter([*(modes.keys() - _KEYLESS), *modes]), "")
+    if mode and mode not in _KEYLESS:
+        value = "stops without a key" if mode != ANY and not modes.keys() - {mode} else "by its mode"
+        return value, f"{modes[mode]} sets its mode; where that is online, a run without a key stops: {way}"
+    reason = f"{modes[mode]} runs it {mode}" if mode else reason
+    if mode == "disabled":
+        return mode, reason
+    value, later = row["then"], row.get("later", "")
+    folder = next(iter(_set_in_code("dir", row, places)), ".")
+    if folder[0] == ANY:
+        value, later = value.partition(",")[0], ""
+    elif folder != ".":
+        value, later = value.replace("./", f"{folder}/"), later.replace(" wandb/", f" {folder}/wandb/")
+    return value, f"{reason}; later: {later}" if later else reason
 
 
 def _way(row: Mapping[str, Any], host: Host) -> str:
