@@ -187,7 +187,7 @@ class ProjectReader:
         )
 
     def _tracked(self) -> Iterator[tuple[str, str]]:
-        """Yield (``mode.wandb=online``, or ``*`` for an unknown one, ``dir.wandb=runs``; place) of calls that may run."""
+        """Yield (``mode.wandb=online``, ``*`` for unknown, or ``dir.wandb=runs``; place) of calls that may run."""
         may = self.files.may_run((self.start, ""), tried=True)
         perhaps = {*self._may_visit()} - self.files.reached((self.start, ""))  # as a library calls functions
         usual = [each for each in self.tracking if may(each[0], each[2].tests or ())]
