@@ -160,6 +160,15 @@ def test_wandb_is_named_where_the_image_may_have_it(tmp_path: Path, locked: str,
         ("import wandb, os\nif os.name:\n    wandb.restore('a')", {"WANDB_MODE": "offline"}, "3 wandb.restore fails"),
         ("import kaggle", {}, "imports kaggle, and the run has no login"),
         ("from PyQt6.QtWidgets import QApplication", {"QT_QPA_PLATFORM": "offscreen"}, "no display"),
+        ("import pygame", {"SDL_VIDEODRIVER": "dummy"}, "imports pygame, and the run has no display"),
+        ("import mujoco\nmujoco.Renderer(m)", {}, "train.py:2 mujoco.Renderer draws with MuJoCo, and the run has no"),
+        ("import mujoco\nenv.render(m)", {}, "-e MUJOCO_GL=egl --gpus capabilities=compute,utility,graphics draws"),
+        ("import mujoco\nmujoco.MjModel(m)", None, ""),
+        (
+            "from mujoco_playground import registry",
+            {},
+            "clones its models with git into its own folder, and the run has",
+        ),
         ("import matplotlib\nmatplotlib.use('TkAgg')", {}, "train.py:2 matplotlib.use needs one"),
         ("import cv2\ncv2.imshow('a', b)", {}, "train.py:2 cv2.imshow needs one"),
         ("import wandb\nwandb.login(key='0123456789')", None, ""),
@@ -400,3 +409,19 @@ def test_an_offline_variable_does_not_hide_a_mode_that_needs_a_key(tmp_path: Pat
     _, [choice] = without_login(job(tmp_path), script, {"WANDB_MODE": "offline"}, Host({}))
     assert choice.value == "stops without a key"
     assert without_login(job(tmp_path, "WANDB_API_KEY"), script, {}, Host({})) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("pins", "driver"),
+    [
+        ("gym==0.22.0\npygame==2.1.2", True),
+        ("gym==1\npygame-ce==2.5.7", True),
+        ("gym==1", False),
+        ("pygame-x==1", False),
+    ],
+)
+def test_environments_draw_nowhere_where_the_image_has_pygame(tmp_path: Path, pins: str, driver: bool) -> None:
+    script = ScriptFacts(where={"gym": "train.py:1"})
+    env, choices = without_login(job(tmp_path), script, {}, Host({}), {"requirements.txt": pins})
+    assert env == ({"SDL_VIDEODRIVER": "dummy"} if driver else {}) and len(choices) == driver
+    assert without_login(job(tmp_path), script, {"SDL_VIDEODRIVER": "x11"}, Host({}), {"r": pins}) == ({}, [])

@@ -88,7 +88,8 @@ def without_login(
         row = {**row, "kept": None, "way": row.get("pods", "")} if job.backend == "k8s" else row
         used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("=").removeprefix(REPORT_TO))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
-        used = [reports] if reports and listed and "offline" in row and not used else used
+        by = next((each for each in places if re.fullmatch(row["by"], each)), None) if "by" in row else reports
+        used = [by] if by and listed and "offline" in row and not used else used
         way, kept = _way(row, host), row.get("kept")
         mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
         no_use = not used or (" --hash=" in packages and "package" in row and not listed)
