@@ -205,7 +205,9 @@ class NodeReader:
             for text, option in used_paths(node, self._typed):
                 ends = [dotted(each).encode() for each in getattr(node, "targets", ())]
                 if not any(b"with(%s)" % each in module.source for each in ends):  # text.startswith(PREFIXES)
-                    self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
+                    given = (each.arg for each in getattr(node, "keywords", ()) if literal(each.value) == text)
+                    read = Read(text, where, option, verb="reads" if "ckpt_path" in given else "names")
+                    self.named.setdefault(posixpath.normpath(text), read)
         if started := started_file(node):
             self.starts.append(((module.path, unit), started))
         tests = () if CAUGHT in (seen.tests or ()) else seen.tests or ()
