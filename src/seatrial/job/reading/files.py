@@ -252,15 +252,13 @@ class Files:
         return () if brought else tuple(text for each, text in reads if each is doubt)
 
     def _is_local_model(self, name: str, value: str) -> bool:
-        """Return whether a model's name, as a hub has it, begins with a folder that git ignores or that has no code."""
-        if not (calls.OF_MODELS.fullmatch(name) and calls.ON_THE_HUB.fullmatch(value) and "/" in value):
+        """Return whether a model's name, as a hub has it, begins with a folder of the project or one that git ignores."""
+        first, slash, _ = value.partition("/")
+        fits = bool(slash) and calls.OF_MODELS.fullmatch(name) and calls.ON_THE_HUB.fullmatch(value)
+        if not fits or calls.NAMES_MODELS.isdisjoint(calls.called_names(node)[1] for _, node, *_ in self._read):
             return False
-        loads = any(calls.called_names(node)[1] in calls.NAMES_MODELS for _, node, *_ in self._read)
-        first = value.partition("/")[0]
         ignored = "".join(read_sources([self._folder / ".gitignore"], self._folder, MAX_BYTES))
-        is_ignored = re.search(rf"(?m)^/?{re.escape(first)}(/\**)?$", ignored)
-        own = is_folder(self._folder / first) and not any((self._folder / first).glob("*.py"))
-        return loads and bool(is_ignored or own)
+        return is_folder(self._folder / first) or bool(re.search(rf"(?m)^/?{re.escape(first)}(/\**)?$", ignored))
 
     def _exists(self, path: str) -> bool:
         """Return whether a path exists; note that an input does, unless the path holds code, settings or weights."""

@@ -20,7 +20,7 @@ from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
 from seatrial.job.reading.file_calls import demanded, named_values
 from seatrial.job.reading.files import Files
-from seatrial.job.reading.flow import FunctionNode, RunNode, only_defines
+from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
 from seatrial.job.reading.parsed_modules import (
@@ -112,7 +112,7 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.expr, ast.expr | None]] = []  # module, use
         self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
-        self.tracking: list[tuple[Unit, ast.Call, RunNode]] = []
+        self.tracking: list[tuple[Unit, ast.Call, str, Tests]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
         self.words_typed = self.unread = tuple(arguments)
@@ -187,20 +187,19 @@ class ProjectReader:
         )
 
     def _tracked(self) -> Iterator[tuple[str, str]]:
-        """Yield (``mode.wandb=online``, ``*`` for unknown, or ``dir.wandb=runs``; place) of calls that may run."""
+        """Yield (``run.wandb=online|logs``, its mode, ``*`` for unknown, and folder; place) of calls that may run."""
         may = self.files.may_run((self.start, ""), tried=True)
         perhaps = {*self._may_visit()} - self.files.reached((self.start, ""))  # as a library calls functions
-        usual = [each for each in self.tracking if may(each[0], each[2].tests or ())]
-        for unit, node, _ in usual or (each for each in self.tracking if each[0] in perhaps):
-            given, module = keywords(node), self.modules.at(unit[0])
-            where = f"{module.shown if module else ''}:{node.lineno}"
-            mode = given.get("mode", ast.Constant("offline" if is_constant(given.get("offline"), True) else None))
-            modes = [mode.value] if isinstance(mode, ast.Constant) else self.devices.values(mode, unit) or [ANY]
-            modes = ["offline"] if "WANDB_MODE" in ast.dump(mode) else modes  # the variable, which the run sets
-            yield from ((f"mode.wandb={each!s}", where) for each in modes if each)
-            folder = self.files.constants.text(given.get("dir", given.get("save_dir")), unit)
-            if folder or not {"dir", "save_dir"}.isdisjoint(given):
-                yield f"dir.wandb={os.path.normpath(folder.text) if folder else ANY}", where
+        usual = [each for each in self.tracking if may(each[0], each[3])]
+        for unit, node, where, _ in usual or (each for each in self.tracking if each[0] in perhaps):
+            given = {key: each for key, each in keywords(node).items() if not is_constant(each, None)}
+            mode, folder = given.get("mode"), given.get("dir", given.get("save_dir"))
+            text = self.files.constants.text(folder, unit)
+            place = os.path.normpath(text.text) if text else "…" if folder else "."
+            known = literal(mode) or ("offline" if is_constant(given.get("offline"), True) else "")
+            known = "offline" if mode and "WANDB_MODE" in ast.dump(mode) else known  # the variable, which the run sets
+            modes = [known] if known or not mode else self.devices.values(mode, unit) or [ANY]
+            yield from ((f"run.wandb={each or ''!s}|{place}", where) for each in modes)
 
     def _take_own_words(self) -> Iterator[str]:
         """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
@@ -419,7 +418,7 @@ class ProjectReader:
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if _TRACKS.fullmatch(full_name(called, module.names)):
-            self.tracking.append(((module.path, unit), node, seen))
+            self.tracking.append(((module.path, unit), node, f"{module.shown}:{node.lineno}", seen.tests or ()))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []

@@ -38,8 +38,7 @@ _USUAL = re.compile(table("import_names")["usual_variables"])
 #: Library → variables that change what it does, but for paths and logins.
 _OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
-#: Modes in which a tracker needs no key; ``*`` stands for one that is not known.
-_KEYLESS, ANY = {"offline", "dryrun", "disabled"}, "*"
+_KEYLESS = {"", "offline", "dryrun", "disabled"}  #: modes in which a tracker needs no key
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
@@ -93,8 +92,9 @@ def without_login(
         way, kept = _way(row, host), row.get("kept")
         mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
         no_use = not used or (" --hash=" in packages and "package" in row and not listed)
-        modes = _set_in_code("mode", row, places)
-        enough = {*row["given" if modes.keys() - _KEYLESS else "names"]}  # an argument goes before a variable
+        begin = f"run.{row.get('package')}="
+        runs = [(*each[len(begin) :].split("|", 1), where) for each, where in places.items() if each.startswith(begin)]
+        enough = {*row["names" if {each[0] for each in runs} <= _KEYLESS else "given"]}  # a mode goes before variables
         if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & enough:
             continue
         scheme = used[0].partition("remote.")[2]
@@ -103,7 +103,7 @@ def without_login(
         uses += ", which reports to it by default" * (used[0] == reports)
         uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
-        value, reason = _outcome(row, places, modes, reason, way)
+        value, reason = _outcome(runs, row, reason, way)
         choices.append(Choice(what=service, value=value, reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
@@ -152,30 +152,15 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
         yield f"{lacks}; {way}"
 
 
-def _set_in_code(name: str, row: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, str]:
-    """Return value → place of an argument, ``mode`` or ``dir``, of calls that begin a tracker's run."""
-    begin = f"{name}.{row.get('package')}="
-    return {each.removeprefix(begin): where for each, where in places.items() if each.startswith(begin)}
-
-
-def _outcome(
-    row: Mapping[str, Any], places: Mapping[str, str], modes: Mapping[str, str], reason: str, way: str
-) -> tuple[str, str]:
-    """Return a choice's value and reason, by the modes and the folder that code gives to a tracker."""
-    mode = next(iter([*(modes.keys() - _KEYLESS), *modes]), "")
-    if mode and mode not in _KEYLESS:
-        value = "stops without a key" if mode != ANY and not modes.keys() - {mode} else "by its mode"
-        return value, f"{modes[mode]} sets its mode; where that is online, a run without a key stops: {way}"
-    reason = f"{modes[mode]} runs it {mode}" if mode else reason
-    if mode == "disabled":
-        return mode, reason
-    value, later = row["then"], row.get("later", "")
-    folder = next(iter(_set_in_code("dir", row, places)), ".")
-    if folder[0] == ANY:
-        value, later = value.partition(",")[0], ""
-    elif folder != ".":
-        value, later = value.replace("./", f"{folder}/"), later.replace(" wandb/", f" {folder}/wandb/")
-    return value, f"{reason}; later: {later}" if later else reason
+def _outcome(runs: Sequence[Sequence[str]], row: Mapping[str, Any], reason: str, way: str) -> tuple[str, str]:
+    """Return a choice's value and reason, by the (mode, folder, place) of calls that begin a tracker's run."""
+    mode, folder, where = next((each for each in runs if each[0] not in _KEYLESS), [*runs, ("", ".", "")][0])
+    if mode not in _KEYLESS:
+        value = "stops without a key" if {"*"} != {each[0] for each in runs} == {mode} else "by its mode"
+        return value, f"{where} sets its mode; where that is online, a run without a key stops: {way}"
+    reason, place = f"{where} runs it {mode}" if mode else reason, f"{folder}/" * (folder != ".")
+    value, later = row["then"].replace("./", place or "./"), row.get("later", "").replace(" wandb/", f" {place}wandb/")
+    return (mode, reason) if mode == "disabled" else (value, f"{reason}; later: {later}" if later else reason)
 
 
 def _way(row: Mapping[str, Any], host: Host) -> str:
