@@ -151,9 +151,9 @@ def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[Tar
     if (gpu := next((each for each in gpus if not has_code(candidate, each, machine)), None)) is not None:
         has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in wheel.sm) or f"capability {wheel.jit_from} and later"
         needs, is_sm = f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
-        if any(_version(ptx) <= _version(gpu.cc) for ptx in wheel.ptx) and _version(wheel.cuda) < _first_cuda(gpu):
+        if wheel.ptx and _version(wheel.cuda) < (first := _first_cuda(gpu)):
             needs = f"{wheel.name} is for CUDA {wheel.cuda}"
-            is_sm += f", which cuBLAS and cuDNN run on since CUDA {_first_cuda(gpu)}"
+            is_sm += f", which cuBLAS and cuDNN run on since CUDA {first}"
         yield Violation("architecture", needs, is_sm)
     needed = minimum_driver(wheel.cuda)
     if driver is not None and not candidate.forward_compat and _version(driver) < _version(needed):

@@ -352,9 +352,8 @@ def _gyms(gym: str, found: Requirements, typed: str, script_dir: Path, project: 
         needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
         if "1" in below:  # shimmy registers the games there, with an ale-py that it knows
             needed = ["shimmy[atari]" if each == "ale-py" else each for each in needed]
-    drawn = {extra.replace("_", "-") for each in found.of(gym) for extra in each.extras}
-    if drawn & {"all", "box2d", "classic-control", "toy-text"}:  # they bring pygame-ce, of the same folder, since 1.3
-        needed = [each for each in needed if each != "pygame"]
+    if any(re.search("all|box2d|classic|toy", str(each.extras)) for each in found.of(gym)):
+        needed = [each for each in needed if each != "pygame"]  # they bring pygame-ce, whose folder is the same
     return [each for each in needed if not _has(found, each)], warnings
 
 

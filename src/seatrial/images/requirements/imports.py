@@ -256,10 +256,9 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
 
 
 def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, str]:
-    """Return module → the warning that a submodule is empty that may have it: third/cider is like pyciderevalcap, or
-    is on sys.path.
+    """Return module → the warning that a submodule is empty that may have it: third/cider is like pyciderevalcap.
 
-    None of them is guessed. A name that no package has may be in any.
+    None of them is guessed. A name that no package has may be in any, each name in one that the code puts on sys.path.
     """
     found, submodules = dict[str, str](), own_modules.empty_submodules(project)[::-1]
     named = {each.rpartition("/")[2] for each in submodules} - _names().same - _names().renamed.keys()
@@ -270,8 +269,8 @@ def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project
         text = "".join(read_sources([project / where.rpartition(":")[0]], project, MAX_BYTES))
         on_path = "sys.path" in text and re.search(rf"""["'/]{re.escape(submodule.rpartition("/")[2])}["'/]""", text)
         if name in packages.unknown or one in other or (len(other) > 2 and other in one) or on_path:
-            what = f"{where} imports {name}, which is missing, and the git submodule"
-            found[name] = f"{what} {submodule} is empty: {own_modules.fetching(submodule)}"
+            what = f"{where} imports {name}, which is missing, and the git submodule {submodule} is empty"
+            found[name] = f"{what}: git submodule update --init --recursive {shlex.quote(submodule)}"
     return found
 
 

@@ -212,8 +212,8 @@ class UvResolver(PackageIndex):
         free, named = {name for name, day in request.dates if not day}, dict(request.named)
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
         lines = tuple(line for line in request.lines if "==" not in str(Requirement(line).specifier))
-        newest = _heard(self._newest(replace(request, lines=lines, preferred=())))
-        rows = {each.name: each.version for each in newest}
+        newest = self._newest(replace(request, lines=lines, preferred=()))
+        rows = {each.name: each.version for each in _packages(newest, heard=True)}
         rows = {name: at for name, at in rows.items() if name in found and (name in named or Version(at) > found[name])}
         return rows if any(Version(at) != found[name] for name, at in rows.items()) else {}
 
@@ -255,7 +255,7 @@ class UvResolver(PackageIndex):
         wanted: dict[str, SpecifierSet]
         wanted = {canonicalize_name(each.name): each.specifier for each in lines if "==" not in str(each.specifier)}
         alone = request.only(*(f"{name}{wanted[name]}" for name in names if name in wanted))
-        found = _heard(self._newest(alone)) if alone.lines else ()
+        found = _packages(self._newest(alone), heard=True) if alone.lines else ()
         return {each.name: (wanted[each.name], each.version) for each in found}
 
     def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
@@ -333,12 +333,8 @@ def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
     return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
 
 
-def _heard(answer: Answer) -> tuple[LockedPackage, ...]:
-    """Return the packages of an answer. Raises TimeoutError: no index answered; what it has may change a lock."""
-    if isinstance(answer, Unreachable):
+def _packages(answer: Answer | str, *, heard: bool = False) -> tuple[LockedPackage, ...]:
+    """Return an answer's packages. Raises TimeoutError: no index answered, and what is ``heard`` may change a lock."""
+    if heard and isinstance(answer, Unreachable):
         raise TimeoutError(answer.reason)
-    return _packages(answer)
-
-
-def _packages(answer: Answer | str) -> tuple[LockedPackage, ...]:
     return answer.packages if isinstance(answer, Lock) else ()

@@ -252,7 +252,7 @@ class Files:
         return () if brought else tuple(text for each, text in reads if each is doubt)
 
     def _is_local_model(self, name: str, value: str) -> bool:
-        """Return whether a model's name, as a hub has it, begins with a folder of the project or one that git ignores."""
+        """Return whether a model's name, as a hub has it, begins with a folder, or one that git ignores."""
         first, slash, _ = value.partition("/")
         fits = bool(slash) and calls.OF_MODELS.fullmatch(name) and calls.ON_THE_HUB.fullmatch(value)
         if not fits or calls.NAMES_MODELS.isdisjoint(calls.called_names(node)[1] for _, node, *_ in self._read):

@@ -120,7 +120,7 @@ def remedy(
     paths = [root.joinpath(*parts) for root in roots]
     empty = (each for each in empty_submodules(project) if any(path.is_relative_to(project / each) for path in paths))
     if submodule := next(empty, None):
-        return f"{fetching(submodule)}   # {submodule} is empty"
+        return f"git submodule update --init --recursive {shlex.quote(submodule)}   # {submodule} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
         texts = "\n".join(read_sources((base / proto).parent.glob("*.proto"), project, _MAX_BYTES))  # of importers, too
@@ -150,11 +150,6 @@ def empty_submodules(project: Path) -> list[str]:
     """Return the folders of submodules in which there is nothing, as .gitmodules names them."""
     text = "".join(read_sources([project / ".gitmodules"], project, _MAX_BYTES))
     return [path for path in _PATH.findall(text)[:_MOST_SUBMODULES] if is_empty(project / path)]
-
-
-def fetching(*submodules: str) -> str:
-    """Return the command for these submodules alone: one without a URL in .gitmodules stops the command for all."""
-    return f"git submodule update --init --recursive {shlex.join(submodules)}"
 
 
 @fallback(False, on=(OSError, ValueError))  # not there at all: left out on purpose, or the file names another place

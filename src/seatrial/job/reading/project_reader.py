@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import TargetError
+from seatrial.job.reading import parsed_modules, signs
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
@@ -23,32 +24,8 @@ from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
-from seatrial.job.reading.parsed_modules import (
-    STARTS,
-    Import,
-    Module,
-    ParsedModules,
-    Unit,
-    called_by,
-    functions_of,
-    named,
-    undefined_names,
-)
-from seatrial.job.reading.signs import (
-    LIGHTNING_1,
-    MOST_PARTS,
-    NAMED,
-    SCHEDULERS,
-    SCHEDULES,
-    SETS,
-    dotted,
-    full_name,
-    is_constant,
-    keywords,
-    last_name,
-    literal,
-    texts_of,
-)
+from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, called_by, functions_of, named
+from seatrial.job.reading.signs import SETS, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
 from seatrial.system.text import regex
@@ -61,8 +38,6 @@ _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__"
 _PARSES_FIELDS = regex(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
 #: A script's name in a text; signs of a process alone; a dotted name; a value in a configuration.
 _SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
-#: Calls that begin a run of Weights & Biases. Source: docs.wandb.ai/models/ref/python/functions/init.
-_TRACKS = regex(r"wandb\.(init|Settings)|(\w+\.)+WandbLogger")
 _DOTTED, _VALUE = regex(r"[A-Za-z_]\w*(?:\.\w+)+"), regex(r"""[:=,\[-]\s*["']?(\w+)""")
 
 
@@ -151,10 +126,12 @@ class ProjectReader:
         others = (each for each in self.modules.known() if each is not module)
         code = "".join(each.source.decode("utf-8", "replace") for each in self.modules.known())
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
-        starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
+        starts = (
+            module is None or not only_defines(module.flow.body("")) or any(map(parsed_modules.STARTS.search, texts))
+        )
         devices, always = self.devices.found(self.visited, imported), self.files.constants.always
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
-        wrong = [*undefined_names(self.modules, self._may_visit(), always, self.set_there)]
+        wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
@@ -294,7 +271,7 @@ class ProjectReader:
     def _name_targets(self, file: Path, text: str) -> None:
         """Queue the classes that a configuration names."""
         for number, name, is_vague in targets(text):
-            parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
+            parts = name.split(".", signs.MOST_PARTS)[: signs.MOST_PARTS]
             own = [each for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
             self.certain += [(each[0], "") for each in own]
             if own and (module := self.modules.at(own[-1][0])):
@@ -328,12 +305,14 @@ class ProjectReader:
         if known or module is None:
             return
         for method, function in module.flow.functions.items() if not name else ():
-            if (last := method.rpartition(".")[2]) in LIGHTNING_1:
+            if (last := method.rpartition(".")[2]) in signs.LIGHTNING_1:
                 self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
             elif f"{method[: -len(last)]}lr_scheduler_step" in module.flow.functions:
                 pass  # Lightning checks no scheduler
-            elif last == "configure_optimizers" and SCHEDULES.search(ast.unparse(function)):
-                self.reading.signs.setdefault(f"{NAMED}{SCHEDULERS}", f"{module.shown}:{function.lineno} {method}")
+            elif last == "configure_optimizers" and signs.SCHEDULES.search(ast.unparse(function)):
+                self.reading.signs.setdefault(
+                    f"{signs.NAMED}{signs.SCHEDULERS}", f"{module.shown}:{function.lineno} {method}"
+                )
             if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
                 queue.append((path, method))
         for seen in module.flow.walk(name):
@@ -408,7 +387,7 @@ class ProjectReader:
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-            if "".join(texts_of(module_name := node.args[0])).startswith("."):
+            if "".join(signs.texts_of(module_name := node.args[0])).startswith("."):
                 package = keywords(node).get("package", [*node.args[1:], module_name][0])
                 own = ast.Constant(".".join(Path(module.shown).parent.parts))
                 module_name = ast.BinOp(
@@ -417,7 +396,7 @@ class ProjectReader:
             self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
-        if _TRACKS.fullmatch(full_name(called, module.names)):
+        if full_name(called, module.names).endswith(("wandb.init", "wandb.Settings", ".WandbLogger")):
             self.tracking.append(((module.path, unit), node, f"{module.shown}:{node.lineno}", seen.tests or ()))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
