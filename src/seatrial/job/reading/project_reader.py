@@ -176,7 +176,7 @@ class ProjectReader:
             known = literal(mode) or ("offline" if is_constant(given.get("offline"), True) else "")
             known = "offline" if mode and "WANDB_MODE" in ast.dump(mode) else known  # the variable, which the run sets
             modes = [known] if known or not mode else self.devices.values(mode, unit) or [ANY]
-            yield from ((f"run.wandb={each or ''!s}|{place}", where) for each in modes)
+            yield from ((f"run.wandb={each or ''!s}|{place}", where) for each in modes if each or folder)
 
     def _take_own_words(self) -> Iterator[str]:
         """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
