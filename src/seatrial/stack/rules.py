@@ -152,7 +152,7 @@ def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[Tar
         has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in wheel.sm) or f"capability {wheel.jit_from} and later"
         needs, is_sm = f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
         if wheel.ptx and _version(wheel.cuda) < (first := _first_cuda(gpu)):
-            needs = f"{wheel.name} is for CUDA {wheel.cuda}"
+            needs += f" and PTX, for CUDA {wheel.cuda}"
             is_sm += f", which cuBLAS and cuDNN run on since CUDA {first}"
         yield Violation("architecture", needs, is_sm)
     needed = minimum_driver(wheel.cuda)
