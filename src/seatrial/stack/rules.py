@@ -143,9 +143,11 @@ def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[Tar
         return
     if (gpu := next((each for each in gpus if not has_code(candidate, each, machine)), None)) is not None:
         has = ", ".join(f"sm_{cc.replace('.', '')}" for cc in wheel.sm) or f"capability {wheel.jit_from} and later"
-        yield Violation(
-            "architecture", f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
-        )
+        needs, is_sm = f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
+        if wheel.ptx and _version(wheel.cuda) < (first := _first_cuda(gpu)):
+            needs += f" and PTX, for CUDA {wheel.cuda}"
+            is_sm += f", which cuBLAS and cuDNN run on since CUDA {first}"
+        yield Violation("architecture", needs, is_sm)
     needed = facts.minimum_driver(wheel.cuda)
     if driver is not None and not candidate.forward_compat and _version(driver) < _version(needed):
         needs = f"{wheel.name} needs driver {needed} or later, for CUDA {wheel.cuda}"
@@ -191,13 +193,16 @@ def has_code(candidate: Candidate, gpu: TargetGpu, machine: TargetMachine) -> bo
         return cc >= Version(wheel.jit_from)
     if _has_machine_code(wheel, gpu):
         return True
-    first = next((cuda for least, cuda in FIRST_CUDA if cc >= Version(least)), "0")
-    if not any(_version(ptx) <= cc for ptx in wheel.ptx) or _version(wheel.cuda) < Version(first):
+    if not any(_version(ptx) <= cc for ptx in wheel.ptx) or _version(wheel.cuda) < _first_cuda(gpu):
         return False
     if machine.driver is None or candidate.forward_compat:
         return True
     own = facts.cuda_of_driver(machine.driver)
     return own is not None and Version(own) >= Version(wheel.cuda)
+
+
+def _first_cuda(gpu: TargetGpu) -> Version:
+    return next((Version(cuda) for least, cuda in FIRST_CUDA if _version(gpu.cc) >= Version(least)), Version("0"))
 
 
 def _has_machine_code(wheel: Wheel, gpu: TargetGpu) -> bool:

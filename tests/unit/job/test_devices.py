@@ -622,3 +622,39 @@ def test_reads_behind_many_checks_take_no_time_for_each_pair(tmp_path: Path) -> 
     target, before = target_of(tmp_path, "\n".join(lines)), process_time()
     assert len(script_facts(target, tmp_path).reads) == 500
     assert process_time() - before < 5
+
+
+@pytest.mark.parametrize(
+    ("ignored", "value", "named"),
+    [
+        ("/models/*\n", "models/Qwen3-0.6B", True),
+        ("models\n", "models/Qwen3-0.6B", True),
+        ("*.pt\n", "models/Qwen3-0.6B", False),
+        ("/models/*\n", "Qwen/Qwen3-0.6B", False),
+        ("/models/*\n", "gpt2", False),
+        ("", "nets/Qwen3-0.6B", True),  # a folder of the project
+    ],
+)
+def test_a_model_below_a_local_folder_is_an_input_and_no_name_of_the_hub(
+    tmp_path: Path, ignored: str, value: str, named: bool
+) -> None:
+    source = "from transformers import AutoModel\nclass Net:\n    def __init__(self, model_name):\n"
+    source += "        self.net = AutoModel.from_pretrained(model_name)\np.add_argument('--config')\n"
+    source += "c = yaml.safe_load(open(p.parse_args().config))\nNet(**c['params'])\n"
+    (tmp_path / "nets").mkdir()
+    (tmp_path / ".gitignore").write_text(ignored)
+    (tmp_path / "c.yaml").write_text(f"params:\n  model_name: {value}\n")
+    target = target_of(tmp_path, source, "--config", "c.yaml")
+    found = "".join(not_found(Job(project=tmp_path, target=target), script_facts(target, tmp_path).inputs, ()))
+    assert (value in found) == named
+
+
+@pytest.mark.parametrize(("keyword", "named"), [("ckpt_path", True), ("last_path", False)])
+def test_a_checkpoint_of_fit_is_read_although_the_run_writes_to_its_folder(
+    tmp_path: Path, keyword: str, named: bool
+) -> None:
+    source = "from lightning.pytorch import Trainer, callbacks\n"
+    source += "keep = callbacks.ModelCheckpoint(dirpath='/import/me/ckpt')\n"
+    source += f"Trainer(callbacks=[keep]).fit(net, {keyword}='/import/me/ckpt/e9.ckpt')\n"
+    reads = script_facts(target_of(tmp_path, source), tmp_path).reads
+    assert [each.path for each in reads if each.path.endswith("e9.ckpt")] == ["/import/me/ckpt/e9.ckpt"] * named

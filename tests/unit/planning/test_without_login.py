@@ -166,6 +166,15 @@ def test_wandb_is_named_where_the_image_may_have_it(tmp_path: Path, locked: str,
         ("import wandb, os\nif os.name:\n    wandb.restore('a')", {"WANDB_MODE": "offline"}, "3 wandb.restore fails"),
         ("import kaggle", {}, "imports kaggle, and the run has no login"),
         ("from PyQt6.QtWidgets import QApplication", {"QT_QPA_PLATFORM": "offscreen"}, "no display"),
+        ("import pygame", {"SDL_VIDEODRIVER": "dummy"}, "imports pygame, and the run has no display"),
+        ("import mujoco\nmujoco.Renderer(m)", {}, "train.py:2 mujoco.Renderer draws with MuJoCo, and the run has no"),
+        ("import mujoco\nenv.render(m)", {}, "-e MUJOCO_GL=egl --gpus capabilities=compute,utility,graphics draws"),
+        ("import mujoco\nmujoco.MjModel(m)", None, ""),
+        (
+            "from mujoco_playground import registry",
+            {},
+            "clones its models with git into its own folder, and the run has",
+        ),
         ("import matplotlib\nmatplotlib.use('TkAgg')", {}, "train.py:2 matplotlib.use needs one"),
         ("import cv2\ncv2.imshow('a', b)", {}, "train.py:2 cv2.imshow needs one"),
         ("import wandb\nwandb.login(key='0123456789')", None, ""),
@@ -348,3 +357,77 @@ def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_som
     assert warning.endswith("--gpus device=1,3")
     assert not [*without_variables(job(tmp_path).changed(gpus=asked), script, {}, host)]
     assert not [*without_variables(job(tmp_path), script, {}, Host({"CUDA_VISIBLE_DEVICES": "1"}))]
+
+
+@pytest.mark.parametrize(
+    ("code", "args", "value", "words"),
+    [
+        (
+            "wandb.init(mode='online')",
+            "",
+            "stops without a key",
+            "train.py:4 sets its mode; where that is online, a run without",
+        ),
+        (
+            "wandb.init(mode='online' if a.log else 'disabled')",
+            "--log",
+            "stops without a key",
+            "--secret WANDB_API_KEY",
+        ),
+        ("wandb.init(mode='online' if a.log else 'disabled')", "", "disabled", "train.py:4 runs it disabled"),
+        (
+            "wandb.init(mode=os.environ.get('WANDB_MODE', 'online'))",
+            "",
+            "offline, in ./wandb",
+            "4 runs it offline; lat",
+        ),
+        (
+            "wandb.init(mode=unknown(), dir=os.sep + unknown())",
+            "",
+            "by its mode",
+            "4 sets its mode; where that is online",
+        ),
+        ("wandb.init(dir='out')", "", "offline, in out/wandb", "no key: export WANDB_API_KEY=…, and --secret"),
+        ("wandb.init(dir='out')", "", "offline, in out/wandb", "later: wandb sync out/wandb/offline-run-*"),
+        ("wandb.init(dir=unknown())", "", "offline, in …/wandb", "--secret WANDB_API_KEY"),
+        ("wandb.init(mode=None)", "", "offline, in ./wandb", "imports wandb"),
+        ("wandb.login()", "", "offline, in ./wandb", "imports wandb"),
+        ("loggers.WandbLogger(offline=True, save_dir='logs')", "", "offline, in logs/wandb", "4 runs it offline"),
+        ("loggers.WandbLogger(offline=a.log)", "", "offline, in ./wandb", "imports wandb"),
+        ("if a.log:\n    wandb.init(mode='online')", "", "offline, in ./wandb", "imports wandb"),
+    ],
+)
+def test_a_mode_or_folder_that_code_gives_goes_before_the_variable(
+    tmp_path: Path, code: str, args: str, value: str, words: str
+) -> None:
+    options = "p = argparse.ArgumentParser(); p.add_argument('--log', action='store_true'); a = p.parse_args()"
+    imports = "import argparse, os, wandb\nfrom lightning.pytorch import loggers"
+    (tmp_path / "train.py").write_text(f"{imports}\n{options}\n{code}\n")
+    script = script_facts(Target(kind="script", value="train.py", args=tuple(args.split())), tmp_path)
+    env, [choice] = without_login(job(tmp_path), script, {}, Host({}))
+    assert env == {"WANDB_MODE": "offline"}
+    assert choice.value == value and words in choice.reason
+
+
+def test_an_offline_variable_does_not_hide_a_mode_that_needs_a_key(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import wandb\nwandb.init(mode='online')\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    _, [choice] = without_login(job(tmp_path), script, {"WANDB_MODE": "offline"}, Host({}))
+    assert choice.value == "stops without a key"
+    assert without_login(job(tmp_path, "WANDB_API_KEY"), script, {}, Host({})) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("pins", "driver"),
+    [
+        ("gym==0.22.0\npygame==2.1.2", True),
+        ("gym==1\npygame-ce==2.5.7", True),
+        ("gym==1", False),
+        ("pygame-x==1", False),
+    ],
+)
+def test_environments_draw_nowhere_where_the_image_has_pygame(tmp_path: Path, pins: str, driver: bool) -> None:
+    script = ScriptFacts(where={"gym": "train.py:1"})
+    env, choices = without_login(job(tmp_path), script, {}, Host({}), {"requirements.txt": pins})
+    assert env == ({"SDL_VIDEODRIVER": "dummy"} if driver else {}) and len(choices) == driver
+    assert without_login(job(tmp_path), script, {"SDL_VIDEODRIVER": "x11"}, Host({}), {"r": pins}) == ({}, [])

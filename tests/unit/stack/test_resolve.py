@@ -108,6 +108,12 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
     ("constraints", "target", "sides"),
     [
         (requested(specifier="==1.13.1"), "h100", ("has code for sm_37", "H100 is sm_90")),
+        (
+            requested("tensorflow", specifier="==2.11.0"),
+            "h100",
+            ("and PTX, for CUDA 11.2", "sm_90, which cuBLAS and cuDNN run on since CUDA 11.8"),
+        ),
+        (requested("tensorflow", specifier="==2.3.0"), "rtx-3090", ("and PTX, for CUDA 10.1", "since CUDA 11.1")),
         (requested(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),
         (requested(variant="cpu", source="torch==2.13.0+cpu"), "h100", ("has no CUDA", "GPUs are requested")),
         (

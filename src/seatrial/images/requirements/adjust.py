@@ -352,6 +352,8 @@ def _gyms(gym: str, found: Requirements, typed: str, script_dir: Path, project: 
         needed = [each for each in needed if each not in games or have.isdisjoint(("ale-py", "atari-py"))]
         if "1" in below:  # shimmy registers the games there, with an ale-py that it knows
             needed = ["shimmy[atari]" if each == "ale-py" else each for each in needed]
+    if any(re.search("all|box2d|classic|toy", str(each.extras)) for each in found.of(gym)):
+        needed = [each for each in needed if each != "pygame"]  # they bring pygame-ce, whose folder is the same
     return [each for each in needed if not _has(found, each)], warnings
 
 

@@ -20,6 +20,8 @@ from seatrial.job.reading import modules as own_modules
 from seatrial.job.reading.modules import STANDARD_MODULES, folder_of, is_file, is_folder, is_package
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
+from seatrial.system.project_files import read_sources
+from seatrial.system.source import MAX_BYTES
 from seatrial.system.text import regex
 
 _OURS = "seatrial"
@@ -256,16 +258,19 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
 def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, str]:
     """Return module → the warning that a submodule is empty that may have it: third/cider is like pyciderevalcap.
 
-    None of them is guessed. A name that no package has may be in any.
+    None of them is guessed. A name that no package has may be in any, each name in one that the code puts on sys.path.
     """
     found, submodules = dict[str, str](), own_modules.empty_submodules(project)[::-1]
     named = {each.rpartition("/")[2] for each in submodules} - _names().same - _names().renamed.keys()
     named &= {*script.imports, *script.likely_imports}  # an empty folder on Python's path hides the name
     for name, submodule in product(dict.fromkeys((*packages.strangers, *sorted(named))), submodules):
         one, other = (re.sub(r"[\W_]", "", each.lower()) for each in (name, submodule.rpartition("/")[2]))
-        if name in packages.unknown or one in other or (len(other) > 2 and other in one):
-            what = f"{script.where.get(name, 'the target')} imports {name}, which is missing, and the git submodule"
-            found[name] = f"{what} {submodule} is empty: git submodule update --init --recursive"
+        where = script.where.get(name, "the target")
+        text = "".join(read_sources([project / where.rpartition(":")[0]], project, MAX_BYTES))
+        on_path = "sys.path" in text and re.search(rf"""["'/]{re.escape(submodule.rpartition("/")[2])}["'/]""", text)
+        if name in packages.unknown or one in other or (len(other) > 2 and other in one) or on_path:
+            what = f"{where} imports {name}, which is missing, and the git submodule {submodule} is empty"
+            found[name] = f"{what}: git submodule update --init --recursive {shlex.quote(submodule)}"
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -241,8 +242,8 @@ def guesses(
     packages: ImportedPackages, script: ScriptFacts, project: Path, sentences: Mapping[str, str]
 ) -> Iterator[tuple[str, Guess]]:
     """Yield (canonical name, guess) for each package named after a module; ``sentences``: module → its warning."""
-    submodules = empty_submodules(project) if sentences else []
-    empty = f"; git has not fetched {', '.join(submodules)}: git submodule update --init --recursive"
+    submodules = shlex.join(empty_submodules(project) if sentences else [])
+    empty = f"; git has not fetched {submodules}: git submodule update --init --recursive {submodules}"
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
         place = script.where.get(name, "the target" if name in script.imports else "the project")
         text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")

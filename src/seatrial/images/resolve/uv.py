@@ -95,7 +95,10 @@ class UvResolver(PackageIndex):
         memory = f"locks/{digest_of(request)}"
         if (lock := self._remembered(memory, stored_lock, FRESH_S)) is not None:
             return lock
-        answer = answered(request)
+        try:
+            answer = answered(request)
+        except TimeoutError as error:
+            answer = Unreachable(str(error))
         if isinstance(answer, Lock):
             self._remember(memory, asdict(answer))
         elif isinstance(answer, Unreachable):
@@ -210,7 +213,7 @@ class UvResolver(PackageIndex):
         found = {each.name: Version(each.version) for each in lock.packages if each.name not in free}
         lines = tuple(line for line in request.lines if "==" not in str(Requirement(line).specifier))
         newest = self._newest(replace(request, lines=lines, preferred=()))
-        rows = {each.name: each.version for each in _packages(newest)}
+        rows = {each.name: each.version for each in _packages(newest, heard=True)}
         rows = {name: at for name, at in rows.items() if name in found and (name in named or Version(at) > found[name])}
         return rows if any(Version(at) != found[name] for name, at in rows.items()) else {}
 
@@ -252,7 +255,7 @@ class UvResolver(PackageIndex):
         wanted: dict[str, SpecifierSet]
         wanted = {canonicalize_name(each.name): each.specifier for each in lines if "==" not in str(each.specifier)}
         alone = request.only(*(f"{name}{wanted[name]}" for name in names if name in wanted))
-        found = _packages(self._newest(alone)) if alone.lines else ()
+        found = _packages(self._newest(alone), heard=True) if alone.lines else ()
         return {each.name: (wanted[each.name], each.version) for each in found}
 
     def _early(self, request: ResolveRequest, lock: Lock) -> tuple[str, ...] | None:
@@ -330,5 +333,8 @@ def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
     return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
 
 
-def _packages(answer: Answer | str) -> tuple[LockedPackage, ...]:
+def _packages(answer: Answer | str, *, heard: bool = False) -> tuple[LockedPackage, ...]:
+    """Return an answer's packages. Raises TimeoutError: no index answered, and what is ``heard`` may change a lock."""
+    if heard and isinstance(answer, Unreachable):
+        raise TimeoutError(answer.reason)
     return answer.packages if isinstance(answer, Lock) else ()

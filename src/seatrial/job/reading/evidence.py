@@ -100,7 +100,7 @@ class Readings:
         unknown: reads by unknown paths, if no input is known. unmade: files that it writes to folders nothing makes.
         outputs: options with paths that it creates and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
-        remote: ``remote.s3`` → where such a path is opened through fsspec, which needs the store's driver.
+        remote: ``remote.s3`` → where such a path is opened by fsspec; ``run.wandb=online|logs`` → where it begins.
         devices: reasons why it does not use the GPUs with these arguments.
         variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
         files: the files that were read, relative to the project where they are inside.
@@ -205,7 +205,9 @@ class NodeReader:
             for text, option in used_paths(node, self._typed):
                 ends = [dotted(each).encode() for each in getattr(node, "targets", ())]
                 if not any(b"with(%s)" % each in module.source for each in ends):  # text.startswith(PREFIXES)
-                    self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb="names"))
+                    given = (each.arg for each in getattr(node, "keywords", ()) if literal(each.value) == text)
+                    verb = "reads" if "ckpt_path" in given else "names"
+                    self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb=verb))
         if started := started_file(node):
             self.starts.append(((module.path, unit), started))
         caught = CAUGHT in (seen.tests or ())

@@ -25,8 +25,9 @@ _WRITERS: dict[str, tuple[int | None, list[str], bool]] = {
 OPENERS, NEED_FOLDERS = SETS["openers"], SETS["need-folders"]
 #: torchvision's datasets, and the arguments before ``download``. Source: docs.pytorch.org/vision/stable/datasets.html.
 _DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"), 4
-#: Calls whose argument may be a model's name on a hub; arguments that are paths.
+#: Calls whose argument may be a model's name on a hub; arguments that are paths; settings of such a name.
 NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|hdf5|keras)")
+OF_MODELS = regex(r"(?:--|.*\.)?(?:(?:base|pretrained)[-_])?(?:model|tokenizer)(?:[-_]name(?:[-_]or[-_]path)?)?")
 ON_THE_HUB = regex(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
 _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")

@@ -23,6 +23,8 @@ from seatrial.job.reading.flow import CAUGHT, Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
+from seatrial.system.project_files import read_sources
+from seatrial.system.source import MAX_BYTES
 
 _MOST_WRITES, _LONGEST_PATH, _LONGEST_CALL, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 60, 8, 250
 
@@ -216,7 +218,8 @@ class Files:
         checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
         for name, value, where, option in self._candidates(start):
             is_typed, path = where == name, posixpath.normpath(value)
-            fits = calls.is_input(name, value, typed=is_typed or not name) and (not name or option not in self.outputs)
+            fits = calls.is_input(name, value, typed=is_typed or not name) or self._is_local_model(name, value)
+            fits = fits and (not name or option not in self.outputs)
             below = (each.endswith(f"/{value}") for *_, each, _ in self._read if name)  # another's folder
             known = (typed,) if is_typed else (made, checked) if name else ()
             fits = fits and not any(below) and not any(path in each for each in known)
@@ -248,6 +251,15 @@ class Files:
         brought |= any(calls.BRINGING & {calls.called_names(each)[1], *keywords(each)} for each, run in made if not run)
         brought |= doubt and (bool(self._making) or any(map(calls.OF_DATA.match, imported)))
         return () if brought else tuple(text for each, text in reads if each is doubt)
+
+    def _is_local_model(self, name: str, value: str) -> bool:
+        """Return whether a model's name, as a hub has it, begins with a folder, or one that git ignores."""
+        first, slash, _ = value.partition("/")
+        fits = bool(slash) and calls.OF_MODELS.fullmatch(name) and calls.ON_THE_HUB.fullmatch(value)
+        if not fits or calls.NAMES_MODELS.isdisjoint(calls.called_names(node)[1] for _, node, *_ in self._read):
+            return False
+        ignored = "".join(read_sources([self._folder / ".gitignore"], self._folder, MAX_BYTES))
+        return is_folder(self._folder / first) or bool(re.search(rf"(?m)^/?{re.escape(first)}(/\**)?$", ignored))
 
     def _exists(self, path: str) -> bool:
         """Return whether a path exists; note that an input does, unless the path holds code, settings or weights."""
@@ -296,7 +308,7 @@ class Files:
             pure = PurePosixPath(path)
             if path in reads:
                 reads[path] = replace(named, option=reads[path].option or named.option)  # the line to edit
-            elif not any(pure.is_relative_to(each) or each.is_relative_to(pure) for each in known):
+            elif not any((named.verb != "reads" and pure.is_relative_to(x)) or x.is_relative_to(pure) for x in known):
                 reads[path] = named
                 known.append(pure)
         return tuple(reads.values())

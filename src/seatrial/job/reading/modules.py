@@ -120,7 +120,7 @@ def remedy(
     paths = [root.joinpath(*parts) for root in roots]
     empty = (each for each in empty_submodules(project) if any(path.is_relative_to(project / each) for path in paths))
     if submodule := next(empty, None):
-        return f"git submodule update --init --recursive   # {submodule} is empty"
+        return f"git submodule update --init --recursive {shlex.quote(submodule)}   # {submodule} is empty"
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
         texts = "\n".join(read_sources((base / proto).parent.glob("*.proto"), project, _MAX_BYTES))  # of importers, too

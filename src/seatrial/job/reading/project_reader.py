@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seatrial.errors import TargetError
+from seatrial.job.reading import parsed_modules, signs
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, member
@@ -20,34 +21,11 @@ from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
 from seatrial.job.reading.file_calls import demanded, named_values
 from seatrial.job.reading.files import Files
-from seatrial.job.reading.flow import FunctionNode, RunNode, only_defines
+from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
-from seatrial.job.reading.parsed_modules import (
-    STARTS,
-    Import,
-    Module,
-    ParsedModules,
-    Unit,
-    called_by,
-    functions_of,
-    named,
-    undefined_names,
-)
-from seatrial.job.reading.signs import (
-    LIGHTNING_1,
-    MOST_PARTS,
-    NAMED,
-    SCHEDULERS,
-    SCHEDULES,
-    SETS,
-    dotted,
-    full_name,
-    keywords,
-    last_name,
-    literal,
-    texts_of,
-)
+from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, called_by, functions_of, named
+from seatrial.job.reading.signs import SETS, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
 from seatrial.system.text import regex
@@ -109,6 +87,7 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.expr, ast.expr | None]] = []  # module, use
         self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
+        self.tracking: list[tuple[Unit, ast.Call, str, Tests]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
         self.words_typed = self.unread = tuple(arguments)
@@ -147,11 +126,13 @@ class ProjectReader:
         others = (each for each in self.modules.known() if each is not module)
         code = "".join(each.source.decode("utf-8", "replace") for each in self.modules.known())
         texts = (each.source.decode("utf-8", "replace").partition("\nif __name__")[0] for each in others)
-        starts = module is None or not only_defines(module.flow.body("")) or any(map(STARTS.search, texts))
+        starts = (
+            module is None or not only_defines(module.flow.body("")) or any(map(parsed_modules.STARTS.search, texts))
+        )
         devices, always = self.devices.found(self.visited, imported), self.files.constants.always
         self.files.constants.may_assign = self.devices.may_assign
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
-        wrong = [*undefined_names(self.modules, self._may_visit(), always, self.set_there)]
+        wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
@@ -165,7 +146,7 @@ class ProjectReader:
             reads=reads,
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
-            remote=self.files.remote,
+            remote={**self.files.remote, **dict(self._tracked())},
             inputs=tuple(self.files.inputs((self.start, ""))),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown((self.start, ""), may, names),
@@ -182,6 +163,21 @@ class ProjectReader:
             relative=self.nodes.relative,
             idle=not self.calls and not starts,
         )
+
+    def _tracked(self) -> Iterator[tuple[str, str]]:
+        """Yield (``run.wandb=online|logs``, its mode, ``*`` for unknown, and folder; place) of calls that may run."""
+        may = self.files.may_run((self.start, ""), tried=True)
+        perhaps = {*self._may_visit()} - self.files.reached((self.start, ""))  # as a library calls functions
+        usual = [each for each in self.tracking if may(each[0], each[3])]
+        for unit, node, where, _ in usual or (each for each in self.tracking if each[0] in perhaps):
+            given = {key: each for key, each in keywords(node).items() if not is_constant(each, None)}
+            mode, folder = given.get("mode"), given.get("dir", given.get("save_dir"))
+            text = self.files.constants.text(folder, unit)
+            place = os.path.normpath(text.text) if text else "…" if folder else "."
+            known = literal(mode) or ("offline" if is_constant(given.get("offline"), True) else "")
+            known = "offline" if mode and "WANDB_MODE" in ast.dump(mode) else known  # the variable, which the run sets
+            modes = [known] if known or not mode else self.devices.values(mode, unit) or [ANY]
+            yield from ((f"run.wandb={each or ''!s}|{place}", where) for each in modes if each or folder)
 
     def _take_own_words(self) -> Iterator[str]:
         """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
@@ -276,7 +272,7 @@ class ProjectReader:
     def _name_targets(self, file: Path, text: str) -> None:
         """Queue the classes that a configuration names."""
         for number, name, is_vague in targets(text):
-            parts = name.split(".", MOST_PARTS)[:MOST_PARTS]
+            parts = name.split(".", signs.MOST_PARTS)[: signs.MOST_PARTS]
             own = [each for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
             self.certain += [(each[0], "") for each in own]
             if own and (module := self.modules.at(own[-1][0])):
@@ -310,12 +306,14 @@ class ProjectReader:
         if known or module is None:
             return
         for method, function in module.flow.functions.items() if not name else ():
-            if (last := method.rpartition(".")[2]) in LIGHTNING_1:
+            if (last := method.rpartition(".")[2]) in signs.LIGHTNING_1:
                 self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
             elif f"{method[: -len(last)]}lr_scheduler_step" in module.flow.functions:
                 pass  # Lightning checks no scheduler
-            elif last == "configure_optimizers" and SCHEDULES.search(ast.unparse(function)):
-                self.reading.signs.setdefault(f"{NAMED}{SCHEDULERS}", f"{module.shown}:{function.lineno} {method}")
+            elif last == "configure_optimizers" and signs.SCHEDULES.search(ast.unparse(function)):
+                self.reading.signs.setdefault(
+                    f"{signs.NAMED}{signs.SCHEDULERS}", f"{module.shown}:{function.lineno} {method}"
+                )
             if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
                 queue.append((path, method))
         for seen in module.flow.walk(name):
@@ -390,7 +388,7 @@ class ProjectReader:
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
-            if "".join(texts_of(module_name := node.args[0])).startswith("."):
+            if "".join(signs.texts_of(module_name := node.args[0])).startswith("."):
                 package = keywords(node).get("package", [*node.args[1:], module_name][0])
                 own = ast.Constant(".".join(Path(module.shown).parent.parts))
                 module_name = ast.BinOp(
@@ -399,6 +397,8 @@ class ProjectReader:
             self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
+        if full_name(called, module.names).endswith(("wandb.init", "wandb.Settings", ".WandbLogger")):
+            self.tracking.append(((module.path, unit), node, f"{module.shown}:{node.lineno}", seen.tests or ()))
         if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []

@@ -38,6 +38,7 @@ _USUAL = re.compile(table("import_names")["usual_variables"])
 #: Library → variables that change what it does, but for paths and logins.
 _OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
+_KEYLESS = {"", "offline", "dryrun", "disabled"}  #: modes in which a tracker needs no key
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
 
@@ -86,11 +87,15 @@ def without_login(
         row = {**row, "kept": None, "way": row.get("pods", "")} if job.backend == "k8s" else row
         used = [each for each in places if re.fullmatch(row["modules"], each.removesuffix("=").removeprefix(REPORT_TO))]
         listed = "package" in row and re.search(rf"(?m)^{row['package']}(?![\w.-])", packages)
-        used = [reports] if reports and listed and "offline" in row and not used else used
+        by = next((each for each in places if re.fullmatch(row["by"], each)), None) if "by" in row else reports
+        used = [by] if by and listed and "offline" in row and not used else used
         way, kept = _way(row, host), row.get("kept")
         mounted = kept and any(each.target.endswith(f"/{kept}") for each in job.mounts)
         no_use = not used or (" --hash=" in packages and "package" in row and not listed)
-        if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & {*row["names"]}:
+        begin = f"run.{row.get('package')}="
+        runs = [(*each[len(begin) :].split("|", 1), where) for each, where in places.items() if each.startswith(begin)]
+        enough = {*row["names" if {each[0] for each in runs} <= _KEYLESS else "given"]}  # a mode goes before variables
+        if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & enough:
             continue
         scheme = used[0].partition("remote.")[2]
         uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
@@ -98,8 +103,8 @@ def without_login(
         uses += ", which reports to it by default" * (used[0] == reports)
         uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
-        reason += f"; later: {row['later']}" if "later" in row else ""
-        choices.append(Choice(what=service, value=row["then"], reason=reason))
+        value, reason = _outcome(runs, row, reason, way)
+        choices.append(Choice(what=service, value=value, reason=reason))
         variables |= row.get("offline", {})
     return variables, choices
 
@@ -145,6 +150,17 @@ def without_models(script: ScriptFacts, env: Mapping[str, str], mounts: Sequence
     way = f"--mount {own}:{home}" if (own / folder).exists() else f"HF_HOME={cache} hf download {model}"
     if not (cache / folder).exists():
         yield f"{lacks}; {way}"
+
+
+def _outcome(runs: Sequence[Sequence[str]], row: Mapping[str, Any], reason: str, way: str) -> tuple[str, str]:
+    """Return a choice's value and reason, by the (mode, folder, place) of calls that begin a tracker's run."""
+    mode, folder, where = next((each for each in runs if each[0] not in _KEYLESS), [*runs, ("", ".", "")][0])
+    if mode not in _KEYLESS:
+        value = "stops without a key" if {"*"} != {each[0] for each in runs} == {mode} else "by its mode"
+        return value, f"{where} sets its mode; where that is online, a run without a key stops: {way}"
+    reason, place = f"{where} runs it {mode}" if mode else reason, f"{folder}/" * (folder != ".")
+    value, later = row["then"].replace("./", place or "./"), row.get("later", "").replace(" wandb/", f" {place}wandb/")
+    return (mode, reason) if mode == "disabled" else (value, f"{reason}; later: {later}" if later else reason)
 
 
 def _way(row: Mapping[str, Any], host: Host) -> str:

@@ -12,8 +12,9 @@ import pytest
 
 from package_indexes import Index, serving
 from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.resolve.answers import ResolveRequest
+from seatrial.images.resolve.answers import ResolveRequest, Unreachable
 from seatrial.images.resolve.dates import dated
+from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.script import ScriptFacts
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheels are for x86-64")
@@ -165,6 +166,16 @@ def test_a_slow_index_takes_no_day_away_in_silence(plan: Any) -> None:
     assert "did not answer within 1 s" in "".join(made.warnings)
     plan.index.delay_s, plan.limit_s = 0.0, 30.0
     assert "six==1.10" in "\n".join(plan("six", as_of="2021-06-01").context_texts.values())
+
+
+def test_a_lock_whose_newer_releases_no_index_told_of_is_not_remembered(
+    plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as silent:
+        silent.setattr(UvResolver, "_newest", lambda *_: Unreachable("no index answered"))
+        made = plan("ahead", as_of="2021-06-01")
+        assert "no index answered" in "".join(made.warnings) and "ahead==1.0" not in str(made.context_texts)
+    assert "ahead==2.0" in "\n".join(plan("ahead", as_of="2021-06-01").context_texts.values())
 
 
 @pytest.mark.parametrize(
