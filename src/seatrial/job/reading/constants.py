@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -85,8 +85,8 @@ class Constants:
         callers: unit → calls that run it.
         always: units that every run reaches, once known. likely, may_assign: decide it by tests; of assignments.
         options: name → option. entries: functions whose parameters are options, by Fire or Typer.
-        stored: names of attributes that are set: ``args.output = …``. joined: of these, name → (value, unit) where
-            the value has the attribute in it: ``args.output = args.root / args.output``.
+        stored: names of attributes that are set: ``args.output = …``; ``[output]`` of items. joined: of these, name →
+            (value, unit) where the value has the attribute in it: ``args.output = args.root / args.output``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
@@ -319,7 +319,11 @@ class Constants:
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
         table, where = self._table(node.value, unit, depth + 1)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [*islice((_Value(value, where, True) for name, value in pairs if literal(name) == key), 1)]
+        if not table or not (found := [value for name, value in pairs if literal(name) == key]):
+            return []
+        sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(node.value, unit, depth + 1))
+        changes = f"{dotted(node.value) or ANY}.update(".encode()
+        return [_Value(found[-1], where, sure and None not in table.keys and changes not in module.source)]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
