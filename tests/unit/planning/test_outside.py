@@ -538,6 +538,7 @@ try:
 except Exception as error:
     print(error)
 """
+TYPED = "import sys\npath = sys.argv[1] if len(sys.argv) > 1 else 'sets/a.csv'\nopen(path)\n"
 PASSED = (
     "class H:\n    data = {'root': './sets/a.csv'}\nh = H()\ndef load(root=None):\n    open(root)\nload(**h.data)\n"
 )
@@ -558,6 +559,15 @@ PASSED = (
             "table = {'a': 'sets/a.csv'}\nif unseen():\n    table = {}\nopen(table['a'])\n",
             (),
             "sets/a.csv (code/train.py:4)",
+        ),
+        (TYPED, (), "code/train.py:3 reads sets/a.csv"),
+        (TYPED, ("no.csv",), "code/train.py:3 reads no.csv"),
+        (TYPED.replace("path =", "sys.argv = unseen()\npath ="), ("no.csv",), "no.csv"),
+        (TYPED.replace("len(sys.argv) > 1", "sys.argv[1] == 'b'"), ("no.csv",), "no.csv"),
+        (
+            "import sys\nopen('sets/a.csv' if sys.argv[1] == 'b' else 'own.txt')\n",
+            ("b",),
+            "sets/a.csv (code/train.py:2)",
         ),
         ("both = [*unseen(), 'sets/a.csv', 'sets/b.csv']\nopen(both[1])\n", (), None),
         ("import unseen\nunseen.train()\n", ("--config", "config.yaml"), "config.yaml (--config)"),

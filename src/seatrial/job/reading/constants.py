@@ -34,6 +34,7 @@ _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
 _MOST_LOOKS = 500
 
+_CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
 OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|C|options|settings|FLAGS)(\.\w+)?")
 
@@ -141,11 +142,14 @@ class Constants:
                 test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
             ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
-            case ast.IfExp():
-                either = inner(node.body) or inner(node.orelse)
-                return either and either._replace(sure=either.sure and "sys.argv" in ast.unparse(node.test))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
+                either = next(filter(None, map(inner, (*typed, body, orelse))), None)
+                by_count = typed and "len(sys.argv)" in ast.unparse(test)  # sys.argv[1] if len(sys.argv) > 1 else "a"
+                return either and either._replace(sure=either.sure and bool(by_count))
             case ast.Subscript(slice=ast.Constant(value=int(at))) if dotted(node.value) == "sys.argv" and at > 0:
-                return next((Text(word, True) for word in self.arguments[at - 1 : at]), None)
+                changed = (module := self._module_at(unit[0])) is None or _CHANGES_ARGV.search(module.source)
+                return next((Text(word, not changed) for word in self.arguments[at - 1 : at]), None)
             case ast.Call(
                 func=ast.Attribute(attr="get" | "getenv", value=table), args=[ast.Constant(value=str()) as key, *rest]
             ):
