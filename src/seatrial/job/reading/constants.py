@@ -145,8 +145,8 @@ class Constants:
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
                 either = next(filter(None, map(inner, (*typed, body, orelse))), None)
-                by_count = typed and "len(sys.argv)" in ast.unparse(test)  # sys.argv[1] if len(sys.argv) > 1 else "a"
-                return either and either._replace(sure=either.sure and bool(by_count))
+                counts = "len(sys.argv)" in ast.unparse(test)  # sys.argv[1] if len(sys.argv) > 1 else "a"
+                return either and either._replace(sure=either.sure and bool(typed) and counts)
             case ast.Subscript(slice=ast.Constant(value=int(at))) if dotted(node.value) == "sys.argv" and at > 0:
                 changed = (module := self._module_at(unit[0])) is None or _CHANGES_ARGV.search(module.source)
                 return next((Text(word, not changed) for word in self.arguments[at - 1 : at]), None)
@@ -322,12 +322,12 @@ class Constants:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
         table, where = self._table(node.value, unit, depth + 1)
-        pairs = zip(table.keys, table.values, strict=True) if table else ()
-        if not table or not (found := [value for name, value in pairs if literal(name) == key]):
+        items = {literal(at): value for at, value in zip(table.keys, table.values, strict=True)} if table else {}
+        if not table or key not in items:
             return []
         sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(node.value, unit, depth + 1))
         changes = f"{dotted(node.value) or ANY}.update(".encode()
-        return [_Value(found[-1], where, sure and None not in table.keys and changes not in module.source)]
+        return [_Value(items[key], where, sure and None not in table.keys and changes not in module.source)]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
