@@ -278,7 +278,7 @@ class Constants:
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
-        self.looks = self.looks if depth else 0
+        self.looks, self._found = (self.looks, self._found) if depth else (0, {})
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("lower", "upper") and not node.args:
             return self.variable(node.func.value, unit, depth + 1)  # type: ignore[attr-defined]
         if key := variable_key(node):
@@ -446,7 +446,7 @@ class Constants:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
         self.by_option = max(known.flags, key=len) if known.flags[0].startswith("-") else None
-        self.looks = self.looks if depth else 0
+        self.looks, self._found = (self.looks, self._found) if depth else (0, {})
         if (value := next(self.typed(known, self.arguments), None)) is not None:
             return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)
