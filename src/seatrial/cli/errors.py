@@ -71,8 +71,8 @@ def exit_code(error: Exception) -> int:
     """Return the exit code that an error ends the command with."""
     if isinstance(error, errors.SeatrialError):
         return error.exit_code
-    of_usage = isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
-    return errors.EXIT_USAGE if of_usage else errors.EXIT_ENGINE
+    is_usage = isinstance(error, click.ClickException) or type(error).__name__ == _NOT_TEXT
+    return errors.EXIT_USAGE if is_usage else errors.EXIT_ENGINE
 
 
 def _sentence(error: Exception, argv: list[str]) -> Sentence | None:

@@ -150,8 +150,9 @@ def parse_since(text: str) -> float:
     """Return the seconds of ``30m``, ``2d``, ``1w``, or since ``2026-11-30``, in local time. Raises UsageError."""
     from seatrial.job.units import parse_seconds
 
-    if "-" in text and (day := fallback(None, on=ValueError)(datetime.fromisoformat)(text.strip())):
-        return time.time() - day.timestamp()
+    at = fallback(None, on=(ValueError, OverflowError))(lambda: datetime.fromisoformat(text.strip()).timestamp())()
+    if "-" in text and at is not None:
+        return time.time() - at
     if days := re.fullmatch(r"([0-9]{1,4})([dw])", text.strip()):
         return float(days[1]) * {"d": 86400, "w": 604800}[days[2]]
     try:

@@ -36,7 +36,7 @@ _PLACEHOLDER = regex(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I
 #: Bytes of a Git LFS pointer. Source: github.com/git-lfs/git-lfs/blob/main/docs/spec.md.
 _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
-_MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|gdown|download|unzip|mkdir|makedirs)|\s-[oO]\s|>""")
+_MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|g?down|unzip|mkdir|makedir)|\s-[oO]\s|(?<!-)>(?!\s*[\d=&])""")
 _MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = regex(

@@ -161,8 +161,10 @@ class Words(ABC):
     def _number(self, node: ast.expr) -> int:
         match node:
             case ast.Name(name):
-                if len(value := str(self._get(name, None))) > _LONGEST_SUM:
-                    raise ValueError(name)
+                value = str(self._get(name, None))
+                inner = (str(self._get(each, None)) for each in re.findall(r"[A-Za-z_]\w*", value))
+                if len(value) > _LONGEST_SUM or not all(each.lstrip("-").isdigit() for each in inner):
+                    raise ValueError(name)  # names of names double, and theirs again
                 return self._number(ast.parse(value, mode="eval").body)
             case ast.NamedExpr(ast.Name(name), inner):
                 self.values[name] = str(number := self._number(inner))

@@ -736,6 +736,7 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         f"shift {'9' * 5000}\n",
         f"[ -d {'d' * 5000} ] && cd {'d' * 5000}\n",
         *(f"A=$(({each}))\nls\n" for each in ("~" * 9000 + "1", "a" * 19_000, "i=" * 9000)),
+        "".join(f"A{at}=A{at + 1}+A{at + 1}\n" for at in range(30)) + "A30=1\nA=$((A0))\nls\n",
     ],
     ids=[
         "doubled",
@@ -762,6 +763,7 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "complements",
         "letters",
         "assignments",
+        "names",
     ],
 )
 def test_a_shell_script_without_bounds_is_refused_at_once(

@@ -545,6 +545,7 @@ try:
 except Exception as error:
     print(error)
 """
+TYPED = "import sys\npath = sys.argv[1] if len(sys.argv) > 1 else 'sets/a.csv'\nopen(path)\n"
 PASSED = (
     "class H:\n    data = {'root': './sets/a.csv'}\nh = H()\ndef load(root=None):\n    open(root)\nload(**h.data)\n"
 )
@@ -557,7 +558,24 @@ PASSED = (
         (OF_FILE, ("-c", "no.yaml"), "code/train.py:3 reads no.yaml"),
         (OF_FILE, ("-c", "own.txt"), "code/train.py:6 reads sets/x.json"),
         (CAUGHT, (), "data/cats.csv (code/train.py:6)"),
-        (PASSED, (), "sets/a.csv (code/train.py:5)"),
+        (PASSED, (), "code/train.py:5 reads sets/a.csv"),
+        (PASSED.replace("load(**", "h.data['root'] = unseen()\nload(**"), (), "sets/a.csv (code/train.py:5)"),
+        (PASSED.replace("load(**", "h.data.update(unseen())\nload(**"), (), "sets/a.csv (code/train.py:5)"),
+        (PASSED.replace("'}", "', **unseen()}"), (), "sets/a.csv (code/train.py:5)"),
+        (
+            "table = {'a': 'sets/a.csv'}\nif unseen():\n    table = {}\nopen(table['a'])\n",
+            (),
+            "sets/a.csv (code/train.py:4)",
+        ),
+        (TYPED, (), "code/train.py:3 reads sets/a.csv"),
+        (TYPED, ("no.csv",), "code/train.py:3 reads no.csv"),
+        (TYPED.replace("path =", "sys.argv = unseen()\npath ="), ("no.csv",), "no.csv"),
+        (TYPED.replace("len(sys.argv) > 1", "sys.argv[1] == 'b'"), ("no.csv",), "no.csv"),
+        (
+            "import sys\nopen('sets/a.csv' if sys.argv[1] == 'b' else 'own.txt')\n",
+            ("b",),
+            "sets/a.csv (code/train.py:2)",
+        ),
         ("both = [*unseen(), 'sets/a.csv', 'sets/b.csv']\nopen(both[1])\n", (), None),
         ("import unseen\nunseen.train()\n", ("--config", "config.yaml"), "config.yaml (--config)"),
         ("import unseen\nunseen.train()\n", ("--market_path", "market_path"), "market_path (--market_path)"),

@@ -70,7 +70,7 @@ def test_only_those_since(many, capsys):
     day = time.strftime("%Y-%m-%d", time.localtime(time.time() - 86400))
     assert len(listed(capsys, "--since", day)) == len(listed(capsys, "--since", f"{day}T00:00")) == 4
     assert cli._main(["runs", "ls", "--since", "2999-01-01"]) == 0
-    assert cli._main(["runs", "ls", "--since", "2026-13-01"]) == 2
+    assert cli._main(["runs", "ls", "--since", "2026-13-01"]) == cli._main(["runs", "ls", "--since", "0001-01-01"]) == 2
     assert cli._main(["runs", "ls", "--since", "soon"]) == 2
     assert cli._main(["runs", "ls", "--since", "1s"]) == 0
     assert "No such runs" in capsys.readouterr().err

@@ -73,8 +73,7 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount], needed: Sequenc
     placed = {mount.target: mount for mount in ours}
     targets: set[str] = set()
     for mount in dict.fromkeys(mounts):
-        below = [target for target in placed if inside(target, mount.target) and target != mount.target]
-        below += [path for path in needed if inside(path, mount.target)]
+        below = [path for path in (*placed, *needed) if inside(path, mount.target) and path != mount.target]
         hidden = [t for t in below if not (mount.source / PurePosixPath(t).relative_to(mount.target)).exists()]
         reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
         if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:

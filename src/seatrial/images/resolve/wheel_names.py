@@ -55,10 +55,8 @@ def main() -> None:
         with suppress(OSError, HTTPException, ValueError, StopIteration):
             wheels = _wheels(index, package, pythons)
             address = next(address for version, address in wheels if str(version) == Version(release).public)
-            of_wheel = _of(
-                address, lambda wheel: ([each for each in names if wheel.has(each) is False], wheel.imports(names))
-            )
-            found, imports = of_wheel or ([], [])
+            lacks = _of(address, lambda of: ([each for each in names if of.has(each) is False], of.imports(names)))
+            found, imports = lacks or ([], [])
             # A search for a module's package needs no release, and torch's wheels are a gigabyte each.
             of_it = package != "torch" and all("." in name for name in names)
             return {package: (found, *(newest_with(release, found, wheels) if found and of_it else ("", "")), imports)}

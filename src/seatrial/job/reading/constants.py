@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
 _MOST_LOOKS = 500
 
+_CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
 OF_SETTINGS = re.compile(r"(self\.)?_?(\w*(args|opts?|cfg|conf|config|params)|C|options|settings|FLAGS)(\.\w+)?")
 
@@ -85,8 +86,8 @@ class Constants:
         callers: unit → calls that run it.
         always: units that every run reaches, once known. likely, may_assign: decide it by tests; of assignments.
         options: name → option. entries: functions whose parameters are options, by Fire or Typer.
-        stored: names of attributes that are set: ``args.output = …``. joined: of these, name → (value, unit) where
-            the value has the attribute in it: ``args.output = args.root / args.output``.
+        stored: names of attributes that are set: ``args.output = …``; ``[output]`` of items. joined: of these, name →
+            (value, unit) where the value has the attribute in it: ``args.output = args.root / args.output``.
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
@@ -141,11 +142,14 @@ class Constants:
                 test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
             ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
-            case ast.IfExp():
-                either = inner(node.body) or inner(node.orelse)
-                return either and either._replace(sure=either.sure and "sys.argv" in ast.unparse(node.test))
+            case ast.IfExp(test=test, body=body, orelse=orelse):
+                typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
+                either = next(filter(None, map(inner, (*typed, body, orelse))), None)
+                counts = "len(sys.argv)" in ast.unparse(test)  # sys.argv[1] if len(sys.argv) > 1 else "a"
+                return either and either._replace(sure=either.sure and bool(typed) and counts)
             case ast.Subscript(slice=ast.Constant(value=int(at))) if dotted(node.value) == "sys.argv" and at > 0:
-                return next((Text(word, True) for word in self.arguments[at - 1 : at]), None)
+                changed = (module := self._module_at(unit[0])) is None or _CHANGES_ARGV.search(module.source)
+                return next((Text(word, not changed) for word in self.arguments[at - 1 : at]), None)
             case ast.Call(
                 func=ast.Attribute(attr="get" | "getenv", value=table), args=[ast.Constant(value=str()) as key, *rest]
             ):
@@ -274,7 +278,7 @@ class Constants:
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
-        self.looks = self.looks if depth else 0
+        self.looks, self._found = (self.looks, self._found) if depth else (0, {})
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("lower", "upper") and not node.args:
             return self.variable(node.func.value, unit, depth + 1)  # type: ignore[attr-defined]
         if key := variable_key(node):
@@ -318,8 +322,12 @@ class Constants:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
         table, where = self._table(node.value, unit, depth + 1)
-        pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [*islice((_Value(value, where, True) for name, value in pairs if literal(name) == key), 1)]
+        items = {literal(at): value for at, value in zip(table.keys, table.values, strict=True)} if table else {}
+        if not table or key not in items:
+            return []
+        sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(node.value, unit, depth + 1))
+        changes = f"{dotted(node.value) or ANY}.update(".encode()
+        return [_Value(items[key], where, sure and None not in table.keys and changes not in module.source)]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
@@ -438,7 +446,7 @@ class Constants:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
         self.by_option = max(known.flags, key=len) if known.flags[0].startswith("-") else None
-        self.looks = self.looks if depth else 0
+        self.looks, self._found = (self.looks, self._found) if depth else (0, {})
         if (value := next(self.typed(known, self.arguments), None)) is not None:
             return Text(value, True)
         found = self.text(keywords(known.node).get("default"), known.unit, depth + 1)

@@ -366,6 +366,7 @@ class ProjectReader:
         if isinstance(node, ast.Attribute | ast.Subscript):
             use = certain and seen.tests == (), (module.path, unit), seen.tests
             self.files.uses.setdefault(member(node) or "", []).append(use)
+            self.files.constants.stored |= {f"[{member(node)}]"} if isinstance(node.ctx, ast.Store) else set()
         if isinstance(node, ast.ClassDef) and not node.decorator_list:
             self.files.of_class |= {id(getattr(each, "value", None)): node.name for each in node.body}
         own = (name for name, each in module.flow.functions.items() if each is node)

@@ -185,10 +185,8 @@ def container_labels(job: Job, site: Site) -> dict[str, str]:
 def _job_mounts(job: Job, state: Path) -> list[Mount]:
     real_source(job.project, job.project, "--project", state=state)
     mounts = [Mount(source=job.project, target=in_container.CONTAINER_PROJECT)]
-    for flag, folder, target in (
-        ("--data", job.data, in_container.CONTAINER_DATA),
-        ("--models", job.models, in_container.CONTAINER_MODELS),
-    ):
+    targets = in_container.CONTAINER_DATA, in_container.CONTAINER_MODELS
+    for flag, folder, target in zip(("--data", "--models"), (job.data, job.models), targets, strict=True):
         if folder:
             source = real_source(folder.source, job.project, flag, state=state)
             mounts.append(Mount(source=source, target=target, read_only=folder.read_only))
