@@ -385,8 +385,16 @@ class Constants:
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
             return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
-        found = (self._table(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth))
-        return next((each for each in found if each[0]), (None, unit))
+        name = getattr(node, "id", getattr(node, "attr", None))
+        for value in self.candidates(node, unit, depth):
+            table, where = self._table(value.node, value.unit, depth + 1)
+            if table and (module := self._module_at(where[0])):  # and its items that are set later
+                for each in (each for each in module.flow.body(where[1]) if isinstance(each, ast.Assign)):
+                    items = [at for at in each.targets if isinstance(at, ast.Subscript)]
+                    keys = [at.slice for at in items if dotted(at.value) == name]
+                    table = ast.Dict([*keys, *table.keys], [*[each.value] * len(keys), *table.values])
+                return table, where
+        return None, unit
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
         """Yield (expression, its unit, whether every run makes the call) for what calls pass to a parameter."""
@@ -437,7 +445,8 @@ class Constants:
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
-        self.by_option = max(known.flags, key=len) if known.flags[0].startswith("-") else None
+        typed = (flag for flag, _ in typed_options(self.arguments) if flag in known.flags)
+        self.by_option = next(typed, max(known.flags, key=len)) if known.flags[0].startswith("-") else None
         self.looks = self.looks if depth else 0
         if (value := next(self.typed(known, self.arguments), None)) is not None:
             return Text(value, True)

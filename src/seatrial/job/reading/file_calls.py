@@ -202,7 +202,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     if not fits or _NOT_READ.search(name) or "cache" in name:
         return False
     ends = "/".join(value.split("/")[-2:] if value.startswith("/") else [value])  # of projects/, work/ of the author's
-    if not loaded and (_NOT_READ.search(ends.lower()) or OUTPUT.search(value.replace("/", "-"))):
+    where = value.removeprefix("/export").replace("/", "-")  # NFS exports data there
+    if not loaded and (_NOT_READ.search(ends.lower()) or OUTPUT.search(where)):
         return False
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder

@@ -157,7 +157,7 @@ class Files:
         self._tried = self.reached(start, lambda unit, run: likely(unit, _untried(run[2]) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
-        unseen = (call for each in self._calls.values() for call, called in each if not called)
+        unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
         self._known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
@@ -275,8 +275,9 @@ class Files:
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
             text = self.constants.of_option(name) if used(name) else None
+            by = self.constants.by_option
             if text and text.sure:
-                yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
+                yield name, text.text, self._place(option.unit, option.node), by or option.flags[0]
         fit = (each for each in self.named_values if calls.is_input(each[0], "./a/b", typed=False))
         wanted = (each for each in fit if (used(each[0]) if each[1] else each[0] not in self._checked_names))
         unused = {value for value, name in self.of_class.items() if not used(name)}
