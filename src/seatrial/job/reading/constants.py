@@ -267,6 +267,12 @@ class Constants:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and node.args:
             node = ast.Subscript(node.func.value, node.args[0])  # type: ignore[attr-defined]
+        if (
+            isinstance(node, ast.Subscript)
+            and member(node) is None
+            and (text := self.text(node.slice, unit, depth + 1))
+        ):
+            node = ast.Subscript(node.value, ast.Constant(text.text))
         if isinstance(node, ast.Attribute | ast.Subscript) and (key := member(node)):
             return [*self._members(node.value, unit, depth), key]
         values = self.candidates(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []

@@ -21,7 +21,7 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import CAUGHT, Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
-from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.parsed_modules import Module, Unit, named
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 
 _MOST_WRITES, _LONGEST_PATH, _LONGEST_CALL, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 60, 8, 250
@@ -67,6 +67,7 @@ class Files:
         self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
         self._free: list[Unit] = []  # units that run at an unknown time
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
+        self._indirect: list[ParsedCall] = []  # of what has no name in the project
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
@@ -89,8 +90,14 @@ class Files:
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
             self._making.append((unit, node, called))
+        if not called and not isinstance(node.func, ast.Attribute):
+            self._indirect.append(ParsedCall(unit, node, always, tests))
+        self._note_called(ParsedCall(unit, node, always, tests), called)
+
+    def _note_called(self, call: ParsedCall, called: Iterable[Unit]) -> None:
+        unit, _, always, tests = call
         for each in called:
-            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, tests))
+            self.constants.callers.setdefault(each, []).append(call)
             if (at_once := self._runs_when_called(each)) is not None:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
@@ -135,6 +142,36 @@ class Files:
         for key, value, unit in self.constants.set_keys if known else ():
             text = self.constants.text(value, unit)
             yield key.partition(".")[2], text.text if text and text.sure else ANY, self._place(unit, value)
+
+    def follow(self, start: Unit) -> None:
+        """Note what calls of variables and of dictionaries' items run, once it is known which statements may assign.
+
+        Such a call is ``NETS[args.net](…)``, or ``net(…)`` where ``net`` is a parameter or ``NETS.get(name)``.
+        """
+        done, more = set[tuple[int, Unit]](), True
+        while more:
+            reached, more = self.reached(start), False
+            for call in (each for each in self._indirect if each.unit in reached):
+                self.constants.looks = 0
+                values = self.constants.candidates(call.node.func, call.unit, 0)
+                pairs = [(each.node, each.unit) for each in values if each.node] or [(call.node.func, call.unit)]
+                known = (pair for pair in pairs if pair[1] in reached or not pair[1][1])
+                runs = [*dict.fromkeys(each for pair in known for each in self._meant(*pair))]
+                new = [each for each in runs if (id(call.node), each) not in done]
+                self._note_called(call if len(runs) == 1 else call._replace(always=False, tests=None), new)
+                done, more = done | {(id(call.node), each) for each in new}, more or bool(new)
+
+    def _meant(self, node: ast.expr, unit: Unit) -> Iterator[Unit]:
+        """Yield the project's functions that an expression stands for."""
+        found = [(node, unit)]
+        match node:
+            case ast.Subscript(table, key) | ast.Call(ast.Attribute(table, "get"), [key, *_]):
+                text = self.constants.text(key, unit)
+                item = ast.Subscript(table, ast.Constant(text.text if text else ANY))
+                found = [(each.node, each.unit) for each in self.constants.candidates(item, unit, 0) if each.node]
+        for each, where in found:
+            if (name := dotted(each)) and (module := self._module_at(where[0])):
+                yield from named(module, where[1], name, self._module_at)
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
