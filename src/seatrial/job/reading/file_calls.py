@@ -227,6 +227,7 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
     elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
         last = "path" if last in READERS | MAY_LACK else last
+        last = last_name(getattr(node.func, "value", node)) if last == "append" else last
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]

@@ -365,7 +365,9 @@ class Files:
     def _order(self, start: Unit, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
         callers, reached = self.constants.callers, self.reached(start)
-        noted = (each for each in self._noted if each.unit not in reached or may(each.unit, ()))
+        noted = (
+            each for each in self._noted if may(each.unit, ()) or not (each.unit in reached or self._is_idle(each.unit))
+        )
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in noted)
         making = [each for each, on in turned if self._holds(each.unit, ((on, True), *(each.tests or ())))]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
@@ -521,13 +523,9 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        mentioned = self.seen | self.uses.keys()
         for unit, node, runs, _ in self._noted:
-            owner = unit[1].rpartition(".")[0].rpartition(".")[2]
-            code = module.source if (module := self._module_at(unit[0])) else b""
-            registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)
-            if owner and owner not in mentioned and not registered and unit not in always:
-                continue  # nothing makes an object of the class
+            if unit not in always and self._is_idle(unit):
+                continue
             for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)
                 if found is None or not (is_outside(found.text) or WINDOWS.match(found.text)):
@@ -538,6 +536,13 @@ class Files:
                 option = flag if flag and found.text.startswith(self.constants.given(flag)) else None
                 yield Write(found.text[:_LONGEST_PATH], folder, self._place(unit, node), certain, option)
                 break
+
+    def _is_idle(self, unit: Unit) -> bool:
+        """Return whether a method's class is one of which nothing makes an object."""
+        owner = unit[1].rpartition(".")[0].rpartition(".")[2]
+        code = module.source if (module := self._module_at(unit[0])) else b""
+        registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)
+        return bool(owner) and owner not in self.seen and owner not in self.uses and not registered
 
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""
