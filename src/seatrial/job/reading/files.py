@@ -160,6 +160,12 @@ class Files:
                 new = [each for each in runs if (id(call.node), each) not in done]
                 self._note_called(call if len(runs) == 1 else call._replace(always=False, tests=None), new)
                 done, more = done | {(id(call.node), each) for each in new}, more or bool(new)
+        for edges in self._runs.values():
+            ways = {(each[0], *((ast.dump(test), on) for test, on in each[2])): each for each in edges if each[2]}
+            for (_, *tests), (each, _, nodes) in ways.items():
+                for at, (test, on) in enumerate(tests):
+                    if nodes and on and (each, *tests[:at], (test, False), *tests[at + 1 :]) in ways:  # both run it
+                        edges.append((each, False, (*nodes[:at], *nodes[at + 1 :])))
 
     def _meant(self, node: ast.expr, unit: Unit) -> Iterator[Unit]:
         """Yield the project's functions that an expression stands for."""
