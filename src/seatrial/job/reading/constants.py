@@ -8,7 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -265,18 +265,21 @@ class Constants:
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and node.args:
-            node = ast.Subscript(node.func.value, node.args[0])  # type: ignore[attr-defined]
-        if (
-            isinstance(node, ast.Subscript)
-            and member(node) is None
-            and (text := self.text(node.slice, unit, depth + 1))
-        ):
-            node = ast.Subscript(node.value, ast.Constant(text.text))
-        if isinstance(node, ast.Attribute | ast.Subscript) and (key := member(node)):
-            return [*self._members(node.value, unit, depth), key]
+        if found := self._member(node, unit, depth):
+            return [*self._members(found[0], unit, depth), found[1]]
         values = self.candidates(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
         return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
+
+    def _member(self, node: ast.AST | None, unit: Unit, depth: int) -> tuple[ast.expr, str] | None:
+        """Return the owner and the key of ``a.key``, ``a["key"]``, ``a[key]`` and ``a.get(key)``."""
+        match node:
+            case ast.Attribute(owner, key):
+                return owner, key
+            case ast.Subscript(owner, ast.Constant(int(at))):
+                return owner, str(at)
+            case ast.Subscript(owner, item) | ast.Call(ast.Attribute(owner, "get"), [item, *_]):
+                return (owner, text.text) if (text := self.text(item, unit, depth + 1)) else None
+        return None
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
@@ -303,9 +306,9 @@ class Constants:
             return []
         if isinstance(node, ast.Name):
             return self._values_of_name(node, unit, module, depth)
-        if not isinstance(node, ast.Attribute | ast.Subscript):
+        if (found_there := self._member(node, unit, depth)) is None:
             return []
-        key = member(node) or str(getattr(node.slice, "value", ""))  # type: ignore[union-attr]
+        holder, key = found_there
         if isinstance(node, ast.Attribute):
             path, inner = module.bound.get(dotted(node.value), (unit[0], ""))
             if inner is None:
@@ -323,9 +326,9 @@ class Constants:
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
-        table, where = self._table(node.value, unit, depth + 1)
+        table, where = self._table(holder, unit, depth + 1)
         pairs = zip(table.keys, table.values, strict=True) if table else ()
-        return [*islice((_Value(value, where, True) for name, value in pairs if literal(name) == key), 1)]
+        return [_Value(value, where, True) for name, value in pairs if literal(name) == key][-1:]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
@@ -391,14 +394,14 @@ class Constants:
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
             return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
-        name = getattr(node, "id", getattr(node, "attr", None))
         for value in self.candidates(node, unit, depth):
             table, where = self._table(value.node, value.unit, depth + 1)
-            if table and (module := self._module_at(where[0])):  # and its items that are set later
-                for each in (each for each in module.flow.body(where[1]) if isinstance(each, ast.Assign)):
-                    items = [at for at in each.targets if isinstance(at, ast.Subscript)]
-                    keys = [at.slice for at in items if dotted(at.value) == name]
-                    table = ast.Dict([*keys, *table.keys], [*[each.value] * len(keys), *table.values])
+            if table is not None and (module := self._module_at(where[0])) is not None:
+                name = node and last_name(node)
+                for each in module.flow.body(where[1]) if name else ():
+                    match each:  # an item that is set later
+                        case ast.Assign([ast.Subscript(owner, key)], item) if last_name(owner) == name:
+                            table = ast.Dict([*table.keys, key], [*table.values, item])
                 return table, where
         return None, unit
 

@@ -144,20 +144,14 @@ class Files:
             yield key.partition(".")[2], text.text if text and text.sure else ANY, self._place(unit, value)
 
     def follow(self, start: Unit) -> None:
-        """Note what calls of variables and of dictionaries' items run, once it is known which statements may assign.
-
-        Such a call is ``NETS[args.net](…)``, or ``net(…)`` where ``net`` is a parameter or ``NETS.get(name)``.
-        """
+        """Note what called variables and items run, ``NETS[args.net]()``; call it once assignments are known."""
         done, more = set[tuple[int, Unit]](), True
         while more:
             reached, more = self.reached(start), False
             for call in (each for each in self._indirect if each.unit in reached):
                 self.constants.looks = 0
-                values = self.constants.candidates(call.node.func, call.unit, 0)
-                pairs = [(each.node, each.unit) for each in values if each.node] or [(call.node.func, call.unit)]
-                known = (pair for pair in pairs if pair[1] in reached or not pair[1][1])
-                runs = [*dict.fromkeys(each for pair in known for each in self._meant(*pair))]
-                new = [each for each in runs if (id(call.node), each) not in done]
+                runs = {*self._meant(call.node.func, call.unit, reached)}
+                new = {each for each in runs if (id(call.node), each) not in done}
                 self._note_called(call if len(runs) == 1 else call._replace(always=False, tests=None), new)
                 done, more = done | {(id(call.node), each) for each in new}, more or bool(new)
         for edges in self._runs.values():
@@ -167,17 +161,13 @@ class Files:
                     if nodes and on and (each, *tests[:at], (test, False), *tests[at + 1 :]) in ways:  # both run it
                         edges.append((each, False, (*nodes[:at], *nodes[at + 1 :])))
 
-    def _meant(self, node: ast.expr, unit: Unit) -> Iterator[Unit]:
-        """Yield the project's functions that an expression stands for."""
-        found = [(node, unit)]
-        match node:
-            case ast.Subscript(table, key) | ast.Call(ast.Attribute(table, "get"), [key, *_]):
-                text = self.constants.text(key, unit)
-                item = ast.Subscript(table, ast.Constant(text.text if text else ANY))
-                found = [(each.node, each.unit) for each in self.constants.candidates(item, unit, 0) if each.node]
-        for each, where in found:
-            if (name := dotted(each)) and (module := self._module_at(where[0])):
-                yield from named(module, where[1], name, self._module_at)
+    def _meant(self, node: ast.expr, unit: Unit, reached: set[Unit], depth: int = 0) -> Iterator[Unit]:
+        values = self.constants.candidates(node, unit, depth)
+        for value, where, _ in values:
+            if value and (where in reached or not where[1]):
+                yield from self._meant(value, where, reached, depth + 1)
+        if not values and (module := self._module_at(unit[0])):
+            yield from named(module, unit[1], dotted(node), self._module_at)
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
@@ -336,12 +326,12 @@ class Files:
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no read or write names."""
         known = [PurePosixPath(each) for each in (*reads, *(write.path for write in self._written))]
-        for path, named in self.named.items():
+        for path, read in self.named.items():
             pure = PurePosixPath(path)
             if path in reads:
-                reads[path] = replace(named, option=reads[path].option or named.option)  # the line to edit
+                reads[path] = replace(read, option=reads[path].option or read.option)  # the line to edit
             elif not any(pure.is_relative_to(each) or each.is_relative_to(pure) for each in known):
-                reads[path] = named
+                reads[path] = read
                 known.append(pure)
         return tuple(reads.values())
 
