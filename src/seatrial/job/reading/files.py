@@ -76,32 +76,30 @@ class Files:
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = calls.called_names(node)
-        module = self._module_at(unit[0])
+        module, call = self._module_at(unit[0]), ParsedCall(unit, node, always, tests)
         self._configs = initialized(node, unit[0], module.names if module else {}, self._folder) or self._configs
         if name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
-            self._noted.append(ParsedCall(unit, node, always, tests))
+            self._noted.append(call)
         if not called and len(self._reading) < _MOST_WRITES and any(self._paths(unit, node)):
-            self._reading.append(ParsedCall(unit, node, always, tests))
+            self._reading.append(call)
         elif last in calls.ASKS and len(self._asking) < _MOST_WRITES:
-            self._asking.append(ParsedCall(unit, node, always, tests))
+            self._asking.append(call)
         elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
             self._making.append((unit, node, called))
-        if not called and not isinstance(node.func, ast.Attribute):
-            self._indirect.append(ParsedCall(unit, node, always, tests))
-        self._note_called(ParsedCall(unit, node, always, tests), called)
+        self._indirect += [] if called or isinstance(node.func, ast.Attribute) else [call]
+        self._note_called(call, called)
 
     def _note_called(self, call: ParsedCall, called: Iterable[Unit]) -> None:
-        unit, _, always, tests = call
         for each in called:
             self.constants.callers.setdefault(each, []).append(call)
             if (at_once := self._runs_when_called(each)) is not None:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
-                self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
+                self.note_runs(call.unit, [each, *more], always=call.always and at_once, tests=call.tests)
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
@@ -145,15 +143,14 @@ class Files:
 
     def follow(self, start: Unit) -> None:
         """Note what called variables and items run, ``NETS[args.net]()``; call it once assignments are known."""
-        done, more = set[tuple[int, Unit]](), True
-        while more:
-            reached, more = self.reached(start), False
+        known = set[Unit]()
+        while known != (reached := self.reached(start)):
+            known = reached
             for call in (each for each in self._indirect if each.unit in reached):
                 self.constants.looks = 0
                 runs = {*self._meant(call.node.func, call.unit, reached)}
-                new = {each for each in runs if (id(call.node), each) not in done}
-                self._note_called(call if len(runs) == 1 else call._replace(always=False, tests=None), new)
-                done, more = done | {(id(call.node), each) for each in new}, more or bool(new)
+                made = call if len(runs) == 1 else call._replace(always=False, tests=None)
+                self._note_called(made, [each for each in runs if made not in self.constants.callers.get(each, ())])
         for edges in self._runs.values():
             ways = {(each[0], *((ast.dump(test), on) for test, on in each[2])): each for each in edges if each[2]}
             for (_, *tests), (each, _, nodes) in ways.items():
