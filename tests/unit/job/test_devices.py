@@ -383,6 +383,13 @@ if {}:
             "",
             "../x/y",
         ),
+        ("p.add_argument('-d', '--dir')\na = p.parse_args()\nopen(a.dir)\n", "-d=sets", "sets"),
+        ("d = {}\nd['a'] = 'x/a.csv'\nopen(d['a'])\n", "", "x/a.csv"),
+        ("d = {'a': 'x/a.csv', 'b': 'x/b.csv'}\nk = 'b'\nopen(d[k])\n", "", "x/b.csv"),
+        ("images = []\nfor n in open(__file__):\n    images.append(os.path.join('x/y/z', n))\n", "", "x/y/z"),
+        ("torch.load('a.pt')\ntorch.save({}, 'a.pt')\n", "", "a.pt"),
+        ("torch.save({}, 'a.pt')\ntorch.load('a.pt')\n", "", ""),
+        ("f(data_dir='/export/own/sets')\n", "", "/export/own/sets"),
     ],
 )
 def test_a_path_that_a_class_a_word_or_a_condition_gives_is_missed(
@@ -393,6 +400,51 @@ def test_a_path_that_a_class_a_word_or_a_condition_gives_is_missed(
     found = [*missing_inputs(job, facts.reads), *not_found(job, facts.inputs, ())]
     assert len(found) == bool(named)
     assert all(f" {named}" in each for each in found)
+
+
+_OF_SETS = """
+class Cats:
+    def __init__(self, root="x"):
+        open(root + "/cats.csv")
+class Dogs(Cats):
+    def __init__(self, root="x"):
+        open(root + "/dogs.csv")
+class Birds:
+    def __init__(self):
+        open("x/birds.csv")
+SETS = {"cats": Cats, "dogs": Dogs}
+p.add_argument("--set", default="cats")
+p.add_argument("--root")
+a = p.parse_args()
+"""
+
+_MAKES = """
+class Base:
+    def listdir(self):
+        pass
+class Own(Base):
+    def listdir(self):
+        os.mkdir(a.root)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "read"),
+    [
+        ("SETS[a.set](root='y')\n", "", "y/cats.csv"),
+        ("own = SETS.get(a.set)\nown(**{'root': 'z'})\n", "--set=dogs", "z/dogs.csv"),
+        ("def make(kind, **how):\n    return kind(**how)\nmake(Birds)\n", "", "x/birds.csv"),
+        ("if os.cpu_count() > 3:\n    Birds()\nelse:\n    Birds()\n", "", "x/birds.csv"),
+        ("if os.cpu_count() > 3:\n    Birds()\n", "", ""),
+        (f"{_MAKES}os.listdir(a.root)\n", "--root=z", "z"),
+        (f"{_MAKES}Own().listdir()\nos.listdir(a.root)\n", "--root=z", ""),
+    ],
+)
+def test_what_a_table_or_a_parameter_names_or_both_branches_call_is_read(
+    tmp_path: Path, source: str, words: str, read: str
+) -> None:
+    target = target_of(tmp_path, _OF_SETS + source, *filter(None, [words]))
+    assert [each.path for each in script_facts(target, tmp_path).reads] == [read] * bool(read)
 
 
 def test_an_undefined_name_in_what_this_run_does_not_call_is_passed_over(tmp_path: Path) -> None:

@@ -559,7 +559,7 @@ PASSED = (
         (OF_FILE, ("-c", "own.txt"), "code/train.py:6 reads sets/x.json"),
         (CAUGHT, (), "data/cats.csv (code/train.py:6)"),
         (PASSED, (), "code/train.py:5 reads sets/a.csv"),
-        (PASSED.replace("load(**", "h.data['root'] = unseen()\nload(**"), (), "sets/a.csv (code/train.py:5)"),
+        (PASSED.replace("load(**", "h.data['root'] = unseen()\nload(**"), (), "sets/a.csv (code/train.py:2)"),
         (PASSED.replace("load(**", "h.data.update(unseen())\nload(**"), (), "sets/a.csv (code/train.py:5)"),
         (PASSED.replace("'}", "', **unseen()}"), (), "sets/a.csv (code/train.py:5)"),
         (

@@ -269,12 +269,21 @@ class Constants:
 
     def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get" and node.args:
-            node = ast.Subscript(node.func.value, node.args[0])  # type: ignore[attr-defined]
-        if isinstance(node, ast.Attribute | ast.Subscript) and (key := member(node)):
-            return [*self._members(node.value, unit, depth), key]
+        if found := self._member(node, unit, depth):
+            return [*self._members(found[0], unit, depth), found[1]]
         values = self.candidates(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
         return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
+
+    def _member(self, node: ast.AST | None, unit: Unit, depth: int) -> tuple[ast.expr, str] | None:
+        """Return the owner and the key of ``a.key``, ``a["key"]``, ``a[key]`` and ``a.get(key)``."""
+        match node:
+            case ast.Attribute(owner, key):
+                return owner, key
+            case ast.Subscript(owner, ast.Constant(int(at))):
+                return owner, str(at)
+            case ast.Subscript(owner, item) | ast.Call(ast.Attribute(owner, "get"), [item, *_]):
+                return (owner, text.text) if (text := self.text(item, unit, depth + 1)) else None
+        return None
 
     def variable(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> str | None:
         """Return the variable of the environment that an expression reads; None for any other."""
@@ -301,9 +310,9 @@ class Constants:
             return []
         if isinstance(node, ast.Name):
             return self._values_of_name(node, unit, module, depth)
-        if not isinstance(node, ast.Attribute | ast.Subscript):
+        if (found_there := self._member(node, unit, depth)) is None:
             return []
-        key = member(node) or str(getattr(node.slice, "value", ""))  # type: ignore[union-attr]
+        holder, key = found_there
         if isinstance(node, ast.Attribute):
             path, inner = module.bound.get(dotted(node.value), (unit[0], ""))
             if inner is None:
@@ -321,12 +330,12 @@ class Constants:
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
-        table, where = self._table(node.value, unit, depth + 1)
+        table, where = self._table(holder, unit, depth + 1)
         items = {literal(at): value for at, value in zip(table.keys, table.values, strict=True)} if table else {}
         if not table or key not in items:
             return []
-        sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(node.value, unit, depth + 1))
-        changes = f"{dotted(node.value) or ANY}.update(".encode()
+        sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(holder, unit, depth + 1))
+        changes = f"{dotted(holder) or ANY}.update(".encode()
         return [_Value(items[key], where, sure and None not in table.keys and changes not in module.source)]
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
@@ -393,8 +402,16 @@ class Constants:
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
             return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
-        found = (self._table(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth))
-        return next((each for each in found if each[0]), (None, unit))
+        for value in self.candidates(node, unit, depth):
+            table, where = self._table(value.node, value.unit, depth + 1)
+            if table is not None and (module := self._module_at(where[0])) is not None:
+                name = node and last_name(node)
+                for each in module.flow.body(where[1]) if name else ():
+                    match each:  # an item that is set later
+                        case ast.Assign([ast.Subscript(owner, key)], item) if last_name(owner) == name:
+                            table = ast.Dict([*table.keys, key], [*table.values, item])
+                return table, where
+        return None, unit
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:
         """Yield (expression, its unit, whether every run makes the call) for what calls pass to a parameter."""
@@ -445,7 +462,8 @@ class Constants:
     def of_option(self, name: str, depth: int = 0) -> Text | None:
         """Return the value of an option that was typed, else its default; None if neither is readable."""
         known = self.options[name]
-        self.by_option = max(known.flags, key=len) if known.flags[0].startswith("-") else None
+        typed = (flag for flag, _ in typed_options(self.arguments) if flag in known.flags)
+        self.by_option = next(typed, max(known.flags, key=len)) if known.flags[0].startswith("-") else None
         self.looks, self._found = (self.looks, self._found) if depth else (0, {})
         if (value := next(self.typed(known, self.arguments), None)) is not None:
             return Text(value, True)

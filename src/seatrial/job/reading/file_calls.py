@@ -203,7 +203,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     if not fits or _NOT_READ.search(name) or "cache" in name:
         return False
     ends = "/".join(value.split("/")[-2:] if value.startswith("/") else [value])  # of projects/, work/ of the author's
-    if not loaded and (_NOT_READ.search(ends.lower()) or OUTPUT.search(value.replace("/", "-"))):
+    where = value.removeprefix("/export").replace("/", "-")  # NFS exports data there
+    if not loaded and (_NOT_READ.search(ends.lower()) or OUTPUT.search(where)):
         return False
     if not typed and len(PurePosixPath(value.lstrip("~.")).parts) < 2 + value.startswith(("/", "~", ".")):
         return False  # a root that a library fills, or a name below another option's folder
@@ -227,6 +228,7 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
     elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
         last = "path" if last in READERS | MAY_LACK else last
+        last = last_name(getattr(node.func, "value", node)) if last == "append" else last
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
         pairs = [*declared(node)]

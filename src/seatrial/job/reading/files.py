@@ -21,7 +21,7 @@ from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import CAUGHT, Tests, statements
 from seatrial.job.reading.modules import is_file, is_folder
-from seatrial.job.reading.parsed_modules import Module, Unit
+from seatrial.job.reading.parsed_modules import Module, Unit, named
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
@@ -69,6 +69,7 @@ class Files:
         self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
         self._free: list[Unit] = []  # units that run at an unknown time
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
+        self._indirect: list[ParsedCall] = []  # of what has no name in the project
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
@@ -77,26 +78,30 @@ class Files:
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
         name, last = calls.called_names(node)
-        module = self._module_at(unit[0])
+        module, call = self._module_at(unit[0]), ParsedCall(unit, node, always, tests)
         self._configs = initialized(node, unit[0], module.names if module else {}, self._folder) or self._configs
         if name == "os.chdir":
             self._moves = True
         elif len(self._noted) < _MOST_WRITES and (name in calls.OPENERS or calls.MAKING & {last, *keywords(node)}):
-            self._noted.append(ParsedCall(unit, node, always, tests))
+            self._noted.append(call)
         if not called and len(self._reading) < _MOST_WRITES and any(self._paths(unit, node)):
-            self._reading.append(ParsedCall(unit, node, always, tests))
+            self._reading.append(call)
         elif last in calls.ASKS and len(self._asking) < _MOST_WRITES:
-            self._asking.append(ParsedCall(unit, node, always, tests))
+            self._asking.append(call)
         elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
             self._making.append((unit, node, called))
+        self._indirect += [] if called or isinstance(node.func, ast.Attribute) else [call]
+        self._note_called(call, called)
+
+    def _note_called(self, call: ParsedCall, called: Iterable[Unit]) -> None:
         for each in called:
-            self.constants.callers.setdefault(each, []).append(ParsedCall(unit, node, always, tests))
+            self.constants.callers.setdefault(each, []).append(call)
             if (at_once := self._runs_when_called(each)) is not None:
                 owner, _, method = each[1].rpartition(".")
                 more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
-                self.note_runs(unit, [each, *more], always=always and at_once, tests=tests)
+                self.note_runs(call.unit, [each, *more], always=call.always and at_once, tests=call.tests)
 
     def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
@@ -138,6 +143,31 @@ class Files:
             text = self.constants.text(value, unit)
             yield key.partition(".")[2], text.text if text and text.sure else ANY, self._place(unit, value)
 
+    def follow(self, start: Unit) -> None:
+        """Note what called variables and items run, ``NETS[args.net]()``; call it once assignments are known."""
+        known = set[Unit]()
+        while known != (reached := self.reached(start)):
+            known = reached
+            for call in (each for each in self._indirect if each.unit in reached):
+                self.constants.looks = 0
+                runs = {*self._meant(call.node.func, call.unit, reached)}
+                made = call if len(runs) == 1 else call._replace(always=False, tests=None)
+                self._note_called(made, [each for each in runs if made not in self.constants.callers.get(each, ())])
+        for edges in self._runs.values():
+            ways = {(each[0], *((ast.dump(test), on) for test, on in each[2])): each for each in edges if each[2]}
+            for (_, *tests), (each, _, nodes) in ways.items():
+                for at, (test, on) in enumerate(tests):
+                    if nodes and on and (each, *tests[:at], (test, False), *tests[at + 1 :]) in ways:  # both run it
+                        edges.append((each, False, (*nodes[:at], *nodes[at + 1 :])))
+
+    def _meant(self, node: ast.expr, unit: Unit, reached: set[Unit], depth: int = 0) -> Iterator[Unit]:
+        values = self.constants.candidates(node, unit, depth)
+        for value, where, _ in values:
+            if value and (where in reached or not where[1]):
+                yield from self._meant(value, where, reached, depth + 1)
+        if not values and (module := self._module_at(unit[0])):
+            yield from named(module, unit[1], dotted(node), self._module_at)
+
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
 
@@ -159,7 +189,7 @@ class Files:
         self._tried = self.reached(start, lambda unit, run: likely(unit, _untried(run[2]) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
         self._opaque = makes_any = self._makes_any(start)
-        unseen = (call for each in self._calls.values() for call, called in each if not called)
+        unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
         self._known = {(call.unit[0], ast.dump(path)) for call, path in (*writing, *asking)}
@@ -287,8 +317,9 @@ class Files:
                 yield key, value, f"{last} in {where}", None
         for name, option in self.constants.options.items():
             text = self.constants.of_option(name) if used(name) else None
+            by = self.constants.by_option
             if text and text.sure:
-                yield name, text.text, self._place(option.unit, option.node), max(option.flags, key=len)
+                yield name, text.text, self._place(option.unit, option.node), by or option.flags[0]
         fit = (each for each in self.named_values if calls.is_input(each[0], "./a/b", typed=False))
         wanted = (each for each in fit if (used(each[0]) if each[1] else each[0] not in self._checked_names))
         unused = {value for value, name in self.of_class.items() if not used(name)}
@@ -304,12 +335,12 @@ class Files:
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no read or write names."""
         known = [PurePosixPath(each) for each in (*reads, *(write.path for write in self._written))]
-        for path, named in self.named.items():
+        for path, read in self.named.items():
             pure = PurePosixPath(path)
             if path in reads:
-                reads[path] = replace(named, option=reads[path].option or named.option)  # the line to edit
-            elif not any((named.verb != "reads" and pure.is_relative_to(x)) or x.is_relative_to(pure) for x in known):
-                reads[path] = named
+                reads[path] = replace(read, option=reads[path].option or read.option)  # the line to edit
+            elif not any((read.verb != "reads" and pure.is_relative_to(x)) or x.is_relative_to(pure) for x in known):
+                reads[path] = read
                 known.append(pure)
         return tuple(reads.values())
 
@@ -339,7 +370,9 @@ class Files:
     def _order(self, start: Unit, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
         callers, reached = self.constants.callers, self.reached(start)
-        noted = (each for each in self._noted if each.unit not in reached or may(each.unit, ()))
+        noted = (
+            each for each in self._noted if may(each.unit, ()) or not (each.unit in reached or self._is_idle(each.unit))
+        )
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in noted)
         making = [each for each, on in turned if self._holds(each.unit, ((on, True), *(each.tests or ())))]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
@@ -498,13 +531,9 @@ class Files:
         return self._written
 
     def _of_calls(self, always: set[Unit]) -> Iterator[Write]:
-        mentioned = self.seen | self.uses.keys()
         for unit, node, runs, _ in self._noted:
-            owner = unit[1].rpartition(".")[0].rpartition(".")[2]
-            code = module.source if (module := self._module_at(unit[0])) else b""
-            registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)
-            if owner and owner not in mentioned and not registered and unit not in always:
-                continue  # nothing makes an object of the class
+            if unit not in always and self._is_idle(unit):
+                continue
             for target, folder, sure in calls.written_paths(node):
                 found = self.constants.text(target, unit)
                 if found is None or not (is_outside(found.text) or WINDOWS.match(found.text)):
@@ -515,6 +544,13 @@ class Files:
                 option = flag if flag and found.text.startswith(self.constants.given(flag)) else None
                 yield Write(found.text[:_LONGEST_PATH], folder, self._place(unit, node), certain, option)
                 break
+
+    def _is_idle(self, unit: Unit) -> bool:
+        """Return whether a method's class is one of which nothing makes an object."""
+        owner = unit[1].rpartition(".")[0].rpartition(".")[2]
+        code = module.source if (module := self._module_at(unit[0])) else b""
+        registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)
+        return bool(owner) and owner not in self.seen and owner not in self.uses and not registered
 
     def _of_options(self) -> Iterator[Write]:
         """Yield options and settings whose names are of output folders; whether the script writes there is unknown."""

@@ -131,6 +131,7 @@ class ProjectReader:
         )
         devices, always = self.devices.found(self.visited, imported), self.files.constants.always
         self.files.constants.may_assign = self.devices.may_assign
+        self.files.follow((self.start, ""))
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
         wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
