@@ -75,6 +75,8 @@ _OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folde
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
 MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
+#: Calls that make folders.
+MAKES_FOLDERS = {"mkdir", "makedirs", "MakeDirs"}
 #: Calls that may create any path, and programs that one of them starts.
 _MAKES_ANY = regex(TABLES["patterns"]["makes-any"])
 _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")
@@ -157,6 +159,11 @@ def made_paths(node: ast.Call) -> list[ast.expr]:
     """Return the written paths that the call itself does not require."""
     required = [*read_paths(node, {})]
     return [path for path, *_ in written_paths(node) if path not in required]
+
+
+def makes_one(node: ast.Call) -> bool:
+    """Return whether a call makes a folder and fails without the folder above it."""
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "mkdir" and "parents" not in keywords(node)
 
 
 def makes_any(node: ast.Call) -> bool:

@@ -71,6 +71,7 @@ class Files:
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
+        self.of_others = False  # other sub-commands run functions of their own
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
@@ -230,6 +231,8 @@ class Files:
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
         for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
+            if self.of_others and unit not in reached:
+                continue
             if begin := text.partition(ANY)[0]:
                 found[where] = False, ""
                 self._exists(begin)
@@ -404,26 +407,34 @@ class Files:
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
-        folders, unclear = list[Text | None](), list[tuple[Unit, int]]()
-        for unit, node, *_ in self._noted:
-            texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
-            if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
+        folders, unclear, alone = list[Text | None](), list[tuple[Unit, int]](), {"."}
+        reached = self.reached(start)
+        noted = [each for each in self._noted if each.unit in reached or not self.of_others]
+        for unit, node, *_ in noted:
+            made = [path for path, folder, _ in calls.written_paths(node) if folder]
+            texts = [text for path in made for text in self._texts(path, unit)]
+            if calls.called_names(node)[1] in calls.MAKES_FOLDERS and not all(each and each.sure for each in texts):
                 unclear.append((unit, node.lineno))
-            folders += filter(None, texts)
-        reached, made, writes = self.reached(start), Paths(folders), dict[str, Write]()
-        for unit, node, *_ in () if self._moves or self._makes_any(start) else self._noted:
-            names, module = calls.called_names(node), self._module_at(unit[0])
-            needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
+            if calls.makes_one(node):
+                alone |= {posixpath.normpath(each.text) for each in texts if each}
+            else:
+                folders += filter(None, texts)
+        may, known, writes = self.may_run(start, tried=True), Paths(folders), dict[str, Write]()
+        for unit, node, _, tests in () if self._moves or self._makes_any(start) else noted:
+            names, by_mkdir = calls.called_names(node), calls.makes_one(node)
+            needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
+            needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
             ran = self._ran_before(unit, node.lineno, self._free) if unclear and needy else {}
             needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
-            if module is not None and unit in reached and needy:
-                texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
-                for text in [each.text for each in texts if each and each.sure]:
-                    folder = posixpath.normpath(posixpath.dirname(text))
-                    known = folder == "." or ANY in folder or folder[0] == "~" or WINDOWS.match(text) or folder in made
-                    if not known:
-                        write = Write(text[:_LONGEST_PATH], False, f"{module.shown}:{node.lineno}", False)
-                        writes.setdefault(folder, write)
+            texts = [text for path in calls.made_paths(node) for text in self._texts(path, unit)] if needy else []
+            for text in [each.text for each in texts if each and each.sure]:
+                folder = posixpath.normpath(posixpath.dirname(text))
+                there = ANY in folder or folder[0] == "~" or WINDOWS.match(text) or folder in alone or folder in known
+                if not (there or (self._folder / folder).exists() or self._made_before(folder, unit, node.lineno)):
+                    certain = self.constants.likely is not None and self.constants.likely(unit, tests)
+                    certain = certain and unit in self.constants.always
+                    write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)
+                    writes.setdefault(folder, write)
         return tuple(writes.values())
 
     def _makes_any(self, start: Unit) -> bool:
