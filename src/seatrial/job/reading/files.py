@@ -151,6 +151,11 @@ class Files:
                 truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
             )
 
+        if self.of_others:
+            reached = self.reached(start)
+            self._reading = [each for each in self._reading if each.unit in reached]
+            for unit, ran in self.constants.callers.items():
+                self.constants.callers[unit] = [each for each in ran if each.unit in reached]
         writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, tried=True)
@@ -231,8 +236,6 @@ class Files:
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
         for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
-            if self.of_others and unit not in reached:
-                continue
             if begin := text.partition(ANY)[0]:
                 found[where] = False, ""
                 self._exists(begin)
