@@ -381,4 +381,5 @@ def _placeholders(folder: Path) -> list[str]:
 
 
 def _exists(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110  never raises
+    """Return whether a path exists, or files of which it is the prefix: a TensorFlow checkpoint's."""
+    return os.path.exists(path) or os.path.exists(f"{path}.index")  # noqa: PTH110  never raises
