@@ -13,6 +13,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.accelerators import for_nvidia, without_use
 from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
@@ -230,8 +232,12 @@ def _with_system_packages(
     programs = ((name.partition("subprocess.")[2], at) for name, at in started)
     starts = {f"{at} starts {name}": known[name] for name, at in programs if name in known}
     packages = sorted({*starts.values(), *chain(*needed.values())} - set(job.image.system_packages))
+    old, base = table("system_packages")["glibc"], f'[image] base = "python:{resolved.stack.python}-slim-bullseye"'
+    unfit = (each for each in locked if Version(each.version) < Version(old.get(each.name, "0")))
+    needs = "needs a glibc before 2.34, and its import fails in this image; in seatrial.toml:"
+    warnings = tuple(f"{each.name} {each.version} {needs} {base}" for each in unfit if job.image.base == DEFAULT_BASE)
     if not packages:
-        return job, (), ()
+        return job, (), warnings
     if job.image.base != DEFAULT_BASE:
         listed = ", ".join(f'"{each}"' for each in packages)
         lacks = f"{job.image.base} lacks {'any of them' if packages[1:] else 'it'}"
@@ -240,7 +246,11 @@ def _with_system_packages(
         return job, (), ("; ".join([*of_packages, *starts, fix]),)
     of_wheels = [f"{', '.join(needed)}: the wheels do not include them"] if needed else []
     choice = Choice(what="system packages", value=", ".join(packages), reason="; ".join([*of_wheels, *starts]))
-    return job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))), (choice,), ()
+    return (
+        job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))),
+        (choice,),
+        warnings,
+    )
 
 
 def _to_build(

@@ -75,8 +75,6 @@ _OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folde
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something.
 MAKING = {*_WRITERS, *_OF_PATHS, *SETS["settings"], "download"}
-#: Calls that make folders.
-MAKES_FOLDERS = {"mkdir", "makedirs", "MakeDirs"}
 #: Calls that may create any path, and programs that one of them starts.
 _MAKES_ANY = regex(TABLES["patterns"]["makes-any"])
 _STARTS = regex(r"wget|curl|gdown|kaggle|clone|unzip|\btar\b|python|\.sh\b|\.py\b|download|\bmake\b|'\./\w")

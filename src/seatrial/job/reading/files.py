@@ -151,11 +151,6 @@ class Files:
                 truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
             )
 
-        if self.of_others:
-            reached = self.reached(start)
-            self._reading = [each for each in self._reading if each.unit in reached]
-            for unit, ran in self.constants.callers.items():
-                self.constants.callers[unit] = [each for each in ran if each.unit in reached]
         writing, asking = self._order(start, truth)
         self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
         self.constants.likely, may = likely, self.may_run(start, tried=True)
@@ -331,6 +326,9 @@ class Files:
 
     def _order(self, start: Unit, truth: Callable[..., bool | None]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
+        callers, reached = self.constants.callers, self.reached(start)
+        for ran in (self._reading, *callers.values()) if self.of_others else ():
+            ran[:] = [each for each in ran if each.unit in reached]
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in self._noted)
         making = [each for each, on in turned if truth(on, each.unit) is not False]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
@@ -343,7 +341,6 @@ class Files:
         asking = [(each, path) for each in checks for path in calls.checked_paths(each.node)]
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
-        callers, reached = self.constants.callers, self.reached(start)
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
         for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
             self._called.setdefault(call.unit, []).append((call.node.lineno, unit))
@@ -416,7 +413,9 @@ class Files:
         for unit, node, *_ in noted:
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
             texts = [text for path in made for text in self._texts(path, unit)]
-            if calls.called_names(node)[1] in calls.MAKES_FOLDERS and not all(each and each.sure for each in texts):
+            if calls.called_names(node)[1] in ("makedirs", "mkdir", "MakeDirs") and not all(
+                each and each.sure for each in texts
+            ):
                 unclear.append((unit, node.lineno))
             if calls.makes_one(node):
                 alone |= {posixpath.normpath(each.text) for each in texts if each}
@@ -434,8 +433,7 @@ class Files:
                 folder = posixpath.normpath(posixpath.dirname(text))
                 there = ANY in folder or folder[0] == "~" or WINDOWS.match(text) or folder in alone or folder in known
                 if not (there or (self._folder / folder).exists() or self._made_before(folder, unit, node.lineno)):
-                    certain = self.constants.likely is not None and self.constants.likely(unit, tests)
-                    certain = certain and unit in self.constants.always
+                    certain = tests == () and unit in self.constants.always
                     write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)
                     writes.setdefault(folder, write)
         return tuple(writes.values())
