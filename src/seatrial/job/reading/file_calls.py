@@ -22,7 +22,7 @@ _WRITERS: dict[str, tuple[int | None, list[str], bool]] = {
     for row in TABLES["writers"]
     for name in row["names"].split()
 }
-OPENERS, NEED_FOLDERS = SETS["openers"], SETS["need-folders"]
+OPENERS, NEED_FOLDERS, FOLDERS = SETS["openers"], SETS["need-folders"], {"makedirs", "mkdir", "MakeDirs"}
 #: torchvision's datasets, and the arguments before ``download``. Source: docs.pytorch.org/vision/stable/datasets.html.
 _DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"), 4
 #: Calls whose argument may be a model's name on a hub; arguments that are paths.
@@ -161,7 +161,8 @@ def made_paths(node: ast.Call) -> list[ast.expr]:
 
 def makes_one(node: ast.Call) -> bool:
     """Return whether a call makes a folder and fails without the folder above it."""
-    return isinstance(node.func, ast.Attribute) and node.func.attr == "mkdir" and "parents" not in keywords(node)
+    by_mkdir = isinstance(node.func, ast.Attribute) and node.func.attr == "mkdir"
+    return by_mkdir and "parents" not in keywords(node) and not node.args[1:]
 
 
 def makes_any(node: ast.Call) -> bool:

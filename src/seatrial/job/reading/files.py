@@ -407,21 +407,17 @@ class Files:
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
-        folders, unclear, alone = list[Text | None](), list[tuple[Unit, int]](), {"."}
+        folders, alone, unclear = list[Text](), [Text(".", True)], list[tuple[Unit, int]]()
         reached = self.reached(start)
         noted = [each for each in self._noted if each.unit in reached or not self.of_others]
         for unit, node, *_ in noted:
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
             texts = [text for path in made for text in self._texts(path, unit)]
-            if calls.called_names(node)[1] in ("makedirs", "mkdir", "MakeDirs") and not all(
-                each and each.sure for each in texts
-            ):
+            if calls.called_names(node)[1] in calls.FOLDERS and not all(each and each.sure for each in texts):
                 unclear.append((unit, node.lineno))
-            if calls.makes_one(node):
-                alone |= {posixpath.normpath(each.text) for each in texts if each}
-            else:
-                folders += filter(None, texts)
-        may, known, writes = self.may_run(start, tried=True), Paths(folders), dict[str, Write]()
+            (alone if calls.makes_one(node) else folders).extend(filter(None, texts))
+        known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
+        may, writes = self.may_run(start, tried=True), dict[str, Write]()
         for unit, node, _, tests in () if self._moves or self._makes_any(start) else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
@@ -431,7 +427,9 @@ class Files:
             texts = [text for path in calls.made_paths(node) for text in self._texts(path, unit)] if needy else []
             for text in [each.text for each in texts if each and each.sure]:
                 folder = posixpath.normpath(posixpath.dirname(text))
-                there = ANY in folder or folder[0] == "~" or WINDOWS.match(text) or folder in alone or folder in known
+                there = (
+                    ANY in folder or folder[0] == "~" or WINDOWS.match(text) or any(folder in each for each in known)
+                )
                 if not (there or (self._folder / folder).exists() or self._made_before(folder, unit, node.lineno)):
                     certain = tests == () and unit in self.constants.always
                     write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)

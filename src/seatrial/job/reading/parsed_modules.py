@@ -18,7 +18,7 @@ from typing import TypeAlias, TypeVar
 from seatrial.errors import TargetError
 from seatrial.job.reading.assignments import early_reads
 from seatrial.job.reading.flow import COMPREHENSIONS, Flow, parameters
-from seatrial.job.reading.modules import folders_of, is_file
+from seatrial.job.reading.modules import find_module, folders_of, is_file
 from seatrial.job.reading.signs import SETS, dotted, full_name, last_name
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
@@ -393,18 +393,14 @@ def source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None,
         passed = [(node.module, each) for node in nodes if node.module for each in node.names]
         pairs = [(path, each.name) for path, each in passed if (each.asname or each.name) == first]
         pairs = pairs or [(path, first) for path, each in passed if each.name == "*"]
-        found = [(other, inner) for base, inner in pairs if (other := _sibling(module, base, at))]
+        near = [(find_module(name, [module.path.parent]), inner) for name, inner in pairs]
+        found = [(other, inner) for file, inner in near if file and (other := at(file))]
         if found[1:]:
             found = [each for each in found if each[1] in {*each[0].flow.functions, *each[0].flow.bases}]
         if len(found) != 1:
             break
         module, name = found[0][0], ".".join(filter(None, (found[0][1], rest)))
     return module, name
-
-
-def _sibling(module: Module, name: str, at: _At) -> Module | None:
-    base = module.path.parent.joinpath(*name.split("."))
-    return next((at(each) for each in (base.with_suffix(".py"), base / "__init__.py") if is_file(each)), None)
 
 
 def functions_of(module: Module, name: str) -> Iterator[Unit]:

@@ -66,7 +66,6 @@ SCHEDULES = regex(r"\b(?:(?:Step|MultiStep|Exponential|Lambda|CosineAnnealing|On
 SCHEDULERS = "torch.optim.lr_scheduler.…"
 #: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
 COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
-
 #: A command line of CUDA's compiler that compiles.
 _NVCC = regex(r"nvcc\s+(?!--?V(ersion)?\b|--?version\b)\S")
 
