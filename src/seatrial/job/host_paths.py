@@ -214,7 +214,8 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         path = brought or Path(os.path.normpath(job.folder / folder))
         known = _exists(path) or not (brought or path.is_relative_to(job.project))
         name = re.compile(rf"(?<![\w.-]){re.escape(path.name)}(?![\w-])")
-        if not known and not any(map(name.search, lines)):
+        made = (each for each in lines if not (write.folder and ".mkdir(" in each and "parents" not in each))
+        if not known and not any(map(name.search, made)):
             which = "the folder above it" if write.folder else "that folder"
             yield f"{write}, and nothing creates {which}: mkdir -p {shlex.quote(str(brought or folder))}"
 
