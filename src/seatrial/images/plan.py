@@ -13,8 +13,6 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.accelerators import for_nvidia, without_use
 from seatrial.images.base import DEFAULT_BASE, Base, python_of_image, with_nvcc
@@ -30,7 +28,7 @@ from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, transformers_for_torch
+from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
@@ -228,14 +226,15 @@ def _with_system_packages(
     locked = checked.lock.packages if checked.lock else ()
     needed = system_packages(resolved.requirements.lines, (f"{each.name}=={each.version}" for each in locked))
     needed |= {each.name: ("libgomp1", *needed.get(each.name, ())) for each in checked.builds if each.openmp}
-    known, started = table("system_packages")["programs"], script.modules.items()
+    data, started = table("system_packages"), script.modules.items()
     programs = ((name.partition("subprocess.")[2], at) for name, at in started)
-    starts = {f"{at} starts {name}": known[name] for name, at in programs if name in known}
+    starts = {f"{at} starts {name}": data["programs"][name] for name, at in programs if name in data["programs"]}
     packages = sorted({*starts.values(), *chain(*needed.values())} - set(job.image.system_packages))
-    old, base = table("system_packages")["glibc"], f'[image] base = "python:{resolved.stack.python}-slim-bullseye"'
-    unfit = (each for each in locked if Version(each.version) < Version(old.get(each.name, "0")))
-    needs = "needs a glibc before 2.34, and its import fails in this image; in seatrial.toml:"
-    warnings = tuple(f"{each.name} {each.version} {needs} {base}" for each in unfit if job.image.base == DEFAULT_BASE)
+    known, old = resolved.requirements.plus(*(f"{each.name}=={each.version}" for each in locked)), data["glibc"]
+    unfit = [name for name, to in old.items() if any(is_below(each.specifier, to) for each in known.of(name))]
+    base = f'in seatrial.toml: [image] base = "python:{resolved.stack.python}-slim-bullseye"'
+    needs = f"needs a glibc before 2.34, and its import fails in this image; {base}"
+    warnings = tuple(f"{each} before {old[each]} {needs}" for each in unfit if job.image.base == DEFAULT_BASE)
     if not packages:
         return job, (), warnings
     if job.image.base != DEFAULT_BASE:
