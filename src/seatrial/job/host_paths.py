@@ -382,5 +382,4 @@ def _placeholders(folder: Path) -> list[str]:
 
 
 def _exists(path: Path) -> bool:
-    """Return whether a path exists, or files of which it is the prefix: a TensorFlow checkpoint's."""
-    return os.path.exists(path) or os.path.exists(f"{path}.index")  # noqa: PTH110  never raises
+    return os.path.exists(path) or os.path.exists(f"{path}.index")  # noqa: PTH110  never raises; TensorFlow's weights

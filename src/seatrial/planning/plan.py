@@ -91,7 +91,9 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
     changes, tuned = _changes(job, parts, interactive=interactive)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}
     selected = site.selection.choices if site.selection else ()
-    chosen = (*_folder_choice(job), *_unchecked(script), *selected, *parts.choices, *horovod.choices, launcher_choice)
+    read = f"files read at {first_of(script.unchecked, 3)}"
+    unseen = [Choice(what="not checked", value=read, reason="their paths are computed")] * bool(script.unchecked)
+    chosen = (*_folder_choice(job), *unseen, *selected, *parts.choices, *horovod.choices, launcher_choice)
     own = (*_memory_choices(job, script, parts), *tuned)
     unused = () if interactive else _refuse_the_cpu(job, site, script, parts, traits)
     reads = [each for each in script.reads if parts.cluster is None or not is_outside(each.path)]  # see pods
@@ -131,11 +133,6 @@ def _folder_choice(job: Job) -> tuple[Choice, ...]:
         raise UsageError(f"--workdir {job.workdir}: folder {there} not found", run=f"ls {as_typed(job.project)}")
     reason = f"relative to the project, {job.project}; -C . makes the current folder the project"
     return (Choice(what="working directory", value=job.workdir, reason=reason),)
-
-
-def _unchecked(script: ScriptFacts) -> tuple[Choice, ...]:
-    value = f"files read at {first_of(script.unchecked, 3)}"
-    return (Choice(what="not checked", value=value, reason="their paths are computed"),) if script.unchecked else ()
 
 
 def _refuse_the_cpu(job: Job, site: Site, script: ScriptFacts, parts: Parts, traits: Traits) -> tuple[str, ...]:

@@ -434,9 +434,8 @@ class ProjectReader:
         owner, _, last = dotted(node.func).rpartition(".")
         made = module.flow.assigned(unit).get(owner, []) if last == "set_defaults" else []
         before = [each for each in made if isinstance(each, ast.Call) and each.lineno < node.lineno]
-        if not (before and last_name(before[-1].func) == "add_parser"):
-            return None
-        return not {*self.words_typed}.isdisjoint(texts_of(before[-1]))
+        is_one = before and last_name(before[-1].func) == "add_parser"
+        return not {*self.words_typed}.isdisjoint(texts_of(before[-1])) if is_one else None
 
     def _follow(self, module: Module, node: Import, seen: RunNode, unit: Unit, queue: list[Unit]) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""
