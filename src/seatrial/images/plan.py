@@ -28,7 +28,7 @@ from seatrial.images.requirements.on_framework_image import onto_framework_image
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, checked_requirement
 from seatrial.images.requirements.project import project_needs
-from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, transformers_for_torch
+from seatrial.images.requirements.removed_apis import bounds_of_code, check_code, is_below, transformers_for_torch
 from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.builds import build_choices, with_builds
 from seatrial.images.resolve.check import Checked, resolve_packages
@@ -226,12 +226,17 @@ def _with_system_packages(
     locked = checked.lock.packages if checked.lock else ()
     needed = system_packages(resolved.requirements.lines, (f"{each.name}=={each.version}" for each in locked))
     needed |= {each.name: ("libgomp1", *needed.get(each.name, ())) for each in checked.builds if each.openmp}
-    known, started = table("system_packages")["programs"], script.modules.items()
+    data, started = table("system_packages"), script.modules.items()
     programs = ((name.partition("subprocess.")[2], at) for name, at in started)
-    starts = {f"{at} starts {name}": known[name] for name, at in programs if name in known}
+    starts = {f"{at} starts {name}": data["programs"][name] for name, at in programs if name in data["programs"]}
     packages = sorted({*starts.values(), *chain(*needed.values())} - set(job.image.system_packages))
+    known, old = resolved.requirements.plus(*(f"{each.name}=={each.version}" for each in locked)), data["glibc"]
+    unfit = [name for name, to in old.items() if any(is_below(each.specifier, to) for each in known.of(name))]
+    base = f'in seatrial.toml: [image] base = "python:{resolved.stack.python}-slim-bullseye"'
+    needs = f"needs a glibc before 2.34, and its import fails in this image; {base}"
+    warnings = tuple(f"{each} before {old[each]} {needs}" for each in unfit if job.image.base == DEFAULT_BASE)
     if not packages:
-        return job, (), ()
+        return job, (), warnings
     if job.image.base != DEFAULT_BASE:
         listed = ", ".join(f'"{each}"' for each in packages)
         lacks = f"{job.image.base} lacks {'any of them' if packages[1:] else 'it'}"
@@ -240,7 +245,11 @@ def _with_system_packages(
         return job, (), ("; ".join([*of_packages, *starts, fix]),)
     of_wheels = [f"{', '.join(needed)}: the wheels do not include them"] if needed else []
     choice = Choice(what="system packages", value=", ".join(packages), reason="; ".join([*of_wheels, *starts]))
-    return job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))), (choice,), ()
+    return (
+        job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))),
+        (choice,),
+        warnings,
+    )
 
 
 def _to_build(

@@ -214,9 +214,11 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         brought = on_host(job, posixpath.normpath(posixpath.join(job.folder_inside, folder)))
         path = brought or Path(os.path.normpath(job.folder / folder))
         known = _exists(path) or not (brought or path.is_relative_to(job.project))
-        if not known and not any(path.name in line for line in lines):
-            shown = shlex.quote(str(brought or folder))
-            yield f"{write.where} may write {write.path}, and nothing creates that folder: mkdir -p {shown}"
+        name = re.compile(rf"(?<![\w.-]){re.escape(path.name)}(?![\w-])")
+        made = (each for each in lines if not (write.folder and ".mkdir(" in each and "parents" not in each))
+        if not known and not any(map(name.search, made)):
+            which = "the folder above it" if write.folder else "that folder"
+            yield f"{write}, and nothing creates {which}: mkdir -p {shlex.quote(str(brought or folder))}"
 
 
 def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
@@ -384,4 +386,4 @@ def _placeholders(folder: Path) -> list[str]:
 
 
 def _exists(path: Path) -> bool:
-    return os.path.exists(path)  # noqa: PTH110  never raises
+    return os.path.exists(path) or os.path.exists(f"{path}.index")  # noqa: PTH110  never raises; TensorFlow's weights

@@ -66,7 +66,7 @@ class ScriptFacts(Readings):
             unless it is set.
         compiler_evidence: where it compiles at run time (torch.compile, Triton, C++ extensions), so that the
             image needs a C compiler, or None.
-        nvcc_evidence: where it gives CUDA code to torch.utils.cpp_extension, or has DeepSpeed do so, or None.
+        nvcc_evidence: where it gives CUDA code to nvcc or torch.utils.cpp_extension, or has DeepSpeed do so, or None.
         hub_evidence: where it takes a token of Hugging Face, or None.
         input_evidence: where it may read standard input, or None. asks_evidence: where a usual run prompts.
         python_path: folders of the project that the job's own PYTHONPATH names, relative to it. arguments: as typed.
@@ -326,7 +326,8 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         keras_backend=seen.get("keras-backend"),
         keras_default=seen.get("keras-default"),
         compiler_evidence=_compiles(reading, arguments),
-        nvcc_evidence=seen.get("cuda-source" if any(name.startswith(_JIT) for name in modules) else "cpu-adam"),
+        nvcc_evidence=seen.get("cuda-source" if any(name.startswith(_JIT) for name in modules) else "cpu-adam")
+        or seen.get("nvcc"),
         hub_evidence=seen.get("hub-token"),
         input_evidence=seen.get("input"),
         asks_evidence=certain.get("input"),

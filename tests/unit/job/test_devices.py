@@ -546,6 +546,21 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
             "if isdir('ckpt'):\n    pass\nelse:\n    open('ckpt/log', 'w')\n",
             "nothing creates that folder: mkdir -p ckpt",
         ),
+        ("open('ckpt/log', 'w')\n", "train.py:4 writes ckpt/log,"),
+        ("os.mkdir('a/b')\n", "train.py:4 writes a/b, and nothing creates the folder above it: mkdir -p a"),
+        ("os.mkdir('a')\nos.mkdir('a/b')\nopen('a/b/log', 'w')\n", ""),
+        ("os.mkdir('a')\nopen('a/b/log', 'w')\n", "mkdir -p a/b"),
+        ("pathlib.Path('a/b').mkdir(parents=True)\nopen('a/b/log', 'w')\n", ""),
+        ("try:\n    os.mkdir('a/b')\nexcept OSError:\n    pass\n", ""),
+        ("tf.gfile.MakeDirs('a/b')\nopen('a/b/log', 'w')\n", ""),
+        ("def main(_):\n    open('a/log', 'w')\nimport tensorflow as tf\ntf.app.run()\n", "writes a/log,"),
+        (
+            "def keep(to):\n    with to.open('w') as f:\n        f.write('')\nkeep(Path('sub/x'))\nkeep(Path('a/x'))\n",
+            "a/x",
+        ),
+        ("prepare('a')\nopen('a/log', 'w')\n", ""),
+        ("shutil.copy('train.py', 'a/train.py')\n", "train.py:4 writes a/train.py,"),
+        ("logging.basicConfig(filename='a/log')\n", "train.py:4 writes a/log,"),
     ],
 )
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:
@@ -620,6 +635,55 @@ def test_reads_by_unknown_paths_are_named_where_no_input_is_known(tmp_path: Path
     assert [each.partition(". If a file")[0] for each in found] == [
         f"Inputs whose paths are known only in a run: {each}" for each in reads
     ]
+
+
+COMMANDS = """import scipy
+class Store:
+    def __init__(self, root):
+        os.mkdir(os.path.join(root, "cache"))
+def prepare(a):
+    Store(a.base)
+    import seaborn
+    pd.read_csv(unknown())
+def fit(a):
+    Store(a.base)
+    open(other())
+commands = p.add_subparsers()
+p.add_argument("--base")
+one = commands.add_parser("prepare")
+one.set_defaults(func=prepare)
+two = commands.add_parser("train", aliases=["t"])
+two.set_defaults(func=fit)
+a = p.parse_args()
+a.func(a)
+"""
+
+
+@pytest.mark.parametrize(("word", "line"), [("train", "14 open(other())"), ("t", "14 "), ("prepare", "11 pd.read")])
+def test_what_other_sub_commands_read_and_import_is_not_named(tmp_path: Path, word: str, line: str) -> None:
+    target = target_of(tmp_path, COMMANDS, "--base", "out", word)
+    facts = script_facts(target, tmp_path)
+    assert [each.startswith(f"train.py:{line}") for each in facts.unknown] == [True]
+    assert ("seaborn" in facts.imports) is (word == "prepare")
+    assert [str(each) for each in facts.unmade] == ["train.py:7 writes out/cache"]
+
+
+def test_a_function_behind_several_star_imports_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/__init__.py").write_text("from .one import *\nfrom .two import *\n")
+    (tmp_path / "tools/one.py").write_text("def load(p):\n    pass\n")
+    (tmp_path / "tools/two.py").write_text("def keep(p):\n    open(p, 'w')\n")
+    facts = script_facts(target_of(tmp_path, "from tools import keep\nkeep('a/x')\n"), tmp_path)
+    assert [str(each) for each in facts.unmade] == ["tools/two.py:2 writes a/x"]
+
+
+def test_the_prefix_of_a_tensorflow_checkpoint_is_there(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "p.add_argument('--init')\na = p.parse_args()\n", "--init", "bert/model.ckpt")
+    inputs, job = script_facts(target, tmp_path).inputs, Job(project=tmp_path, target=target)
+    assert "bert/model.ckpt" in "".join(not_found(job, inputs, ()))
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert/model.ckpt.index").touch()
+    assert [*not_found(job, inputs, ())] == []
 
 
 def test_a_path_of_hundreds_of_terms_ends_no_plan(tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def test_names_that_lightning_2_removed_are_found(tmp_path: Path, part: str) -> 
         ("import_module(f'nets.big.{args.name}')", ("--name", "resnet"), ()),
         ("import_module(args.anything)", ("unet",), ()),
         ("import_module(table['module'])", ("-C", "nets/c.json"), ("scipy",)),
+        ("import_module(table['module'])", ("-C", "nets/c.json5"), ("scipy",)),
         ("import_module(f'nets.big.{args.a}{args.b}')", ("u", "net"), ()),  # two names in one part
         ("import_module('os')", (), ()),
         ("import_module(f'.{args.name}', package='nets.big')", ("--name", "unet"), ("scipy",)),
@@ -195,6 +196,7 @@ def test_a_module_that_the_arguments_name_is_read(
     texts = {"nets/__init__.py": "", "nets/big/__init__.py": "import pandas", "nets/big/unet.py": "import scipy"}
     texts |= {
         "nets/c.json": '{"lr": 0.1, "module": "nets.big.unet", "url": "nets.gone.x"}',
+        "nets/c.json5": "{module: 'nets.big.unet', /* or another */}",
         "nets/c.yaml": "net: big  # or other\n",
         "nets/loader.py": "import_module(f'.big.{args.name}', __package__)",
     }
@@ -948,6 +950,18 @@ def test_a_program_that_the_code_starts_is_seen_unless_any_error_is_caught(
     imports = "import os, sh, subprocess\nfrom subprocess import check_output\nurl = input()\n"
     found = [name for name in facts_of(tmp_path, f"{imports}{line}\n").modules if name.startswith("subprocess.")]
     assert [each for each in found if each != "subprocess.check_output"] == [f"subprocess.{program}"] * bool(program)
+
+
+@pytest.mark.parametrize(
+    ("code", "evidence"),
+    [
+        ("os.popen('nvcc --std=c++11 -DNDEBUG ' + options)", "train.py:1 nvcc --std=c++11"),
+        ("subprocess.check_output('nvcc --version')", None),
+        ("print('nvcc')", None),
+    ],
+)
+def test_a_command_line_of_nvcc_that_compiles_is_found(tmp_path: Path, code: str, evidence: str | None) -> None:
+    assert facts_of(tmp_path, code).nvcc_evidence == evidence
 
 
 def test_a_method_of_a_variable_that_is_called_sh_starts_no_program(tmp_path: Path) -> None:

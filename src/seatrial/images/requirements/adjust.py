@@ -220,8 +220,10 @@ def with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -
     """Add bounds without which the target fails; ``known``: import name → package. Raises ConfigError: another pin."""
     mmcv = [line for line in needs.requirements.lines if canonical_name(line) == "mmcv"]
     if mmcv and "mmcv-full" in map(canonical_name, needs.requirements.lines):  # both install the same folder
-        other = "mmcv" if mmcv == ["mmcv"] else "mmcv-full"
-        needs = needs.with_lines(line for line in needs.requirements.lines if canonical_name(line) != other)
+        ops = any(each.startswith("mmcv.ops") for each in script.modules)  # which the build without them lacks
+        other, why = ("mmcv-full", "") if mmcv != ["mmcv"] and not ops else ("mmcv", " and has mmcv.ops" * ops)
+        kept = [line for line in needs.requirements.lines if canonical_name(line) != other]
+        needs = needs.with_lines(kept, why=f"no {other}, as the other build of it installs the same folder{why}")
     for asserted, where in ((Requirement(each), place) for each, place in script.asserted.items()):
         module, bound = asserted.name, str(asserted.specifier)
         package, lines = known.get(module, module), needs.requirements.lines

@@ -220,6 +220,8 @@ def _with_imported(
     """Add packages that are imported and not listed, except frameworks, whose build is chosen later."""
     listed = needs.requirements.plus(*also)
     known = {name: package for name, package in packages.known.items() if name not in FRAMEWORKS}
+    if not any(each.startswith("google.protobuf") for each in script.modules):
+        known.pop("google", None)  # of google.cloud.storage and others, which are packages of their own
     missing = {name: package for name, package in known.items() if not is_listed(listed, name, package)}
     if not missing or needs.requirements.hashed:
         return needs

@@ -73,6 +73,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         note = f"{where} loads {model}, which no transformers before {_OF_THE_HUB} can download: require"
         warnings.append(f"{note} transformers>={_OF_THE_HUB}, or bring it: hf download {model} --local-dir {model}")
     _check_tensorflow(script, needs, resolved)
+    nvcc, release = script.nvcc_evidence or "", _tensorflow(resolved) or "0"
+    fails = f"{nvcc} does not compile the headers of tensorflow {release}, which need C++17: write -std=c++17,"
+    is_old = nvcc.endswith("-std=c++11") and _reaches(release, "2.12")
+    warnings += [f"{fails} and -D_GLIBCXX_USE_CXX11_ABI=1 if it sets that to 0"] * is_old
     for name, place in script.modules.items():
         if (python := resolved.stack.python) and (gone := REMOVED_IN.get(name.partition(".")[0])):
             what = f"{place} imports {name}, which Python {gone} removed, and the plan has Python {python}"

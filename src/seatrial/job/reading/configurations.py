@@ -20,7 +20,7 @@ from seatrial.system.project_files import as_list, as_table, parse_yaml, read_so
 from seatrial.system.text import regex
 
 #: Endings of configuration files, and a setting in one.
-CONFIGURATION = (".yaml", ".yml", ".json", ".jsonnet", ".toml", ".ini", ".cfg", ".conf", ".config")
+CONFIGURATION = (".yaml", ".yml", ".json", ".json5", ".jsonnet", ".toml", ".ini", ".cfg", ".conf", ".config")
 _SETTING = regex(
     r"""\s*(?:-\s+|local\s+)?["']?([\w-]+(?: [\w-]+)*)["']?\s*[:=]\s*["']?([^"'#\[{\s,](?:[^"'#,]*[^"'#,\s])?)["']?"""
     r"""\s*(?:[,;]\s*)?(?:#.*)?"""

@@ -22,7 +22,7 @@ _WRITERS: dict[str, tuple[int | None, list[str], bool]] = {
     for row in TABLES["writers"]
     for name in row["names"].split()
 }
-OPENERS, NEED_FOLDERS = SETS["openers"], SETS["need-folders"]
+OPENERS, NEED_FOLDERS, FOLDERS = SETS["openers"], SETS["need-folders"], {"makedirs", "mkdir", "MakeDirs"}
 #: torchvision's datasets, and the arguments before ``download``. Source: docs.pytorch.org/vision/stable/datasets.html.
 _DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"), 4
 #: Calls whose argument may be a model's name on a hub; arguments that are paths; settings of such a name.
@@ -159,6 +159,12 @@ def made_paths(node: ast.Call) -> list[ast.expr]:
     """Return the written paths that the call itself does not require."""
     required = [*read_paths(node, {})]
     return [path for path, *_ in written_paths(node) if path not in required]
+
+
+def makes_one(node: ast.Call) -> bool:
+    """Return whether a call makes a folder and fails without the folder above it."""
+    by_mkdir = isinstance(node.func, ast.Attribute) and node.func.attr == "mkdir"
+    return by_mkdir and "parents" not in keywords(node) and not node.args[1:]
 
 
 def makes_any(node: ast.Call) -> bool:

@@ -74,6 +74,7 @@ class Files:
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
+        self.of_others = False  # other sub-commands run functions of their own
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
         """Note a call in ``unit``, and the parts of the project that it runs."""
@@ -370,6 +371,8 @@ class Files:
     def _order(self, start: Unit, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
         callers, reached = self.constants.callers, self.reached(start)
+        for ran in (self._reading, *callers.values()) if self.of_others else ():
+            ran[:] = [each for each in ran if each.unit in reached]
         noted = (
             each for each in self._noted if may(each.unit, ()) or not (each.unit in reached or self._is_idle(each.unit))
         )
@@ -457,29 +460,38 @@ class Files:
 
     def unmade(self, start: Unit) -> tuple[Write, ...]:
         """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
-        folders, unclear = list[Text | None](), list[tuple[Unit, int]]()
-        for unit, node, *_ in self._noted:
-            texts = [self.constants.text(path, unit) for path, folder, _ in calls.written_paths(node) if folder]
-            if calls.called_names(node)[1] in ("mkdir", "makedirs") and not all(each and each.sure for each in texts):
+        folders, alone, unclear = list[Text](), [Text(".", True)], list[tuple[Unit, int]]()
+        reached = self.reached(start)
+        noted = [each for each in self._noted if each.unit in reached or not self.of_others]
+        for unit, node, *_ in noted:
+            made = [path for path, folder, _ in calls.written_paths(node) if folder]
+            texts = [text for path in made for text in self._texts(path, unit)]
+            if calls.called_names(node)[1] in calls.FOLDERS and not all(each and each.sure for each in texts):
                 unclear.append((unit, node.lineno))
-            folders += filter(None, texts)
-        reached, made, writes = self.reached(start), Paths(folders), dict[str, Write]()
-        for unit, node, _, tests in () if self._moves or self._makes_any(start) else self._noted:
-            names, module = calls.called_names(node), self._module_at(unit[0])
-            needy = not calls.NEED_FOLDERS.isdisjoint(names) or names[0] in calls.OPENERS
+            (alone if calls.makes_one(node) else folders).extend(filter(None, texts))
+        known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
+        may, writes = self.may_run(start, tried=True), dict[str, Write]()
+        for unit, node, _, tests in () if self._moves or self._makes_any(start) else noted:
+            names, by_mkdir = calls.called_names(node), calls.makes_one(node)
+            needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
+            needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
             ran = self._ran_before(unit, node.lineno, self._free) if unclear and needy else {}
             needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
-            if module is not None and unit in reached and needy and self._holds(unit, tests):
-                checks = (call for test, wanted in tests or () for call in calls.needed(test, wanted, {}))
-                there = Paths(
-                    [self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)]
+            texts = [text for path in calls.made_paths(node) for text in self._texts(path, unit)] if needy else []
+            checks = (call for test, wanted in tests or () if texts for call in calls.needed(test, wanted, {}))
+            asked = Paths([self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)])
+            for text in [each.text for each in texts if each and each.sure]:
+                folder = posixpath.normpath(posixpath.dirname(text))
+                there = (
+                    ANY in folder
+                    or folder[0] == "~"
+                    or WINDOWS.match(text)
+                    or any(folder in each for each in (*known, asked))
                 )
-                texts = [self.constants.text(target, unit) for target in calls.made_paths(node)]
-                for text in [each.text[:_LONGEST_PATH] for each in texts if each and each.sure]:
-                    folder = posixpath.normpath(posixpath.dirname(text))
-                    known = folder == "." or ANY in folder or folder[0] == "~" or WINDOWS.match(text)
-                    if not known and folder not in made and folder not in there:
-                        writes.setdefault(folder, Write(text, False, f"{module.shown}:{node.lineno}", False))
+                if not (there or (self._folder / folder).exists() or self._made_before(folder, unit, node.lineno)):
+                    certain = tests == () and unit in self.constants.always
+                    write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)
+                    writes.setdefault(folder, write)
         return tuple(writes.values())
 
     def _makes_any(self, start: Unit) -> bool:

@@ -18,8 +18,8 @@ from typing import TypeAlias, TypeVar
 from seatrial.errors import TargetError
 from seatrial.job.reading.assignments import early_reads
 from seatrial.job.reading.flow import COMPREHENSIONS, Flow, parameters
-from seatrial.job.reading.modules import folders_of, is_file
-from seatrial.job.reading.signs import dotted, last_name
+from seatrial.job.reading.modules import find_module, folders_of, is_file
+from seatrial.job.reading.signs import SETS, dotted, full_name, last_name
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, regex
@@ -343,7 +343,10 @@ def idle_error(target: str, project: Path, arguments: Sequence[str] = ()) -> Tar
 
 def called_by(module: Module, unit: str, call: ast.Call, at: _At, *, unclear: bool = False) -> Iterator[Unit]:
     """Yield the project's functions that a call in ``unit`` runs: its own, and those that it is given by name."""
-    for each in [call.func, *call.args, *(keyword.value for keyword in call.keywords)]:
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if not given and full_name(dotted(call.func), module.names) in SETS["runners"]:
+        given = [ast.Name("main")]  # of the script, by tf.app.run()
+    for each in [call.func, *given]:
         called = dotted(each)
         if called and (each is call.func or isinstance(each, ast.Name)):
             yield from named(module, unit, called, at, unclear=unclear)
@@ -390,11 +393,13 @@ def source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None,
         passed = [(node.module, each) for node in nodes if node.module for each in node.names]
         pairs = [(path, each.name) for path, each in passed if (each.asname or each.name) == first]
         pairs = pairs or [(path, first) for path, each in passed if each.name == "*"]
-        base = module.path.parent.joinpath(*pairs[0][0].split(".")) if len(pairs) == 1 else None
-        files = [each for each in (base.with_suffix(".py"), base / "__init__.py") if is_file(each)] if base else []
-        if not files:
+        near = [(find_module(name, [module.path.parent]), inner) for name, inner in pairs]
+        found = [(other, inner) for file, inner in near if file and (other := at(file))]
+        if found[1:]:
+            found = [each for each in found if each[1] in {*each[0].flow.functions, *each[0].flow.bases}]
+        if len(found) != 1:
             break
-        module, name = at(files[0]), ".".join(filter(None, (pairs[0][1], rest)))
+        module, name = found[0][0], ".".join(filter(None, (found[0][1], rest)))
     return module, name
 
 

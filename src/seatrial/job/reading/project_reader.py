@@ -322,7 +322,10 @@ class ProjectReader:
             if isinstance(seen.node, Import) and not self.roots.exhausted:
                 self._follow(module, seen.node, seen, unit, queue if seen.needed else self.perhaps)
             elif isinstance(seen.node, ast.Call) and seen.certain and queue is not self.perhaps:
-                queue += (called := [*called_by(module, name, seen.node, self.modules.at)])
+                called = [*called_by(module, name, seen.node, self.modules.at)]
+                idle = self._of_command(module, name, seen.node) is False
+                self.files.of_others |= idle
+                (self.perhaps if idle else queue).extend(called)
                 made = [(at, each.rpartition(".")[0]) for at, each in called if each.endswith(".__init__")]
                 units = [(at, f"{owner}.{each}") for at, owner in made for each in _RUN]  # training calls these
                 queue += (
@@ -415,6 +418,7 @@ class ProjectReader:
             for path, name in (each for each in entries if each[1]):
                 if source := self.modules.at(path):
                     self.files.constants.note_options((path, name), source.flow.functions[name])
+        run = run or [*called_by(module, unit, node, self.modules.at)] * (self._of_command(module, unit, node) is True)
         lent = [] if run or called.endswith("set_defaults") else [*called_by(module, unit, node, self.modules.at)]
         self.files.note_runs((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
@@ -427,6 +431,14 @@ class ProjectReader:
         self.files.note((module.path, unit), node, run, always=seen.always, tests=seen.tests)
         if node.args or node.keywords or not run:
             self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
+
+    def _of_command(self, module: Module, unit: str, node: ast.Call) -> bool | None:
+        """Return whether ``set_defaults(func=train)`` is of the typed sub-command; None for any other call."""
+        owner, _, last = dotted(node.func).rpartition(".")
+        made = module.flow.assigned(unit).get(owner, []) if last == "set_defaults" else []
+        before = [each for each in made if isinstance(each, ast.Call) and each.lineno < node.lineno]
+        is_one = before and last_name(before[-1].func) == "add_parser"
+        return not {*self.words_typed}.isdisjoint(signs.texts_of(before[-1])) if is_one else None
 
     def _follow(self, module: Module, node: Import, seen: RunNode, unit: Unit, queue: list[Unit]) -> None:
         """Queue files of the project that an import in ``unit`` names; note the other modules."""

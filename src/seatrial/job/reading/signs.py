@@ -66,6 +66,8 @@ SCHEDULES = regex(r"\b(?:(?:Step|MultiStep|Exponential|Lambda|CosineAnnealing|On
 SCHEDULERS = "torch.optim.lr_scheduler.…"
 #: What transformers compiles by itself. Source: modeling_modernbert.py, _maybe_set_compile; flex_attention.py.
 COMPILES = regex(r"(?i)[\w.-]+/[\w.-]*modernbert[\w.-]*|flex_attention")
+#: A command line of CUDA's compiler that compiles.
+_NVCC = regex(r"nvcc\s+(?!--?V(ersion)?\b|--?version\b)\S")
 
 #: Kinds of nodes that can be a sign of something; most are not.
 TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Assign, ast.Subscript, ast.Import, ast.ImportFrom)
@@ -82,6 +84,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "compiler", text
         elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
             yield "cuda-source", text
+        elif _NVCC.match(text):
+            yield "nvcc", " ".join(text.split()[:2])
         elif text.startswith("ALE/") or text.endswith("NoFrameskip-v4"):
             yield f"{NAMED}gymnasium.atari", text
     elif isinstance(node, ast.Assign):

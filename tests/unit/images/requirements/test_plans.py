@@ -277,6 +277,9 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
             "train.py:2 tf.keras.mixed_precision.experimental, which tensorflow 2.9 removed",
         ),
         ("import tensorflow as tf\ntf.keras.mixed_precision.Policy('mixed_float16')", "tensorflow==2.12.0", ""),
+        ("import keras, os\nos.system('nvcc -std=c++11 x')", "tensorflow==2.17.1", "2.17.1, which need C++17: write"),
+        ("import keras, os\nos.system('nvcc -std=c++17 x')", "tensorflow==2.17.1", ""),
+        ("import keras, os\nos.system('nvcc -std=c++11 x')", "tensorflow==2.10.1", ""),
     ],
 )
 def test_a_call_of_an_older_keras_is_warned_of_where_the_release_is_pinned(
@@ -308,6 +311,27 @@ def test_opencv_with_qt_4_gets_the_libraries_of_x(release: str, needed: bool) ->
     assert found == ("libgl1", "libglib2.0-0", *("libsm6", "libxext6", "libxrender1") * needed)
 
 
+def test_a_release_for_the_base_s_c_library_gets_no_warning(tmp_path: Path) -> None:
+    bullseye = {"base": "python:3.8-slim-bullseye"}
+    for line, image in (("paddlepaddle==2.4.0\n", {}), ("paddlepaddle==2.0.0\n", bullseye)):
+        made = planned(tmp_path, {"requirements.txt": line}, ScriptFacts(), **image)
+        assert "glibc" not in "".join(made.image.warnings)
+
+
+def test_the_build_of_mmcv_that_has_the_imported_operations_is_kept(tmp_path: Path) -> None:
+    files = {"requirements.txt": "torch\nmmcv_full==1.7.2\nmmcv==1.3.14\n", "train.py": "import torch, mmcv\n"}
+    assert planned(tmp_path, files).chosen("packages")[0].endswith("mmcv==1.3.14")
+    files["train.py"] = "import torch\nfrom mmcv.ops import nms\n"
+    made = planned(tmp_path, files)
+    assert made.chosen("packages")[0].endswith("mmcv_full==1.7.2") and "no mmcv, as" in made.reason("packages")
+
+
+@pytest.mark.parametrize(("module", "added"), [("google.cloud", False), ("google.protobuf", True)])
+def test_a_package_below_google_is_no_protobuf(tmp_path: Path, module: str, added: bool) -> None:
+    files = {"requirements.txt": "torch\ngoogle-cloud-storage\n", "train.py": f"import torch\nimport {module}.text\n"}
+    assert ("protobuf" in planned(tmp_path, files).chosen("packages")[0]) is added
+
+
 def test_a_missing_file_is_no_missing_program() -> None:
     assert match_text("FileNotFoundError: [Errno 2] No such file or directory: 'git/data.csv'") == []
 
@@ -321,6 +345,7 @@ def test_a_missing_file_is_no_missing_program() -> None:
         ("lightgbm\n", {"system_packages": ("libgomp1",)}, [], "libgomp1", ""),
         ("fiona\nrasterio>=1.5\n", {}, ["libexpat1"], "libexpat1", ""),
         ("pyrender\n", {}, ["libegl1, libgl1, libglu1-mesa"], "libegl1 libgl1 libglu1-mesa", ""),
+        ("paddlepaddle==2.0.0\n", {}, ["libgomp1"], "libgomp1", "paddlepaddle before 2.4 needs a glibc before 2.34"),
     ],
     ids=[
         "none",
@@ -329,6 +354,7 @@ def test_a_missing_file_is_no_missing_program() -> None:
         "what the user lists is not named again",
         "once",
         "of what it loads at import",
+        "an older C library",
     ],
 )
 def test_packages_of_a_plan(
