@@ -119,7 +119,7 @@ def test_a_bar_of_a_value_five_percent_worse_is_five_percent_shorter() -> None:
     [loss] = [column for column in columns(made, None) if column.title == "loss"]
     assert [_cell(each, made, loss).percent for each in made] == ["100", "95"]
     early = Trial(2, {}, "failed", ending=Ending("failed", metrics={"loss": 1.0}))
-    assert _cell(early, made, loss).percent == "0"  # a trial that failed is no best of its column
+    assert _cell(early, made, loss).percent == "0"  # a failed trial has no bar
     lacking = _cell(Trial(2, {}, "failed"), made, loss)
     assert (lacking.text, lacking.best) == ("", False)  # the page's template refuses names that are undefined
 

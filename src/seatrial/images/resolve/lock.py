@@ -23,7 +23,7 @@ from seatrial.images.sources import PackageSource
 OF_TORCH = ("torch", "torchvision", "torchaudio")
 
 #: Base images for which an index may have other wheels than uv finds: their glibc is older than 2.35.
-_OTHER_WHEELS = re.compile(r"stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04")
+_OTHER_WHEELS = r"stretch|buster|bullseye|debian:(9|1[01])\b|bionic|focal|(18|20)\.04"
 
 #: A list that changes how pip chooses files is left to pip.
 _CHOOSING = ("--no-binary", "--only-binary", "--prefer-binary")
@@ -52,7 +52,7 @@ def lock_packages(
     the project's lines first, and preferred then. A build that only PyTorch's index has is locked if that answers.
     """
     found = resolved.requirements
-    unknown = base != DEFAULT_BASE and (python_of_image(base) is None or _OTHER_WHEELS.search(base))
+    unknown = base != DEFAULT_BASE and (python_of_image(base) is None or re.search(_OTHER_WHEELS, base))
     if unknown or any(option.startswith(_CHOOSING) for option in found.options):
         return None
     if framework_place(found) is None:

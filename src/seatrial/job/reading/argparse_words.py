@@ -50,7 +50,7 @@ class ParserWords:
             self._open |= last.endswith("Parser") and called not in ("ArgumentParser", "argparse.ArgumentParser")
             self._open |= not all(own(dotted(getattr(each, "func", each))) for each in parents)
             self._open |= not _UNUSUAL.isdisjoint(given) or len(node.args) > 1
-        elif last == "add_subparsers":  # the word that chooses one is no option's
+        elif last == "add_subparsers":  # no option takes the word that chooses one
             self._parsers += 1
         elif last == "add_argument":
             flags = [flag for flag in map(literal, node.args) if flag]

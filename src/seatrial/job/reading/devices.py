@@ -33,7 +33,7 @@ _ON_GPU = re.compile(r"(cuda|gpu)(:\d+|_hist)?", re.I).fullmatch
 #: Options that turn a GPU on, or name it by its number.
 _OF_A_GPU = re.compile("(use_)?(gpu|cuda)s?").fullmatch
 #: Losses and new tensors, which move no model.
-_BESIDES = re.compile(r"(?i)criterion\w*|\w*loss(es)?(_f(n|unc(tion)?))?|\w*tensor|zeros|ones|full|randn?").fullmatch
+_BESIDES = r"(?i)criterion\w*|\w*loss(es)?(_f(n|unc(tion)?))?|\w*tensor|zeros|ones|full|randn?"
 #: Devices of torch and Lightning that no NVIDIA GPU is → whose they are. Source: docs.pytorch.org, "torch.device".
 _OTHERS = {"hpu": "Intel's Gaudi", "mps": "Apple's GPU", "npu": "Huawei's NPU", "tpu": "Google's", "xpu": "Intel's GPU"}
 #: An option with its value, or with the words behind it, among words joined by NUL.
@@ -468,7 +468,9 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """Yield (expression of a device, kind) for a call that takes one."""
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
     moved = getattr(node.func, "value", node.func)
-    if last in ("cuda", "to") and _BESIDES(last_name(moved.func if isinstance(moved, ast.Call) else moved)):
+    if last in ("cuda", "to") and re.fullmatch(
+        _BESIDES, last_name(moved.func if isinstance(moved, ast.Call) else moved)
+    ):
         return
     given = keywords(node)
     tables = [given.get(None)] if last.endswith(("Trainer", "Fabric")) else []

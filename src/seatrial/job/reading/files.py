@@ -151,7 +151,7 @@ class Files:
             known = reached
             for call in (each for each in self._indirect if each.unit in reached):
                 self.constants.looks = 0
-                runs = {*self._meant(call.node.func, call.unit, reached)}
+                runs = {*self._functions_called(call.node.func, call.unit, reached)}
                 made = call if len(runs) == 1 else call._replace(always=False, tests=None)
                 self._note_called(made, [each for each in runs if made not in self.constants.callers.get(each, ())])
         for edges in self._runs.values():
@@ -161,11 +161,11 @@ class Files:
                     if nodes and on and (each, *tests[:at], (test, False), *tests[at + 1 :]) in ways:  # both run it
                         edges.append((each, False, (*nodes[:at], *nodes[at + 1 :])))
 
-    def _meant(self, node: ast.expr, unit: Unit, reached: set[Unit], depth: int = 0) -> Iterator[Unit]:
+    def _functions_called(self, node: ast.expr, unit: Unit, reached: set[Unit], depth: int = 0) -> Iterator[Unit]:
         values = self.constants.candidates(node, unit, depth)
         for value, where, _ in values:
             if value and (where in reached or not where[1]):
-                yield from self._meant(value, where, reached, depth + 1)
+                yield from self._functions_called(value, where, reached, depth + 1)
         if not values and (module := self._module_at(unit[0])):
             yield from named(module, unit[1], dotted(node), self._module_at)
 
@@ -479,14 +479,14 @@ class Files:
             needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
             texts = [text for path in calls.made_paths(node) for text in self._texts(path, unit)] if needy else []
             checks = (call for test, wanted in tests or () if texts for call in calls.needed(test, wanted, {}))
-            asked = Paths([self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)])
+            checked = Paths([self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)])
             for text in [each.text for each in texts if each and each.sure]:
                 folder = posixpath.normpath(posixpath.dirname(text))
                 there = (
                     ANY in folder
                     or folder[0] == "~"
                     or WINDOWS.match(text)
-                    or any(folder in each for each in (*known, asked))
+                    or any(folder in each for each in (*known, checked))
                 )
                 if not (there or (self._folder / folder).exists() or self._made_before(folder, unit, node.lineno)):
                     certain = tests == () and unit in self.constants.always

@@ -393,8 +393,8 @@ def source_of(module: Module | None, name: str, at: _At) -> tuple[Module | None,
         passed = [(node.module, each) for node in nodes if node.module for each in node.names]
         pairs = [(path, each.name) for path, each in passed if (each.asname or each.name) == first]
         pairs = pairs or [(path, first) for path, each in passed if each.name == "*"]
-        near = [(find_module(name, [module.path.parent]), inner) for name, inner in pairs]
-        found = [(other, inner) for file, inner in near if file and (other := at(file))]
+        sources = [(find_module(name, [module.path.parent]), inner) for name, inner in pairs]
+        found = [(other, inner) for file, inner in sources if file and (other := at(file))]
         if found[1:]:
             found = [each for each in found if each[1] in {*each[0].flow.functions, *each[0].flow.bases}]
         if len(found) != 1:

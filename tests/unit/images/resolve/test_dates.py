@@ -168,7 +168,7 @@ def test_a_slow_index_takes_no_day_away_in_silence(plan: Any) -> None:
     assert "six==1.10" in "\n".join(plan("six", as_of="2021-06-01").context_texts.values())
 
 
-def test_a_lock_whose_newer_releases_no_index_told_of_is_not_remembered(
+def test_a_lock_whose_newer_releases_no_index_named_is_not_remembered(
     plan: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as silent:
