@@ -103,7 +103,7 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
 
 def _minor(release: Version) -> tuple[int, ...]:
     """Return the part of a release at whose changes names go: a package before 1.0 removes them in patches, too."""
-    return release.release[: 2 if release.major else 3]
+    return release.release[: 2 if release.major or not release.micro else 3]
 
 
 def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version, str]]:

@@ -342,7 +342,7 @@ def idle_error(target: str, project: Path, arguments: Sequence[str] = ()) -> Tar
 
 
 def called_by(module: Module, unit: str, call: ast.Call, at: _At, *, unclear: bool = False) -> Iterator[Unit]:
-    """Yield the project's functions that a call in ``unit`` runs: its own, those given by name, main of tf.app.run()."""
+    """Yield the project's functions that a call in ``unit`` runs: its own, those given by name, tf.app.run()'s main."""
     bare = not (call.args or call.keywords) and dotted(call.func).endswith(("tf.app.run", "v1.app.run"))
     alone = [ast.Name("main")] * bare
     for each in [call.func, *alone, *call.args, *(keyword.value for keyword in call.keywords)]:
