@@ -88,7 +88,8 @@ def packages_of_imports(imports: Iterable[str], local_roots: Iterable[Path]) -> 
         standard = name in STANDARD_MODULES | {_OURS} or name.startswith("_")  # _plotly_utils: a part of another
         if standard or any(is_file(root / f"{name}.py") or is_package(root / name) for root in roots):
             continue
-        if name not in names.same | names.renamed.keys() and any(is_folder(root / name) for root in roots):
+        own = (root / name for root in roots if name not in names.same | names.renamed.keys())
+        if any(is_folder(each) and (name not in names.elsewhere or any(each.rglob("*.py"))) for each in own):
             continue  # a folder without __init__.py: an installed package of that name goes before it
         if name in names.elsewhere:
             elsewhere[name] = names.elsewhere[name]

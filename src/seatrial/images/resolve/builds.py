@@ -124,7 +124,7 @@ def with_builds(needs: Needs, builds: Collection[SourceBuild], wanted: Collectio
     imported = {canonical_name(each) for each in (*known.known.values(), *known.guessed.values())}
     used = {*imported, *wanted, *table("import_names")["loaded_by_name"].split()}
     heavy = [each for each in builds if needs.requirements.frozen or any(tool[-4:] == "-dev" for tool in each.tools)]
-    idle = [each.line for each in heavy if each.read and each.compiles and not (each.cuda or "torch" in each.modules)]
+    idle = [each.line for each in heavy if each.compiles and not (each.cuda or "torch" in each.modules)]
     lines = needs.requirements.lines if needs.imports and not needs.requirements.hashed else ()
     left = [line for line in lines if line in idle and canonical_name(line) not in used]
     if left:

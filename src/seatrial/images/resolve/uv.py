@@ -149,7 +149,7 @@ class UvResolver(PackageIndex):
                 dependent = newest is None and request.dependencies and not request.lowest
                 newest = self._behind(request, answer) if dependent else None
                 if not newest:
-                    return found
+                    return dated if dated and _oldest(dated, found, request) > _oldest(found, dated, request) else found
                 dated = found
                 continue
             if early is not None and newest is None and isinstance(answer, Unsatisfiable):
@@ -331,6 +331,14 @@ def _lifted(request: ResolveRequest, names: Collection[str], later: Collection[s
 def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
     since = date.fromisoformat(request.as_of or date.today().isoformat()) - timedelta(days=days)
     return {each.name: each.version for each in lock.packages if "" < each.uploaded < since.isoformat()}
+
+
+def _oldest(lock: Lock, other: Lock, request: ResolveRequest) -> str:
+    """Return the first upload of the listed packages that another lock has at another release."""
+    names = {canonicalize_name(Requirement(line).name) for line in request.lines}
+    theirs = {each.name: each.version for each in other.packages}
+    differ = (each for each in lock.packages if each.name in names and theirs.get(each.name) != each.version)
+    return min((each.uploaded for each in differ), default="")
 
 
 def _packages(answer: Answer | str, *, heard: bool = False) -> tuple[LockedPackage, ...]:

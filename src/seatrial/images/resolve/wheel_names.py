@@ -80,10 +80,10 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
     own, last = Version(release), dict[tuple[int, ...], tuple[Version, str]]()
     for row in wheels:
         if row[0] < own and not row[0].is_prerelease:
-            last[row[0].release[:2]] = max(last.get(row[0].release[:2], row), row)
+            last[_minor(row[0])] = max(last.get(_minor(row[0]), row), row)
     found = [
         (own, ""),
-        *sorted((each for each in last.values() if each[0].release[:2] < own.release[:2]), reverse=True),
+        *sorted((each for each in last.values() if _minor(each[0]) < _minor(own)), reverse=True),
     ]
     majors = [next(at for at, row in enumerate(found) if row[0].major == each[0].major) for each in found]
     newer, older = 0, len(found)  # the first lacks a name; past the last there is nothing
@@ -96,7 +96,12 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
             first = has.index(True) if True in has else len(has)
             newer, older = [newer, *places][first], [*places, older][first]
             places = sorted({newer + max(1, (older - newer) * part // _AT_ONCE) for part in range(1, _AT_ONCE)})
-    return (str(found[older][0]), ".".join(map(str, found[newer][0].release[:2]))) if older < len(found) else ("", "")
+    return (str(found[older][0]), ".".join(map(str, _minor(found[newer][0])))) if older < len(found) else ("", "")
+
+
+def _minor(release: Version) -> tuple[int, ...]:
+    """Return the part of a release at whose changes names go: a package before 1.0 removes them in patches, too."""
+    return release.release[: 2 if release.major or not release.micro else 3]
 
 
 def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version, str]]:

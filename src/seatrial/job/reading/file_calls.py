@@ -275,7 +275,8 @@ def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
     ):
         downloads = not is_constant(given.get("download", ast.Constant(False)), False)
         if not downloads and not _opens_to_write(mode):
-            yield from (*node.args[:1], *(value for key, value in given.items() if key in SETS["paths"]))
+            several = getattr(next(iter(node.args), None), "elts", node.args[:1])  # of TFRecordDataset, a list, too
+            yield from (*several, *(value for key, value in given.items() if key in SETS["paths"]))
 
 
 def checked_paths(node: ast.Call) -> list[ast.expr]:

@@ -78,6 +78,16 @@ def test_unused_source_is_left_out_of_a_frozen_list_alone(
     assert plan.chosen("from source") == ["of-a-system==1.0"]
 
 
+def test_unused_source_too_large_to_read_is_left_out_of_a_frozen_list(plan: Planner, index: Index) -> None:
+    index.source("large", "1.0", {})
+    index.archives["large-1.0.tar.gz"] = b""
+    names = [f"plain{number}" for number in range(30)]
+    for name in names:
+        index.wheels(name, "1.0", "311")
+    image = plan("large==1.0\n" + "".join(f"{name}==1.0\n" for name in names), ScriptFacts(imports=("plain1",)))
+    assert "large==1.0 (requirements.txt) is left out" in "".join(image.warnings)
+
+
 @pytest.mark.parametrize(
     "archive",
     [b"", b"PK\x03\x04", gzip.compress(b"no archive"), b"\x1f\x8b" + bytes(100)],

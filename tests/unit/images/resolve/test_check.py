@@ -784,6 +784,13 @@ def test_a_release_has_the_names_that_are_imported(plan: Any, index: Index, name
     assert index.requested.count("/f/frames-2.1-py3-none-any.whl") == 1
 
 
+def test_a_patch_before_1_0_that_removed_an_imported_name_gives_way_to_the_one_before(plan: Any, index: Index) -> None:
+    for release, text in (("0.0.9", "scale = 1"), ("0.1.7", "scale = 1"), ("0.1.8", ""), ("0.2.0", "")):
+        index.holds("flat", f"flat-{release}-py3-none-any.whl", {"flat/__init__.py": text})
+    script = ScriptFacts(imports=("flat",), where={"flat": "train.py:3"}, modules={"flat.scale": "train.py:3"})
+    assert re.findall(r"flat==(\S+)", "\n".join(plan("flat\n", script).context_texts.values())) == ["0.1.7"]
+
+
 @pytest.mark.parametrize("day", ["", "2021-01-01"])
 def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: Any, index: Index, day: str) -> None:
     _three_releases(index)

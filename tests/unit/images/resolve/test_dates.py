@@ -145,6 +145,16 @@ def test_a_package_that_needs_an_older_torch_is_of_torchs_day_and_not_an_ancient
     assert {"fits==2.1", "six==1.17", "late==1.0"} <= {*"\n".join(made.context_texts.values()).split()}
 
 
+def test_the_days_newest_release_does_not_make_another_listed_package_ancient(plan: Any) -> None:
+    for row in ("hub 0.9 2020-12-01", "hub 1.0 2021-02-01", "user 1.0 2017-01-01", "user 2.0 2021-01-01"):
+        name, version, day = row.split()
+        plan.index.has(name, file := f"{name}-{version}-py3-none-any.whl")
+        plan.index.uploaded[file] = day
+    plan.index.needs["user-2.0"] = ("hub<1",)
+    made = plan("user\nhub\n", as_of="2021-06-01")
+    assert {"user==2.0", "hub==0.9"} <= {*"\n".join(made.context_texts.values()).split()}
+
+
 def test_a_day_before_packages_had_wheels_for_the_python_is_not_that_of_the_packages(plan: Any) -> None:
     plan("six", as_of="2018-06-01")
     assert plan.chosen("as of") == ["2020-02-14"]
