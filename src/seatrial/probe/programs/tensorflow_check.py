@@ -25,8 +25,8 @@ def check() -> Dict[str, Any]:
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # the target wants the memory
     try:
         tf = importlib.import_module("tensorflow")
-        told = hasattr(tf.sysconfig, "get_build_info")  # since 2.3
-        build = dict(tf.sysconfig.get_build_info()) if told else {"is_cuda_build": tf.test.is_built_with_cuda()}
+        newer = hasattr(tf.sysconfig, "get_build_info")  # since 2.3
+        build = dict(tf.sysconfig.get_build_info()) if newer else {"is_cuda_build": tf.test.is_built_with_cuda()}
         if tf.__version__.startswith("1."):
             tf.compat.v1.enable_v2_behavior()  # in this process alone
     except Exception as error:  # noqa: BLE001  # a broken wheel raises OSError, RuntimeError and worse
