@@ -263,8 +263,7 @@ class Examination:
         """Return the text of ``seatrial doctor --report``: to paste, without names and secrets."""
         return report.markdown(self._full)
 
-    def _repr_markdown_(self) -> str:
-        return self.markdown()
+    _repr_markdown_ = markdown
 
 
 def doctor(

@@ -44,14 +44,8 @@ def encode(kind: bytes, data: bytes, whole: bool = True) -> bytes:
     """
     pieces = [_escape(data[at : at + PIECE_BYTES]) for at in range(0, len(data), PIECE_BYTES)] or [b""]
     lines = [CONTINUED + kind + piece + b"\n" for piece in pieces[:-1]]
-    last = pieces[-1]
-    if not whole:
-        lines.append(CONTINUED + kind + last + b"\n")
-    elif kind == STDOUT:
-        lines.append(last + b"\n")
-    else:
-        lines.append(kind + last + b"\n")
-    return b"".join(lines)
+    mark = CONTINUED + kind if not whole else b"" if kind == STDOUT else kind
+    return b"".join([*lines, mark + pieces[-1] + b"\n"])
 
 
 class FrameDecoder:

@@ -43,16 +43,9 @@ from seatrial.train.data.images import ImageSet, TestImages
 from seatrial.train.distributed import Ranks, ranks
 from seatrial.train.errors import EXIT_TERMINATED, InputError
 from seatrial.train.evaluation import evaluate
+from seatrial.train.kernels import cifar10 as kernels
 from seatrial.train.kernels import runtime
 from seatrial.train.kernels.batch_norm import pooled_modules, pooled_norm_act
-from seatrial.train.kernels.cifar10 import (
-    convolved,
-    head_module,
-    pooled_cross_entropy,
-    takes_head,
-    whitened_gelu,
-    whitening_module,
-)
 from seatrial.train.kernels.multi_tensor import muon_module, size_of
 from seatrial.train.kernels.ops import FORMATS, KernelModule, module
 from seatrial.train.loop import Settings, fit, step_options
@@ -127,7 +120,7 @@ class Block(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Compute [B, inputs, H, W] → [B, outputs, H/2, W/2]."""
-        x_BCHW = pooled_norm_act(convolved(x_BCHW, self.first), self.first_norm, "gelu", pools=True)
+        x_BCHW = pooled_norm_act(kernels.convolved(x_BCHW, self.first), self.first_norm, "gelu", pools=True)
         return pooled_norm_act(self.second(x_BCHW), self.second_norm, "gelu")
 
 
@@ -151,15 +144,15 @@ class Network(nn.Module):
 
     def features(self, x_BCHW: Tensor) -> Tensor:
         """Return the last pool's input, [B, C, 3, 3]."""
-        features_BCHW: Tensor = self.blocks(whitened_gelu(x_BCHW, self.whitening))
+        features_BCHW: Tensor = self.blocks(kernels.whitened_gelu(x_BCHW, self.whitening))
         return features_BCHW
 
     def mean_loss(self, x_BCHW: Tensor, labels_B: Tensor, smoothing: float) -> Tensor:
         """Return the mean cross-entropy with smoothed labels."""
         features_BCHW = self.features(x_BCHW)
-        if takes_head(features_BCHW, self.head):
+        if kernels.takes_head(features_BCHW, self.head):
             numbers = {"times": 1 / features_BCHW.shape[1], "smoothing": smoothing}
-            return pooled_cross_entropy(features_BCHW, self.head.weight, labels_B, **numbers)
+            return kernels.pooled_cross_entropy(features_BCHW, self.head.weight, labels_B, **numbers)
         logits_BK = self.head(F.max_pool2d(features_BCHW, 3).flatten(1)) / features_BCHW.shape[1]
         return F.cross_entropy(logits_BK.float(), labels_B, label_smoothing=smoothing)
 
@@ -239,7 +232,7 @@ def modules(widths: Sequence[int], classes: int, dtype: torch.dtype) -> list[Ker
     model = Network(classes, widths)
     filters, inputs, size, _ = model.whitening.weight.shape
     norms, tables = zip(*(pooled_modules(dtype, width, "gelu") for width in set(widths)), strict=True)
-    ends = [head_module(dtype, widths[-1], classes), whitening_module(dtype, inputs, filters, size)]
+    ends = [kernels.head_module(dtype, widths[-1], classes), kernels.whitening_module(dtype, inputs, filters, size)]
     sizes = tuple(size_of(parameter) for parameter in model.blocks.parameters() if parameter.ndim == 4)
     learning = sizes[len([each for each in model.blocks[0].parameters() if each.ndim == 4]) :]  # in the last epochs
     return [

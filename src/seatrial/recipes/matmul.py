@@ -6,10 +6,10 @@ import argparse
 import json
 import os
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from timeit import timeit
 
 import torch
 
@@ -95,7 +95,8 @@ def impossible(kind: str, size: int, on_gpu: bool) -> str | None:
 def measure(kind: str, size: int) -> float:
     """Return the median seconds of one product, inputs made before and the output kept."""
     product = product_of(kind, size)
-    clock = time_on_cpu if kind == "cpu-fp32" else time_on_gpu
+    on_cpu = kind == "cpu-fp32"
+    clock = (lambda each, times: timeit(each, number=times) / times) if on_cpu else time_on_gpu
     for _ in range(WARMUPS):
         product()
     repeats = max(1, round(TIMING_S / max(1e-7, clock(product, 1))))
@@ -115,14 +116,6 @@ def product_of(kind: str, size: int) -> Callable[[], object]:
     a, b = a.to(dtype), b.to(dtype)
     out = torch.empty_like(a)
     return lambda: torch.matmul(a, b, out=out)
-
-
-def time_on_cpu(product: Callable[[], object], repeats: int) -> float:
-    """Return the seconds a product."""
-    began = time.perf_counter()
-    for _ in range(repeats):
-        product()
-    return (time.perf_counter() - began) / repeats
 
 
 def time_on_gpu(product: Callable[[], object], repeats: int) -> float:

@@ -134,19 +134,15 @@ class Folder:
 
     def open_lock(self, name: str) -> BinaryIO:
         """Open a file to lock, made if there is none. Raises as ``lock``."""
-        path = self.path / name
+        path, flags = self.path / name, os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os_errors(DiskError, f"Cannot lock {path}", f"ls -la {as_typed(path.parent)}"):
-            return self._open_lock(path)
-
-    def _open_lock(self, path: Path) -> BinaryIO:
-        flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        if not self._shared:  # a network file system locks only what is open for writing
-            return require_regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, self._mode), path)
-        with contextlib.suppress(FileExistsError):
-            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
-            os.fchmod(made, self._mode)  # in any umask: others must be able to read it
-            os.close(made)
-        return open_regular(path)
+            if not self._shared:  # a network file system locks only what is open for writing
+                return require_regular(os.open(path, os.O_RDWR | os.O_CREAT | flags, self._mode), path)
+            with contextlib.suppress(FileExistsError):
+                made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
+                os.fchmod(made, self._mode)  # in any umask: others must be able to read it
+                os.close(made)
+            return open_regular(path)
 
 
 def _finite(text: str) -> float:

@@ -356,8 +356,7 @@ class TuneDriver:
                 self.record.kept, self.record.places = dict(standing.kept), newest.places
                 return
             self._remove_last(why)
-        self.record.kept = {}
-        self.record.places = {}
+        self.record.kept, self.record.places = {}, {}
 
     def _remove_last(self, why: str) -> None:
         name, applied = self.standing.remove_last()

@@ -90,15 +90,15 @@ def read_specs(folders: Iterable[Path]) -> CdiSpecs:
             except (ConfigError, ValueError) as error:
                 title = f"{path} is not a CDI spec that an engine can read"
                 why = printable(str(error).split("\n")[0])
-                findings.append(_finding("cdi-spec-unreadable", title, why, GENERATE_CDI, [str(path)]))
+                findings.append(Finding("cdi-spec-unreadable", "warning", title, why, GENERATE_CDI, [str(path)]))
                 continue
             for device in spec_devices:
                 if device.name in here:
                     conflicts.add(device.name)
                     title = f"{device.name} is defined twice, so engines cannot resolve it"
                     other, why = here[device.name].spec, "two specs of the same kind are in one folder"
-                    fix = f"sudo rm {as_typed(other)}"
-                    findings.append(_finding("cdi-device-conflict", title, why, fix, [str(other), str(device.spec)]))
+                    fix, evidence = f"sudo rm {as_typed(other)}", [str(other), str(device.spec)]
+                    findings.append(Finding("cdi-device-conflict", "warning", title, why, fix, evidence))
                 here[device.name] = device
         devices.update(here)
         for name in conflicts:
@@ -162,10 +162,6 @@ def _host_paths(edits: Any) -> tuple[list[str], list[str]]:
 def _is_path(value: Any) -> TypeGuard[str]:
     """Return whether the file system and a terminal can take a text."""
     return isinstance(value, str) and value.isprintable() and 0 < len(value) < _MOST_PATH
-
-
-def _finding(id: str, title: str, cause: str, fix: str, evidence: list[str]) -> Finding:
-    return Finding(id, "warning", title, cause=cause, fix=fix, evidence=evidence)
 
 
 def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> str:

@@ -15,15 +15,7 @@ from urllib.parse import quote
 
 from seatrial import errors
 from seatrial.backends.base import State, Status, confirm, this_machine, time_ns
-from seatrial.errors import (
-    CommandError,
-    CommandTimeoutError,
-    EngineError,
-    EngineUnavailableError,
-    GpuContractError,
-    ImageError,
-    SeatrialError,
-)
+from seatrial.errors import EngineUnavailableError, SeatrialError
 from seatrial.findings.catalogue import AT_PULL, AT_START, entries, mid_sentence
 from seatrial.job.plan import EngineAddress
 from seatrial.system import command
@@ -71,7 +63,7 @@ _LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VE
 
 def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
     """Return the error for a container that could not be made or started."""
-    return _known(AT_START, engine, stderr) or CommandError(
+    return _known(AT_START, engine, stderr) or errors.CommandError(
         f"{engine.capitalize()} could not start the container: {last_line(stderr) or f'exit code {exit_code}'}",
         argv=argv,
         exit_code_of_command=exit_code,
@@ -82,7 +74,7 @@ def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -
 
 def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
     """Return the error for an image that could not be pulled."""
-    return _known(AT_PULL, engine, stderr, reference=reference) or ImageError(
+    return _known(AT_PULL, engine, stderr, reference=reference) or errors.ImageError(
         f"Image {reference} cannot be pulled: {last_line(stderr)}", run=f"{engine} pull {reference}"
     )
 
@@ -142,9 +134,10 @@ def _known(layers: Sequence[str], engine: str, stderr: str, **values: str) -> Se
     if (match := first_in(stderr, layers)) is None:
         return None
     finding = match.known.finding(values={**match.values, "engine": engine, "Engine": engine.capitalize(), **values})
-    error = ERRORS.get(match.known.id) or (GpuContractError if match.known in entries(GPU_LAYERS) else EngineError)
-    error = ImageError if match.known in entries(("registry",)) else error
-    error = EngineUnavailableError if error is EngineError and layers == ("engine",) else error
+    usual = errors.GpuContractError if match.known in entries(GPU_LAYERS) else errors.EngineError
+    error = ERRORS.get(match.known.id, usual)
+    error = errors.ImageError if match.known in entries(("registry",)) else error
+    error = EngineUnavailableError if error is errors.EngineError and layers == ("engine",) else error
     if issubclass(error, EngineUnavailableError):
         return error(finding.message, cause=finding.cause, run=finding.fix, finding=finding.id)
     return error(finding.message, cause=finding.cause, run=finding.fix)
@@ -273,7 +266,7 @@ class EngineClient:
         try:
             with command.doing(f"asking {self.dialect.name.capitalize()}"):
                 return command.run([*self.call, *words], timeout_s=timeout_s)
-        except CommandTimeoutError as error:
+        except errors.CommandTimeoutError as error:
             silent = EngineUnavailableError(
                 f"{self.dialect.name.capitalize()} did not respond within {timeout_s:g} s",
                 cause="it is busy with a build or pull, it hangs, or the machine is out of memory",

@@ -25,7 +25,8 @@ def check() -> Dict[str, Any]:
     os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"  # the target wants the memory
     try:
         tf = importlib.import_module("tensorflow")
-        build = build_of(tf)
+        newer = hasattr(tf.sysconfig, "get_build_info")  # since 2.3
+        build = dict(tf.sysconfig.get_build_info()) if newer else {"is_cuda_build": tf.test.is_built_with_cuda()}
         if tf.__version__.startswith("1."):
             tf.compat.v1.enable_v2_behavior()  # in this process alone
     except Exception as error:  # noqa: BLE001  # a broken wheel raises OSError, RuntimeError and worse
@@ -54,13 +55,6 @@ def check() -> Dict[str, Any]:
             sys.stderr.write("Could not load dynamic library '%s'\n" % library)
     result["kernels"] = [try_graph(tf, index) for index in range(len(gpus))]
     return result
-
-
-def build_of(tf: Any) -> Dict[str, Any]:
-    """Return the facts of the build; before 2.3 it is known only whether that has CUDA."""
-    if hasattr(tf.sysconfig, "get_build_info"):
-        return dict(tf.sysconfig.get_build_info())
-    return {"is_cuda_build": tf.test.is_built_with_cuda()}
 
 
 def missing() -> List[str]:

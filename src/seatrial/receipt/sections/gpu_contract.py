@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from seatrial.findings.catalogue import by_id
@@ -183,15 +184,11 @@ def unused_gpus(run: RunEvidence) -> tuple[Gpu, ...]:
     exited, started = run.evidence.exited, run.evidence.target_started
     if exited is None or started is None or exited.number("exit_code") != 0:
         return ()
-    running = [s for s in run.evidence.samples if started.at_s <= s.at_s <= exited.at_s]
-
-    def never_seen(gpu: Gpu) -> bool:
-        if gpu.uuid in run.evidence.seen_by_host or gpu.uuid in run.evidence.contexts:
-            return False
-        sampled = sum(gpu.uuid in sample.gpus for sample in running)
-        return run.evidence.contexts_were_watched or sampled >= _MIN_UNUSED_SAMPLES
-
-    return tuple(gpu for gpu in run.expected if never_seen(gpu) or _computed_nothing(run, gpu))
+    seen = run.evidence.seen_by_host | run.evidence.contexts.keys()
+    sampled = Counter(uuid for s in run.evidence.samples if started.at_s <= s.at_s <= exited.at_s for uuid in s.gpus)
+    least = 0 if run.evidence.contexts_were_watched else _MIN_UNUSED_SAMPLES
+    unseen = {gpu.uuid for gpu in run.expected if gpu.uuid not in seen and sampled[gpu.uuid] >= least}
+    return tuple(gpu for gpu in run.expected if gpu.uuid in unseen or _computed_nothing(run, gpu))
 
 
 def _computed_nothing(run: RunEvidence, gpu: Gpu) -> bool:

@@ -84,9 +84,9 @@ class CheckpointWriter:
         """Copy ``state`` now, write it soon. Raises the error of an earlier write (DiskFullError)."""
         self._raise_failure()
         state = {**state, "training": self.training}
-        large = arena.size_of(state) >= self._process_bytes
+        sizes = arena.sizes_of(state).items() if arena.size_of(state) >= self._process_bytes else ()
         with self._changed:
-            while large and self._waiting and not fits_once_more(state):
+            while self._waiting and any(size > free_bytes(device) * WAITING_SHARE for device, size in sizes):
                 self._changed.wait()
         copied = snapshot(state)
         ready = None
@@ -309,8 +309,3 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
 def snapshot(value: Any) -> Any:
     """Copy nested dictionaries, lists and tuples deeply; tensors are cloned on their device."""
     return arena.map_tensors(lambda tensor: tensor.detach().clone(), value)
-
-
-def fits_once_more(state: Mapping[str, Any]) -> bool:
-    """Return True if one more copy of a state may wait where its tensors are, beyond what the training needs."""
-    return all(size <= free_bytes(device) * WAITING_SHARE for device, size in arena.sizes_of(state).items())
