@@ -12,6 +12,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, fallback
+from seatrial.images.requirements import instructions, other_formats
 from seatrial.images.requirements.adjust import implied, installable, with_asserted, with_contrib
 from seatrial.images.requirements.imports import (
     ImportedPackages,
@@ -27,25 +28,8 @@ from seatrial.images.requirements.imports import (
     taken_from_folders,
     the_project_itself,
 )
-from seatrial.images.requirements.instructions import (
-    compiled_by_setups,
-    further_environments,
-    further_lists,
-    guesses,
-    installed_alone,
-    named_lists,
-    named_releases,
-    read_pixi,
-    with_shown,
-)
-from seatrial.images.requirements.other_formats import (
-    ENVIRONMENT_FILES,
-    READERS,
-    locked_by_pipenv,
-    own_dependencies,
-    read_inline,
-    read_list,
-)
+from seatrial.images.requirements.instructions import further_environments, installed_alone, named_releases, with_shown
+from seatrial.images.requirements.other_formats import ENVIRONMENT_FILES, READERS, locked_by_pipenv, read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
@@ -103,7 +87,7 @@ def project_needs(
         reread: reads the script with further folders on its path. imported: take of a frozen list what is imported.
     """
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
-    extensions = compiled_by_setups(project, script)
+    extensions = instructions.compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
     script = _as_it_runs(script, roots, built)
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
@@ -143,7 +127,7 @@ def project_needs(
         feeds=not any(map(_COMPUTES.match, script.modules.keys() - {"tensorflow_addons"})),
         warnings=(*needs.warnings, *further, *notes),
         absent=missing,
-        guessed=dict(guesses(packages, script, project, sentences)),
+        guessed=dict(instructions.guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
         names={k: at for k, at in script.modules.items() if not k.startswith(REPORT_TO) and " " not in at},
@@ -298,11 +282,11 @@ def _nearest_list(
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     With a lock it is a project of its own.
     """
-    listed = read_inline(file, project) if file and is_there(file) else None
+    listed = other_formats.read_inline(file, project) if file and is_there(file) else None
     if file and listed is not None:  # uv then ignores the project around it
         name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
         return Needs(listed, name, f"{name} lists them itself")
-    named = named_lists(file, project, LISTS) if file else []
+    named = instructions.named_lists(file, project, LISTS) if file else []
     if named and (own := _from_files(project, project, script_dir, packages, named)):
         return own
     outer = _from_files(project, project, script_dir, packages)
@@ -331,7 +315,7 @@ def _from_files(
     folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
     """Read a folder's first list that names a package, or the first of all; ``only``: of these names."""
-    names = only or (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
+    names = only or (*_NAMES, *instructions.further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
@@ -351,14 +335,14 @@ def _from_files(
         elif name in READERS:
             found = READERS[name](file)
         elif name == "pixi.toml":
-            found = read_pixi(file)
+            found = instructions.read_pixi(file)
         elif (found := read_pyproject(file, packages.lines)) is not None:
             lock_file = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
             pins = locked_versions(folder / lock_file)
             found = found.plus(constraints=pins)
             notes += f"; {lock_file} pins {len(pins)} versions" * bool(pins)
             notes += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
-        if name == "pyproject.toml" and (pixi := read_pixi(file)):
+        if name == "pyproject.toml" and (pixi := instructions.read_pixi(file)):
             named = {canonical_name(line) for line in pixi.lines}
             listed = found.lines if found else ()
             own = (line for line in listed if canonical_name(line) not in named or _is_bounded(line))
@@ -378,7 +362,7 @@ def _with_itself(project: Path, needs: Needs) -> Needs:
     """Add for ``-e .`` what the project's packaging lists; the project's modules are found without pip."""
     if not needs.requirements.itself:
         return needs
-    listed, warnings = own_dependencies(project, filter(None, needs.requirements.itself))
+    listed, warnings = other_formats.own_dependencies(project, filter(None, needs.requirements.itself))
     have = {canonical_name(line) for line in needs.requirements.lines if parsed(line) and _is_bounded(line)}
     own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
     names = {canonical_name(line) for line in own}

@@ -52,13 +52,9 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         outer = name.rpartition(".")[0]  # Dataset.range is gone with Dataset
         if not (found := lost(name)) or found.package == "torch" or (outer in script.modules and lost(outer)):
             continue
-        if (
-            ".keras" in f".{name}"
-            and found[::2] == ("tensorflow", "2.16")
-            and _still_has(name, "3.0", "keras", resolved)
-        ):
-            continue
-        if _held_below(found.since, found.package, resolved):
+        of_keras = ".keras" in f".{name}" and found[::2] == ("tensorflow", "2.16")
+        is_there = of_keras and _still_has(name, "3.0", "keras", resolved)
+        if is_there or _held_below(found.since, found.package, resolved):
             continue
         address = _address_of(found.package, needs.requirements)
         if address and _REVISION.search(address):
