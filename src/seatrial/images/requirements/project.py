@@ -17,7 +17,6 @@ from seatrial.images.requirements.adjust import implied, installable, with_asser
 from seatrial.images.requirements.imports import (
     ImportedPackages,
     elsewhere_in_the_project,
-    guessed_package,
     in_empty_submodules,
     is_known,
     is_listed,
@@ -190,7 +189,11 @@ def _of_imports(
     project: Path, packages: ImportedPackages, shown: tuple[str, ...], script: ScriptFacts
 ) -> tuple[Needs, dict[str, str]]:
     """Return the needs of a project without a list that is read, and the warning of each guess."""
-    guessed = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
+    uses = {each: f"{script.where.get(each, 'the target')} imports {each}" for each in packages.guessed}
+    guessed = {
+        each: f"{package} is a guess: {uses[each]}, and seatrial does not know its package"
+        for each, package in packages.guessed.items()
+    }
     unread = next((name for name in UNREAD if is_there(project / name)), None)
     reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
     warnings = (*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *guessed.values())
