@@ -12,21 +12,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, fallback
-from seatrial.images.requirements import instructions, other_formats
+from seatrial.images.requirements import imports, instructions, other_formats
 from seatrial.images.requirements.adjust import implied, installable, with_asserted, with_contrib
-from seatrial.images.requirements.imports import (
-    ImportedPackages,
-    elsewhere_in_the_project,
-    in_empty_submodules,
-    is_known,
-    is_listed,
-    not_installed,
-    of_modules,
-    packages_of_imports,
-    provides,
-    taken_from_folders,
-    the_project_itself,
-)
+from seatrial.images.requirements.imports import ImportedPackages, is_known, is_listed, packages_of_imports, provides
 from seatrial.images.requirements.instructions import further_environments, installed_alone, named_releases, with_shown
 from seatrial.images.requirements.other_formats import ENVIRONMENT_FILES, READERS, locked_by_pipenv, read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
@@ -97,31 +85,31 @@ def project_needs(
     itself = project.name if project.name in packages.strangers and is_whole else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     ours = [*own, *taken, *([itself] if itself else [])]
-    lacking = in_empty_submodules(script, packages.without(ours), project)
+    lacking = imports.in_empty_submodules(script, packages.without(ours), project)
     own_lines = Requirements(also)
     ours += [*lacking, *(name for name, ask in packages.guessed.items() if is_listed(own_lines, name, ask))]
     packages, shown = with_shown(packages.without(ours), project)
     needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
-    imports = script.imports
+    modules = script.imports
     if needs is None:
-        if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
-            imports = (*imports, script.framework)
-            packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
+        if script.framework and script.framework not in modules:  # imported in a function: nothing else names it
+            modules = (*modules, script.framework)
+            packages, shown = with_shown(packages_of_imports(modules, roots).without([*ours, *built]), project)
         needs, sentences = _of_imports(project, packages, shown, script)
     else:
         needs = _imported_alone(needs, packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
         needs, packages, sentences = _with_inferred(needs, packages, project)
-    missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
+    missing = dict(imports.not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
     sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     needs = _on_requested_python(project, needs)
-    further = [*elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)]
-    further += [*taken_from_folders(script, taken, project), *lacking.values(), *missing]
-    further += [the_project_itself(script, itself)] if itself else []
+    further = [*imports.elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)]
+    further += [*imports.taken_from_folders(script, taken, project), *lacking.values(), *missing]
+    further += [imports.the_project_itself(script, itself)] if itself else []
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs.changed(needs.requirements.plus(*added), why="; ".join(why)),
-        imports=imports,
+        imports=modules,
         unused=_unused(script),
         feeds=not any(map(_COMPUTES.match, script.modules.keys() - {"tensorflow_addons"})),
         warnings=(*needs.warnings, *further, *notes),
@@ -139,9 +127,9 @@ def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> Scrip
     """Add likely imports whose packages are known, but no framework; leave out modules that a build makes."""
     likely = packages_of_imports(script.likely_imports, roots).known
     fitting = (each for each in likely if each not in FRAMEWORKS and BUILT_ON.get(each) in (None, script.framework))
-    imports = (*script.imports, *fitting)
+    modules = (*script.imports, *fitting)
     missing = {name: found for name, found in script.missing.items() if name.rpartition(".")[2] not in built}
-    return replace(script, imports=imports, missing=missing)
+    return replace(script, imports=modules, missing=missing)
 
 
 def _all_elsewhere(
@@ -230,7 +218,7 @@ def _with_inferred(
     """Add conda's packages whose modules a file imports, and packages for modules that a list names, as guesses."""
     found, have = needs.requirements, {*map(canonical_name, needs.requirements.lines)}
     conda = {str(name): line for line in found.conda if (name := canonical_name(line)) not in have}
-    inferred, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
+    inferred, named = dict[str, str](), {} if found.hashed else imports.of_modules(found.lines)
     sources = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py"))) if conda else ()
     texts = read_sources(islice(sources, _MOST_SOURCES), project, _MOST_BYTES)
     anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed

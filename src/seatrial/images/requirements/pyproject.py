@@ -26,16 +26,8 @@ from seatrial.images.requirements.pip_format import Requirements, canonical_name
 from seatrial.job.reading.modules import FRAMEWORKS
 from seatrial.stack.resolve import PYTHONS
 from seatrial.stack.rules import PARTNERS
-from seatrial.system.project_files import (
-    MAX_PARSED_BYTES,
-    as_list,
-    as_table,
-    is_there,
-    matching,
-    parse_toml,
-    read_text,
-    read_toml,
-)
+from seatrial.system import project_files
+from seatrial.system.project_files import as_list, as_table, is_there, matching, parse_toml, read_text
 from seatrial.system.text import regex, shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
@@ -68,7 +60,7 @@ class _PyProject:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.text = read_text(file, inside=file.parent, limit_bytes=MAX_PARSED_BYTES)
+        self.text = read_text(file, inside=file.parent, limit_bytes=project_files.MAX_PARSED_BYTES)
         self.whole = parse_toml(self.text, file)
         self.poetry = as_table(self.whole, "tool", "poetry")
         self.project = self._table(self.whole, "project")
@@ -210,7 +202,7 @@ def locked_versions(file: Path) -> tuple[str, ...]:
         pins = pip_format.read_requirements(file, file.parent).lines
         return tuple(each for each in pins if "==" in each and not each.startswith(_OF_A_BUILD))
     text = _ARRAY_ENTRY.sub("", read_text(file, inside=file.parent, limit_bytes=_MAX_LOCK_BYTES))
-    if len(text) > MAX_PARSED_BYTES:
+    if len(text) > project_files.MAX_PARSED_BYTES:
         raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")
     packages = parse_toml(text, file).get("package", [])
     if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
@@ -413,7 +405,7 @@ def _members(project: Path) -> dict[str, Path]:
 @fallback({}, on=ConfigError)
 def _unchecked(file: Path) -> dict[str, Any]:
     """Return the table of a pyproject.toml; empty if it cannot be read: only uv checks it."""
-    return read_toml(file, inside=file.parent) if is_there(file) else {}
+    return project_files.read_toml(file, inside=file.parent) if is_there(file) else {}
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
