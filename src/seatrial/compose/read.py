@@ -217,12 +217,8 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
             cause="services: is empty, or each service belongs to a profile that is not active",
             run=f"grep -nA2 -E 'services:|profiles:' {as_typed(paths[0])}",
         )
-    awaited = {
-        name
-        for each in found.values()
-        for name, how in (each.get("depends_on") or {}).items()
-        if how.get("condition") == COMPLETED
-    }
+    waits = [wait for each in found.values() for wait in (each.get("depends_on") or {}).items()]
+    awaited = {name for name, how in waits if how.get("condition") == COMPLETED}
     services = {
         name: Service(
             name,
@@ -236,18 +232,8 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
     # Keep the order of the files; Compose sorts services.
     order = sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
     unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
-    return ComposeFile(
-        compose,
-        lines,
-        str(config["name"]),
-        {name: services[name] for name in order},
-        tuple(names),
-        unset,
-        ended.stdout,
-        config,
-        outside,
-        text,
-    )
+    services, name = {name: services[name] for name in order}, str(config["name"])
+    return ComposeFile(compose, lines, name, services, tuple(names), unset, ended.stdout, config, outside, text)
 
 
 def _by_path(config: Mapping[str, Any], service: Mapping[str, Any]) -> Iterator[ServiceMount]:

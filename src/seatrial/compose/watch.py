@@ -16,7 +16,7 @@ from types import FrameType
 from seatrial import errors
 from seatrial.backends import table
 from seatrial.backends.containers.engine import ContainerEngine
-from seatrial.compose.client import Compose, Container, compose_of, containers
+from seatrial.compose.client import Container, compose_of, containers
 from seatrial.compose.console import Console, MemberOutput
 from seatrial.compose.group import Group, GroupStore, Member, ended, identity, is_alive
 from seatrial.compose.read import with_profiles
@@ -54,7 +54,10 @@ class Watch:
         self._no_reader: BrokenPipeError | None = None
         self._store, self._group = store, store.change_group(group, launcher=identity(Process.this()))
         self._backend, self._console, self._host = engine_of(group, host), console, host
-        self._compose = _compose(store, group, self._backend, host)
+        compose = compose_of(self._backend, with_profiles(host, tuple(group.details.get("profiles") or ())))
+        override, rendered = (store.folder(group.id) / name for name in (OVERRIDE, RENDERED))
+        files = tuple(Path(file) for file in group.details["files"])
+        self._compose = replace(compose, files=files, override=override, rendered=rendered)
         self._project = str(group.details["project"])
         self._lines = MemberOutput(console, [member.name for member in group.members])
         self._threads: dict[str, threading.Thread] = {}
@@ -279,13 +282,6 @@ def engine_of(group: Group, host: Host) -> ContainerEngine:
     engine = table.engine("docker", host)
     at = group.details.get("engine")
     return engine if at is None else engine.bound_to(EngineAddress.model_validate(at))
-
-
-def _compose(store: GroupStore, group: Group, backend: ContainerEngine, host: Host) -> Compose:
-    files = tuple(Path(file) for file in group.details["files"])
-    override, rendered = (store.folder(group.id) / name for name in (OVERRIDE, RENDERED))
-    compose = compose_of(backend, with_profiles(host, tuple(group.details.get("profiles") or ())))
-    return replace(compose, files=files, override=override, rendered=rendered)
 
 
 def was_cut_off(run: Run, backend: ContainerEngine) -> bool:

@@ -144,14 +144,8 @@ class Api:
     def runs(self, request: Request) -> Any:
         """Return a page of the list: ``?find=…&status=…&project=…&sort=…&backwards=1&page=0``."""
         query = request.query_params
-        return self._listing.page(
-            find=query.get("find", ""),
-            status=query.get("status", ""),
-            project=query.get("project", ""),
-            sort=query.get("sort", "started"),
-            backwards=query.get("backwards", "") == "1",
-            page=_whole(request, "page") or 0,
-        )
+        texts = {name: query[name] for name in ("find", "status", "project", "sort") if name in query}
+        return self._listing.page(**texts, backwards=query.get("backwards") == "1", page=_whole(request, "page") or 0)
 
     def run(self, request: Request) -> Any:
         """Return a run: its receipt (provisional while it goes on) with plots, and the last numbers."""

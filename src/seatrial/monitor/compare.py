@@ -260,16 +260,9 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def to_html(comparison: Comparison) -> str:
     """Return the page as one file that opens offline."""
-    return render_page(
-        "seatrial.monitor",
-        "compare.html",
-        names=comparison.names,
-        runs=comparison.runs,
-        facts=comparison.facts,
-        numbers=comparison.numbers,
-        plots=[each.plot for each in comparison.overlays],
-        styles=dict(enumerate(each.styles for each in comparison.overlays)),
-    )
+    plots = [each.plot for each in comparison.overlays]
+    styles = dict(enumerate(each.styles for each in comparison.overlays))
+    return render_page("seatrial.monitor", "compare.html", **vars(comparison), plots=plots, styles=styles)
 
 
 # ------------------------------------------------------------------------------- the numbers that runs are compared by

@@ -62,17 +62,6 @@ def not_configured(host: Host) -> str:
     return f"KUBECONFIG names {named}, which does not exist" if named else "no kubeconfig found, and this is not a pod"
 
 
-def read_kubeconfig(path: Path) -> dict[str, Any]:
-    """Read the file, which is bounded. Raises ConfigError."""
-    data = parse_yaml(read_text(path, inside=None, limit_bytes=MAX_BYTES), str(path))
-    if not isinstance(data, dict) or not data:
-        raise ConfigError(
-            f"{path} is not a kubeconfig: expected a table, got {shown(data)}",
-            run=f"kubectl config view --kubeconfig {path}",
-        )
-    return data
-
-
 class ApiError(EngineError):
     """The API server answered with an error. ``status`` is the HTTP code."""
 
@@ -297,7 +286,10 @@ class Cluster:
             if configured(self._host) is None:
                 raise no_cluster(not_configured(self._host))
             for path in kubeconfigs(self._host):
-                read_kubeconfig(path)
+                data = parse_yaml(read_text(path, inside=None, limit_bytes=MAX_BYTES), str(path))
+                if not isinstance(data, dict) or not data:
+                    message = f"{path} is not a kubeconfig: expected a table, got {shown(data)}"
+                    raise ConfigError(message, run=f"kubectl config view --kubeconfig {path}")
             warnings.filterwarnings("ignore", message="Kubernetes version", module="kr8s")  # survey looks at it itself
             api = await self._sign_in()
         api.timeout = ANSWER_TIMEOUT_S

@@ -159,10 +159,9 @@ class Collector:
         for item in listing["items"]:
             pod = self._pods[item["metadata"]["name"]] = read_pod(item)
             await self._progress.pod(pod, item)
-            if not pod.started:
-                continue
-            with contextlib.suppress(SeatrialError):
-                await self._read(pod, follow=False)
+            if pod.started:
+                with contextlib.suppress(SeatrialError):
+                    await self._read(pod, follow=False)
         with contextlib.suppress(SeatrialError):  # without the right to read them
             for item in (await self._cluster.request("GET", self._path("events")))["items"]:
                 await self._event(item)

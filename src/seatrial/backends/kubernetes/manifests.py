@@ -9,16 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seatrial.backends.kubernetes.pod import (
-    DEFAULT_CONTAINER,
-    Manifest,
-    agent_volumes,
-    check_admission,
-    claim_template,
-    config_maps,
-    described,
-    pod_spec,
-)
+from seatrial.backends.kubernetes import pod
+from seatrial.backends.kubernetes.pod import Manifest
 from seatrial.errors import UsageError
 from seatrial.job.cluster import ClusterPlan, Kind
 from seatrial.job.in_container import EXIT_POD_STOPPED, RUN_LABEL
@@ -59,7 +51,7 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
     binaries = {"agent.pyz": agent.read_bytes()}
     if cluster.recipes and recipes is not None and recipes.exists():
         binaries[RECIPES] = recipes.read_bytes()
-    maps = config_maps(cluster, binaries, agent_plan(plan))
+    maps = pod.config_maps(cluster, binaries, agent_plan(plan))
     for config_map in maps:
         parts = [config_map.get("data"), config_map.get("binaryData")]
         size = sum(len(text) for part in parts for text in (part or {}).values())
@@ -73,8 +65,8 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
     for workload in workloads if cluster.own is None else ():  # the user's was checked when it was planned
-        check_admission(workload, None)
-    return [*maps, *claim_template(cluster), *workloads]
+        pod.check_admission(workload, None)
+    return [*maps, *pod.claim_template(cluster), *workloads]
 
 
 def agent_plan(plan: Plan) -> str:
@@ -96,7 +88,7 @@ def addresses(cluster: ClusterPlan) -> tuple[str, ...]:
 def _own(cluster: ClusterPlan) -> list[Manifest]:
     """Render the user's own workload with the agent in front of its pods' commands, in which kubelets fill in names."""
     manifest: Manifest = copy.deepcopy(cluster.own or {})
-    volumes, mounts = agent_volumes(cluster)
+    volumes, mounts = pod.agent_volumes(cluster)
     for template, _ in replicas(manifest):
         spec, container = template["spec"], own_container_of(template)
         spec["volumes"] = [*(spec.get("volumes") or []), *volumes]
@@ -105,7 +97,7 @@ def _own(cluster: ClusterPlan) -> list[Manifest]:
         container["command"] = list(cluster.command)
         meta = template["metadata"] = template.get("metadata") or {}
         meta["labels"] = {**(meta.get("labels") or {}), **cluster.labels}
-        meta["annotations"] = {**(meta.get("annotations") or {}), DEFAULT_CONTAINER: container["name"]}
+        meta["annotations"] = {**(meta.get("annotations") or {}), pod.DEFAULT_CONTAINER: container["name"]}
     labels = {**(manifest["metadata"].get("labels") or {}), **cluster.labels}
     manifest["metadata"] |= {"namespace": cluster.namespace, "labels": labels}
     return [manifest]
@@ -119,7 +111,7 @@ def _job(cluster: ClusterPlan) -> list[Manifest]:
         "selector": {RUN_LABEL: cluster.labels[RUN_LABEL]},
         "ports": [{"name": "rendezvous", "port": cluster.port}],
     }
-    services = [described(cluster, "Service", cluster.name, spec=service)] if cluster.nodes > 1 else []
+    services = [pod.described(cluster, "Service", cluster.name, spec=service)] if cluster.nodes > 1 else []
     return [*services, _workload(cluster, "job", _indexed_spec(cluster))]
 
 
@@ -176,7 +168,7 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
     Raises UsageError for settings that a patch does not have.
     """
     _refuse_beyond_a_patch(cluster)
-    spec = pod_spec(cluster, TRAINER_CONTAINER)
+    spec = pod.pod_spec(cluster, TRAINER_CONTAINER)
     container = spec["containers"][0]
     trainer = {
         "image": cluster.image,
@@ -186,10 +178,10 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
         "numProcPerNode": max(1, cluster.gpus),
         "resourcesPerNode": container["resources"],
     }
-    pod = {key: spec[key] for key in _PATCHED_POD if key in spec}
-    pod["volumes"], mounts = _one_volume_a_mount(spec["volumes"], container["volumeMounts"])
-    pod["containers"] = [{**{key: container[key] for key in _PATCHED_CONTAINER}, "volumeMounts": mounts}]
-    patched = {"template": {"spec": {"template": {"metadata": {"labels": dict(cluster.labels)}, "spec": pod}}}}
+    inner = {key: spec[key] for key in _PATCHED_POD if key in spec}
+    inner["volumes"], mounts = _one_volume_a_mount(spec["volumes"], container["volumeMounts"])
+    inner["containers"] = [{**{key: container[key] for key in _PATCHED_CONTAINER}, "volumeMounts": mounts}]
+    patched = {"template": {"spec": {"template": {"metadata": {"labels": dict(cluster.labels)}, "spec": inner}}}}
     patch = {
         "manager": PATCH_MANAGER,
         "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}},
@@ -225,7 +217,7 @@ KINDS: dict[Kind, Workload] = {
 
 def _workload(cluster: ClusterPlan, kind: Kind, spec: Manifest) -> Manifest:
     queue, row = {QUEUE_LABEL: cluster.queue} if cluster.queue else {}, KINDS[kind]
-    return described(cluster, row.api_kind, cluster.name, row.api_version, queue, spec=spec)
+    return pod.described(cluster, row.api_kind, cluster.name, row.api_version, queue, spec=spec)
 
 
 # ------------------------------------------------------------------------------------------------- their parts
@@ -233,7 +225,7 @@ def _workload(cluster: ClusterPlan, kind: Kind, spec: Manifest) -> Manifest:
 
 def _indexed_spec(cluster: ClusterPlan) -> Manifest:
     """Return the spec of a Job with a pod for each node."""
-    spec = {"restartPolicy": "Never", **pod_spec(cluster, JOB_CONTAINER)}
+    spec = {"restartPolicy": "Never", **pod.pod_spec(cluster, JOB_CONTAINER)}
     if cluster.nodes > 1:
         spec["subdomain"] = cluster.name
     return {
@@ -268,7 +260,7 @@ def _on_exit(action: str, operator: str, *codes: int) -> Manifest:
 
 def _replica(cluster: ClusterPlan, count: int) -> Manifest:
     """Return a group of a PyTorchJob's replicas, with ``count`` pods."""
-    spec = pod_spec(cluster, PYTORCH_CONTAINER)
+    spec = pod.pod_spec(cluster, PYTORCH_CONTAINER)
     # The operator looks for the port by this name; its Service for the master carries it.
     spec["containers"][0]["ports"] = [{"name": "pytorchjob-port", "containerPort": cluster.port}]
     return {

@@ -116,7 +116,18 @@ def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: 
     # Ended pods may stay for a minute, until the kubelet has tidied up; nothing needs to wait for that.
     for pod in pods_of(cluster, plan):
         cluster.delete(_path(plan, pod), grace_s=0)
-    _remove_rest(cluster, plan)
+    # What the workload owned and the cluster has not collected, or that it left behind.
+    ours = selector(plan.labels[RUN_LABEL])
+    wanted = [(kind, ours) for kind in ("ConfigMap", "Secret", "Service")]
+    if plan.claim is not None:
+        wanted.append(("ResourceClaimTemplate", ours))
+    if plan.kind == "pytorchjob":
+        wanted.append(("Service", f"{_JOB_NAME}={plan.name}"))
+    for kind, labels in wanted:
+        base, plural = RESOURCES[kind]
+        place = f"{base}/namespaces/{plan.namespace}/{plural}"
+        for item in cluster.get(place, labelSelector=labels)["items"]:
+            cluster.delete(f"{place}/{item['metadata']['name']}")
 
 
 def pods_of(cluster: Cluster, plan: ClusterPlan) -> list[Pod]:
@@ -127,21 +138,6 @@ def pods_of(cluster: Cluster, plan: ClusterPlan) -> list[Pod]:
 
 def _path(plan: ClusterPlan, pod: Pod) -> str:
     return f"/api/v1/namespaces/{plan.namespace}/pods/{pod.name}"
-
-
-def _remove_rest(cluster: Cluster, plan: ClusterPlan) -> None:
-    """Delete objects that the workload owned and the cluster has not collected, or that it left behind."""
-    ours = selector(plan.labels[RUN_LABEL])
-    wanted = [(kind, ours) for kind in ("ConfigMap", "Secret", "Service")]
-    if plan.claim is not None:
-        wanted.append(("ResourceClaimTemplate", ours))
-    if plan.kind == "pytorchjob":
-        wanted.append(("Service", f"{_JOB_NAME}={plan.name}"))
-    for kind, labels in wanted:
-        base, plural = RESOURCES[kind]
-        path = f"{base}/namespaces/{plan.namespace}/{plural}"
-        for item in cluster.get(path, labelSelector=labels)["items"]:
-            cluster.delete(f"{path}/{item['metadata']['name']}")
 
 
 def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> list[str]:

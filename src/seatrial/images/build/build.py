@@ -166,5 +166,4 @@ def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> 
     began_s = time.monotonic()
     progress(f"{PULLING}{reference}")
     store.pull(reference, progress)
-    seconds = format_seconds(time.monotonic() - began_s)
-    progress(f"{READY}: {reference}, pulled in {seconds}")
+    progress(f"{READY}: {reference}, pulled in {format_seconds(time.monotonic() - began_s)}")

@@ -185,12 +185,6 @@ def _names() -> _Names:
     return _Names(same, data["renamed"], data["elsewhere"], generic, data["implied"], data["conda"], packages)
 
 
-def guessed_package(script: ScriptFacts, guess: tuple[str, str]) -> str:
-    name, package = guess
-    where = script.where.get(name, "the target")
-    return f"{package} is a guess: {where} imports {name}, and seatrial does not know its package"
-
-
 def the_project_itself(script: ScriptFacts, name: str) -> str:
     """Return the warning for a script that was started inside of the package that it imports."""
     file, _, line = script.where.get(name, "").rpartition(":")

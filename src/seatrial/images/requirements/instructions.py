@@ -15,17 +15,10 @@ from pathlib import Path, PurePath
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError
+from seatrial.images.requirements import pip_format
 from seatrial.images.requirements.imports import ImportedPackages, mentions, package_named, provides
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
-from seatrial.images.requirements.pip_format import (
-    Extension,
-    Guess,
-    Requirements,
-    canonical_name,
-    checked_requirement,
-    python_specifier,
-    read_requirements,
-)
+from seatrial.images.requirements.pip_format import Extension, Guess, Requirements, canonical_name
 from seatrial.images.requirements.pyproject import poetry_requirements
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, empty_submodules, folders_of, is_file
 from seatrial.job.reading.signs import last_name, literal, tops_of
@@ -140,7 +133,7 @@ def read_pixi(file: Path) -> Requirements | None:
     bounds = re.findall(r"(?<![!=\d.])([<>=~]*)\s*(3\.\d+)", str(versions.get("python", "")))
     python = ",".join(f"=={number}.*" if sign in ("", "=", "==") else f"{sign}{number}" for sign, number in bounds)
     own = {canonical_name(line): line for line in (*lines, *(listed[0] if listed else ()))}
-    required = python_specifier(python, f"{file.name}: python")
+    required = pip_format.python_specifier(python, f"{file.name}: python")
     return Requirements(tuple(own.values()), python=required, conda=tuple(others)) if own else None
 
 
@@ -151,7 +144,7 @@ def shown_installs(project: Path) -> Iterator[tuple[str, str]]:
 
     for name in (each for each in further_lists(project, project) if each != "requirements.txt"):
         with suppress(ConfigError):  # the file does not list requirements
-            yield from ((line, f"{name} lists") for line in read_requirements(project / name, project).lines)
+            yield from ((line, f"{name} lists") for line in pip_format.read_requirements(project / name, project).lines)
     further = (path.name for kind in ("*.sh", "*.ipynb") for path in islice(project.glob(kind), _MOST_LISTS))
     for name, text in _read(project, (*_DOCKERFILES, "Makefile", *_PAGES, *further)):
         runs = (Instruction("RUN", command, number, 0) for command, number in _of_page(text))
@@ -207,7 +200,7 @@ def _lines(words: list[str], tool: str) -> Iterator[str]:
         line = as_pip_has_it(word) if tool == "conda" else word
         with suppress(ConfigError):  # the project itself, a file, a word of the sentence around it
             if line and "$" not in line:
-                yield checked_requirement(line, "")
+                yield pip_format.checked_requirement(line, "")
 
 
 def with_shown(packages: ImportedPackages, project: Path) -> tuple[ImportedPackages, tuple[str, ...]]:

@@ -14,18 +14,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, fallback
+from seatrial.images.requirements import pip_format
 from seatrial.images.requirements.imports import known_package
-from seatrial.images.requirements.pip_format import (
-    Requirements,
-    canonical_name,
-    checked_requirement,
-    line_of,
-    listed_requirements,
-    parsed,
-    python_specifier,
-    read_requirements,
-    refuse_too_many,
-)
+from seatrial.images.requirements.pip_format import Requirements, canonical_name, parsed, python_specifier
 from seatrial.images.requirements.pyproject import poetry_requirements, read_pyproject, script_requirements
 from seatrial.job.reading.signs import literal
 from seatrial.stack.facts import table
@@ -62,7 +53,7 @@ def read_list(file: Path, project: Path) -> Requirements:
     matched = (_EXPORTED.fullmatch(line) for line in lines)
     exported = [each if each and (each[3] or each[4] or _OF_CONDA in text) else None for each in matched]
     if not any(exported):
-        return read_requirements(file, project)
+        return pip_format.read_requirements(file, project)
     pinned = [match[2] or match[4] for match in exported if match and match[1] == "python"]
     python = python_specifier(f"=={'.'.join(pinned[0].split('.')[:2])}.*", file.name) if pinned else SpecifierSet()
     conda = list[str]()
@@ -72,7 +63,7 @@ def read_list(file: Path, project: Path) -> Requirements:
             of_pip = build == "pypi_0" or not (match[2] or build)
             lines[at] = f"{name}=={version}" if of_pip else as_pip_has_it(f"{name}={version}", conda) or ""
     written = ((at, line.partition(" #")[0]) for at, line in enumerate(lines, 1) if line and not _HEADER.match(line))
-    return replace(listed_requirements(written, file), python=python, conda=tuple(conda))
+    return replace(pip_format.listed_requirements(written, file), python=python, conda=tuple(conda))
 
 
 def _read_environment(file: Path, text: str) -> Requirements:
@@ -95,8 +86,8 @@ def _read_environment(file: Path, text: str) -> Requirements:
             )
         elif isinstance(item, str) and (line := as_pip_has_it(item, others)):
             conda.append(line)
-    refuse_too_many([*lines, *conda], file.name, file)
-    pip = listed_requirements(((line_of(line, text), line) for line in lines), file)
+    pip_format.refuse_too_many([*lines, *conda], file.name, file)
+    pip = pip_format.listed_requirements(((pip_format.line_of(line, text), line) for line in lines), file)
     named = {canonical_name(line) for line in pip.lines}
     own = tuple(line for line in conda if canonical_name(line) not in named)
     return replace(pip, lines=(*own, *pip.lines), python=python, conda=tuple(others))
@@ -192,12 +183,12 @@ class _Values:
         with suppress(RecursionError):  # a thousand lists added up
             texts = self._texts(node)
         if texts is None and (name := next(self._lists(node, set()), None)) is not None:
-            read = read_requirements(self.file.parent / name, self.file.parent)
+            read = pip_format.read_requirements(self.file.parent / name, self.file.parent)
             return (*read.lines, *read.constraints)
         if texts is None:
             return None
-        refuse_too_many(texts, "setup.py", self.file)
-        return tuple(checked_requirement(text, f"setup.py:{line}") for text, line in texts)
+        pip_format.refuse_too_many(texts, "setup.py", self.file)
+        return tuple(pip_format.checked_requirement(text, f"setup.py:{line}") for text, line in texts)
 
     def _texts(self, node: ast.expr | None) -> list[tuple[str, int]] | None:
         match node:
@@ -292,8 +283,8 @@ def _lines(value: str, file: Path) -> tuple[str, ...]:
     """Return a requirement for each line, markers included; ``file:``, setuptools' list elsewhere, is left out."""
     listed = [line.partition(" #")[0].strip() for line in value.splitlines()]
     wanted = [line for line in listed if line and not line.startswith(("#", "file:"))]
-    refuse_too_many(wanted, file.name, file)
-    return tuple(checked_requirement(line, file.name) for line in wanted)
+    pip_format.refuse_too_many(wanted, file.name, file)
+    return tuple(pip_format.checked_requirement(line, file.name) for line in wanted)
 
 
 _BEGIN, _END = "# /// script", "# ///"
@@ -309,7 +300,7 @@ def read_inline(file: Path, project: Path) -> Requirements | None:
     if not isinstance(listed, list) or not all(isinstance(line, str) for line in listed):
         message = f"{file.name}: dependencies of {_BEGIN} must be a list of requirements, not {shown(listed)}"
         raise ConfigError(message, run=f"${{EDITOR:-vi}} {as_typed(file)}")
-    refuse_too_many(listed, place, file)
+    pip_format.refuse_too_many(listed, place, file)
     python = python_specifier(table.get("requires-python", ""), f"{file.name}: requires-python")
     return Requirements(script_requirements(table, listed, file, place), python=python)
 

@@ -12,40 +12,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from seatrial.errors import ConfigError, fallback
+from seatrial.images.requirements import imports, instructions, other_formats
 from seatrial.images.requirements.adjust import implied, installable, with_asserted, with_contrib
-from seatrial.images.requirements.imports import (
-    ImportedPackages,
-    elsewhere_in_the_project,
-    guessed_package,
-    in_empty_submodules,
-    is_known,
-    is_listed,
-    not_installed,
-    of_modules,
-    packages_of_imports,
-    provides,
-    taken_from_folders,
-    the_project_itself,
-)
-from seatrial.images.requirements.instructions import (
-    compiled_by_setups,
-    further_environments,
-    further_lists,
-    guesses,
-    installed_alone,
-    named_lists,
-    named_releases,
-    read_pixi,
-    with_shown,
-)
-from seatrial.images.requirements.other_formats import (
-    ENVIRONMENT_FILES,
-    READERS,
-    locked_by_pipenv,
-    own_dependencies,
-    read_inline,
-    read_list,
-)
+from seatrial.images.requirements.imports import ImportedPackages, is_known, is_listed, packages_of_imports, provides
+from seatrial.images.requirements.instructions import further_environments, installed_alone, named_releases, with_shown
+from seatrial.images.requirements.other_formats import ENVIRONMENT_FILES, READERS, locked_by_pipenv, read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed, read_requirements
 from seatrial.images.requirements.pyproject import locked_versions, own_packages, read_pyproject, requires_python
 from seatrial.images.resolve.uv_texts import bare, pinned
@@ -103,7 +74,7 @@ def project_needs(
         reread: reads the script with further folders on its path. imported: take of a frozen list what is imported.
     """
     roots = {project, project / "src", script_dir, *((folder, folder / "src") if folder else ())}
-    extensions = compiled_by_setups(project, script)
+    extensions = instructions.compiled_by_setups(project, script)
     built = {name for each in extensions for name in each.modules}
     script = _as_it_runs(script, roots, built)
     built |= set() if "nvidia.dali" in script.modules else {"nvidia"}  # the framework brings nvidia.cublas
@@ -114,36 +85,36 @@ def project_needs(
     itself = project.name if project.name in packages.strangers and is_whole else None
     taken = {name: place for name, place in _from_folders(packages, project).items() if name not in own}
     ours = [*own, *taken, *([itself] if itself else [])]
-    lacking = in_empty_submodules(script, packages.without(ours), project)
+    lacking = imports.in_empty_submodules(script, packages.without(ours), project)
     own_lines = Requirements(also)
     ours += [*lacking, *(name for name, ask in packages.guessed.items() if is_listed(own_lines, name, ask))]
     packages, shown = with_shown(packages.without(ours), project)
     needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
-    imports = script.imports
+    modules = script.imports
     if needs is None:
-        if script.framework and script.framework not in imports:  # imported in a function: nothing else names it
-            imports = (*imports, script.framework)
-            packages, shown = with_shown(packages_of_imports(imports, roots).without([*ours, *built]), project)
+        if script.framework and script.framework not in modules:  # imported in a function: nothing else names it
+            modules = (*modules, script.framework)
+            packages, shown = with_shown(packages_of_imports(modules, roots).without([*ours, *built]), project)
         needs, sentences = _of_imports(project, packages, shown, script)
     else:
         needs = _imported_alone(needs, packages, script) if imported else installable(needs)
         needs = _with_imported(needs, packages, script, also, shown)
         needs, packages, sentences = _with_inferred(needs, packages, project)
-    missing = dict(not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
+    missing = dict(imports.not_installed(needs.changed(needs.requirements.plus(*also)), packages, script, project))
     sentences |= {module: sentence for sentence, (module, _) in missing.items()}
     needs = _on_requested_python(project, needs)
-    further = [*elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)]
-    further += [*taken_from_folders(script, taken, project), *lacking.values(), *missing]
-    further += [the_project_itself(script, itself)] if itself else []
+    further = [*imports.elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)]
+    further += [*imports.taken_from_folders(script, taken, project), *lacking.values(), *missing]
+    further += [imports.the_project_itself(script, itself)] if itself else []
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs.changed(needs.requirements.plus(*added), why="; ".join(why)),
-        imports=imports,
+        imports=modules,
         unused=_unused(script),
         feeds=not any(map(_COMPUTES.match, script.modules.keys() - {"tensorflow_addons"})),
         warnings=(*needs.warnings, *further, *notes),
         absent=missing,
-        guessed=dict(guesses(packages, script, project, sentences)),
+        guessed=dict(instructions.guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
         names={k: at for k, at in script.modules.items() if not k.startswith(REPORT_TO) and " " not in at},
@@ -156,9 +127,9 @@ def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> Scrip
     """Add likely imports whose packages are known, but no framework; leave out modules that a build makes."""
     likely = packages_of_imports(script.likely_imports, roots).known
     fitting = (each for each in likely if each not in FRAMEWORKS and BUILT_ON.get(each) in (None, script.framework))
-    imports = (*script.imports, *fitting)
+    modules = (*script.imports, *fitting)
     missing = {name: found for name, found in script.missing.items() if name.rpartition(".")[2] not in built}
-    return replace(script, imports=imports, missing=missing)
+    return replace(script, imports=modules, missing=missing)
 
 
 def _all_elsewhere(
@@ -206,7 +177,11 @@ def _of_imports(
     project: Path, packages: ImportedPackages, shown: tuple[str, ...], script: ScriptFacts
 ) -> tuple[Needs, dict[str, str]]:
     """Return the needs of a project without a list that is read, and the warning of each guess."""
-    guessed = {each: guessed_package(script, (each, package)) for each, package in packages.guessed.items()}
+    uses = {each: f"{script.where.get(each, 'the target')} imports {each}" for each in packages.guessed}
+    guessed = {
+        each: f"{package} is a guess: {uses[each]}, and seatrial does not know its package"
+        for each, package in packages.guessed.items()
+    }
     unread = next((name for name in UNREAD if is_there(project / name)), None)
     reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
     warnings = (*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *guessed.values())
@@ -245,7 +220,7 @@ def _with_inferred(
     """Add conda's packages whose modules a file imports, and packages for modules that a list names, as guesses."""
     found, have = needs.requirements, {*map(canonical_name, needs.requirements.lines)}
     conda = {str(name): line for line in found.conda if (name := canonical_name(line)) not in have}
-    inferred, named = dict[str, str](), {} if found.hashed else of_modules(found.lines)
+    inferred, named = dict[str, str](), {} if found.hashed else imports.of_modules(found.lines)
     sources = (path for folder in folders_of(project) for path in sorted(folder.glob("*.py"))) if conda else ()
     texts = read_sources(islice(sources, _MOST_SOURCES), project, _MOST_BYTES)
     anywhere = packages_of_imports({each for text in texts for each in _IMPORT.findall(text)}, [project]).guessed
@@ -300,11 +275,11 @@ def _nearest_list(
     An example's own list names what the example adds: of what it does not list, the project's list decides the version.
     With a lock it is a project of its own.
     """
-    listed = read_inline(file, project) if file and is_there(file) else None
+    listed = other_formats.read_inline(file, project) if file and is_there(file) else None
     if file and listed is not None:  # uv then ignores the project around it
         name = str(file.relative_to(project)) if file.is_relative_to(project) else file.name
         return Needs(listed, name, f"{name} lists them itself")
-    named = named_lists(file, project, LISTS) if file else []
+    named = instructions.named_lists(file, project, LISTS) if file else []
     if named and (own := _from_files(project, project, script_dir, packages, named)):
         return own
     outer = _from_files(project, project, script_dir, packages)
@@ -333,7 +308,7 @@ def _from_files(
     folder: Path, project: Path, script_dir: Path, packages: ImportedPackages, only: Collection[str] | None = None
 ) -> Needs | None:
     """Read a folder's first list that names a package, or the first of all; ``only``: of these names."""
-    names = only or (*_NAMES, *further_lists(folder, script_dir), *further_environments(folder))
+    names = only or (*_NAMES, *instructions.further_lists(folder, script_dir), *further_environments(folder))
     shown = {name: str((folder / name).relative_to(project)) for name in names if is_there(folder / name)}
     python = requires_python(folder / "pyproject.toml")
     environment = any(is_there(folder / name) for name in ENVIRONMENT_FILES)
@@ -353,14 +328,14 @@ def _from_files(
         elif name in READERS:
             found = READERS[name](file)
         elif name == "pixi.toml":
-            found = read_pixi(file)
+            found = instructions.read_pixi(file)
         elif (found := read_pyproject(file, packages.lines)) is not None:
             lock_file = next((each for each in LOCKS if is_there(folder / each)), LOCKS[0])
             pins = locked_versions(folder / lock_file)
             found = found.plus(constraints=pins)
             notes += f"; {lock_file} pins {len(pins)} versions" * bool(pins)
             notes += f"; uv's index adds {', '.join(found.options)}" * bool(found.options)
-        if name == "pyproject.toml" and (pixi := read_pixi(file)):
+        if name == "pyproject.toml" and (pixi := instructions.read_pixi(file)):
             named = {canonical_name(line) for line in pixi.lines}
             listed = found.lines if found else ()
             own = (line for line in listed if canonical_name(line) not in named or _is_bounded(line))
@@ -380,7 +355,7 @@ def _with_itself(project: Path, needs: Needs) -> Needs:
     """Add for ``-e .`` what the project's packaging lists; the project's modules are found without pip."""
     if not needs.requirements.itself:
         return needs
-    listed, warnings = own_dependencies(project, filter(None, needs.requirements.itself))
+    listed, warnings = other_formats.own_dependencies(project, filter(None, needs.requirements.itself))
     have = {canonical_name(line) for line in needs.requirements.lines if parsed(line) and _is_bounded(line)}
     own = tuple(line for line in listed.lines if _is_bounded(line) or canonical_name(line) not in have)
     names = {canonical_name(line) for line in own}

@@ -21,30 +21,13 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from seatrial.errors import ConfigError, fallback
-from seatrial.images.requirements.pip_format import (
-    Requirements,
-    canonical_name,
-    checked_requirement,
-    is_for,
-    line_of,
-    parsed,
-    python_specifier,
-    read_requirements,
-    refuse_too_many,
-)
+from seatrial.images.requirements import pip_format
+from seatrial.images.requirements.pip_format import Requirements, canonical_name, checked_requirement, line_of, parsed
 from seatrial.job.reading.modules import FRAMEWORKS
 from seatrial.stack.resolve import PYTHONS
 from seatrial.stack.rules import PARTNERS
-from seatrial.system.project_files import (
-    MAX_PARSED_BYTES,
-    as_list,
-    as_table,
-    is_there,
-    matching,
-    parse_toml,
-    read_text,
-    read_toml,
-)
+from seatrial.system import project_files
+from seatrial.system.project_files import as_list, as_table, is_there, matching, parse_toml, read_text
 from seatrial.system.text import regex, shown
 
 #: uv.lock of a project with hundreds of packages has two million bytes, most of them URLs and hashes.
@@ -77,7 +60,7 @@ class _PyProject:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.text = read_text(file, inside=file.parent, limit_bytes=MAX_PARSED_BYTES)
+        self.text = read_text(file, inside=file.parent, limit_bytes=project_files.MAX_PARSED_BYTES)
         self.whole = parse_toml(self.text, file)
         self.poetry = as_table(self.whole, "tool", "poetry")
         self.project = self._table(self.whole, "project")
@@ -93,7 +76,7 @@ class _PyProject:
         """Return a list's requirements, each from its source."""
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise _wrong(key, "a list of strings", value, self.file)
-        refuse_too_many(value, f"{self.file.name}: {key}", self.file)
+        pip_format.refuse_too_many(value, f"{self.file.name}: {key}", self.file)
         lines = [checked_requirement(item, f"{self.file.name}:{line_of(item, self.text)}") for item in value]
         return _sourced(lines, self.sources, f"{self.file.name}: tool.uv.sources")
 
@@ -124,7 +107,7 @@ class _PyProject:
     def python(self) -> SpecifierSet:
         """Read ``requires-python``, or Poetry's ``python = "^3.9"``; empty where neither is there."""
         if (value := self.project.get("requires-python")) is not None:
-            return python_specifier(value, "pyproject.toml: project.requires-python")
+            return pip_format.python_specifier(value, "pyproject.toml: project.requires-python")
         wish = as_table(self.poetry, "dependencies").get("python")
         if not isinstance(wish, str) or len(wish) > _MOST_CHARACTERS:
             return SpecifierSet()
@@ -216,10 +199,10 @@ def locked_versions(file: Path) -> tuple[str, ...]:
     if not is_there(file):
         return ()
     if file.name == "requirements.lock":
-        pins = read_requirements(file, file.parent).lines
+        pins = pip_format.read_requirements(file, file.parent).lines
         return tuple(each for each in pins if "==" in each and not each.startswith(_OF_A_BUILD))
     text = _ARRAY_ENTRY.sub("", read_text(file, inside=file.parent, limit_bytes=_MAX_LOCK_BYTES))
-    if len(text) > MAX_PARSED_BYTES:
+    if len(text) > project_files.MAX_PARSED_BYTES:
         raise ConfigError(f"{file.name}: more packages than any image could contain", run=f"ls -l {file}")
     packages = parse_toml(text, file).get("package", [])
     if not isinstance(packages, list) or not all(isinstance(package, dict) for package in packages):
@@ -251,7 +234,7 @@ def _held(rows: list[dict[str, Any]], python: str) -> list[dict[str, Any]]:
     markers = [[f"x ; {each}" for each in own if each and isinstance(each, str)] for own in markers]
     extras = sorted({*_EXTRA.findall(str(markers))}, key=lambda each: (not re.search("cu|gpu", each), each))
     for extra in ("", *extras[:_MOST_EXTRAS]):
-        fits = [not own or any(is_for(each, python, extra) for each in own) for own in markers]
+        fits = [not own or any(pip_format.is_for(each, python, extra) for each in own) for own in markers]
         if any(fits):
             return list(compress(rows, fits))
     return []
@@ -290,7 +273,7 @@ def _poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
 
 def _poetry_lines(dependencies: dict[str, Any], key: str, file: Path) -> Iterator[tuple[str, bool]]:
     """Yield (requirement, whether it is optional)."""
-    refuse_too_many(dependencies, f"{file.name}: {key}", file)
+    pip_format.refuse_too_many(dependencies, f"{file.name}: {key}", file)
     for name, wish in dependencies.items():
         for each in as_list(wish):
             if name.lower() == "python" or (isinstance(each, dict) and {"path", "file"} & each.keys()):
@@ -422,7 +405,7 @@ def _members(project: Path) -> dict[str, Path]:
 @fallback({}, on=ConfigError)
 def _unchecked(file: Path) -> dict[str, Any]:
     """Return the table of a pyproject.toml; empty if it cannot be read: only uv checks it."""
-    return read_toml(file, inside=file.parent) if is_there(file) else {}
+    return project_files.read_toml(file, inside=file.parent) if is_there(file) else {}
 
 
 def _wrong(key: str, expected: str, value: Any, file: Path) -> ConfigError:
