@@ -342,7 +342,7 @@ def _oldest(lock: Lock, other: Lock, request: ResolveRequest) -> str:
 
 
 def _packages(answer: Answer | str, *, heard: bool = False) -> tuple[LockedPackage, ...]:
-    """Return an answer's packages. Raises TimeoutError if no index answered and ``heard`` may change a lock."""
+    """Return an answer's packages. Raises TimeoutError if ``heard`` and no index answered: it may change a lock."""
     if heard and isinstance(answer, Unreachable):
         raise TimeoutError(answer.reason)
     return answer.packages if isinstance(answer, Lock) else ()
