@@ -106,7 +106,7 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
 def _results(folders: Sequence[str], started: float) -> Iterator[Tuple[str, int]]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
         mounted = {re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), line.split()[4]) for line in lines}
-    mounted.add("/seatrial")  # ours; what is mounted is kept, or scanned by itself
+    mounted.add("/seatrial")  # seatrial's own; a mount is kept, or scanned by itself
 
     def passes_over(path: str) -> bool:
         return path in mounted or path in _SYSTEM or bool(_NOISE.match(os.path.basename(path)))

@@ -265,7 +265,7 @@ def explain(text: tuple[str, ...], as_json: bool) -> int:
 
 
 def _run_of(word: str) -> Run | None:
-    """Return the run that the word names, after the verdict of one that has ended is printed; None if it names none."""
+    """Return the run that the word names, or None; print the verdict of a run that has ended."""
     from seatrial.compose.group import find_run
     from seatrial.runs.status import finalise
     from seatrial.runs.store import store_of

@@ -42,7 +42,7 @@ _LIKE_RUN = ("plan", "shell", "build", "tune", "sweep")
 _TAKE_ARGUMENTS = ("run", "plan", "sweep", "tune")
 #: Verb, and its words up to a comment or another command; not where a part is left to fill in.
 _ADVISED = re.compile(r"""(seatrial \w+ )(?!--help)((?:'[^']*'|"[^"]*"|[^#;&|…'"])*)(?=$|[#;&|])""")
-#: What our parser can check of advice: plain words, or all behind the command that makes the target.
+#: Advice that the parser can check: plain words, or all words behind the command that makes the target.
 _PARSED = re.compile(r"(echo .+ && )?seatrial ((?(1)[^…#;&|\n]+|[\w ]+))")
 #: Raised by pydantic for text that is not valid; compared by name, since not every verb imports pydantic.
 _NOT_TEXT = "PydanticSerializationError"

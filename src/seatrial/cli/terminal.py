@@ -137,7 +137,7 @@ def prepare() -> None:
     The next file opened would get a closed descriptor's number, and a target's output.
     """
     for number, name in enumerate(_NAMES):
-        if not are_one_file(number):  # nor any: it is closed
+        if not are_one_file(number):  # a closed descriptor has no file
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.dup2(nowhere, number)  # inheritable, as a standard stream is
             if nowhere != number:

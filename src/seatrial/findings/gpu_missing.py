@@ -268,7 +268,7 @@ def _seen(visible: Sequence[Facts]) -> str:
 def _known_by(text: str, evidence: List[str]) -> Optional[Finding]:
     """Return the catalogue's entry that the text shows, unless it is one of the general ones that explain nothing."""
     found = (finding for finding in match_text(text) if finding.id not in ("cuda-error", "no-cuda-device"))
-    if (first := next(found, None)) is not None:  # its title and fix have the values that stand in the text
+    if (first := next(found, None)) is not None:  # its title and fix hold values of the text
         first.severity, first.evidence = "error", list(evidence)
     return first
 

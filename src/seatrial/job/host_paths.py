@@ -273,7 +273,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
-    """Return the link without a target that a path lies behind, or configurations next to it with like names."""
+    """Return the broken link on a path, or the configurations next to it with like names."""
     if link := next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None):
         return f"; {link.name} is a link to {link.readlink()}"
     names = [each.name for each in path.parent.glob(f"*{path.suffix}*")] if path.suffix in CONFIGURATION else []
@@ -287,7 +287,7 @@ def _sources(job: Job) -> list[Path]:
 
 
 def _maker(job: Job, wanted: str, reader: str) -> str:
-    """Return what creates a file: a line that names it and writes, other than the one that reads it."""
+    """Return the line that may create a file: it names the file and writes, and is not the line that reads it."""
     is_file = "." in posixpath.basename(wanted)
     name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
     for path in (each for each in _sources(job) if each.suffix != ".md"):

@@ -143,7 +143,7 @@ class _Shell(Words):
                 raise UnreadCommand(self.place)
             try:
                 outcome = self._statement(*statement)
-            except UnreadCommand as unread:  # a list of commands goes on; the script is none of one command any more
+            except UnreadCommand as unread:  # a list of commands goes on; the script is not one command
                 if self.left[0] < 0:
                     raise
                 self.reading.unread = self.reading.unread or str(unread)

@@ -164,7 +164,7 @@ class Words(ABC):
                 value = str(self._get(name, None))
                 inner = (str(self._get(each, None)) for each in re.findall(r"[A-Za-z_]\w*", value))
                 if len(value) > _LONGEST_SUM or not all(each.lstrip("-").isdigit() for each in inner):
-                    raise ValueError(name)  # names of names double, and theirs again
+                    raise ValueError(name)  # nested names grow exponentially
                 return self._number(ast.parse(value, mode="eval").body)
             case ast.NamedExpr(ast.Name(name), inner):
                 self.values[name] = str(number := self._number(inner))

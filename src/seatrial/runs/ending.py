@@ -35,7 +35,7 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     if (state is not None and state.is_live) or run.is_starting():
         return None
     plan, last = run.plan(), next((event for event in run.find(HostState) if event["source"] == "host"), {})
-    # The state that a process which collected all of the run has left, if it got no further.
+    # The state left by a process that collected the whole run and got no further.
     recorded = State(**{key: last[key] for key in _OF_STATE if key in last}) if "status" in last else None
     if recorded is None and ended is None and handle is not None:
         with backend_of(handle, host).collect(handle, run.folder, lambda line: None):

@@ -146,7 +146,7 @@ def _of_machine(candidate: Candidate, machine: TargetMachine, gpus: Iterable[Tar
         needs, is_sm = f"{wheel.name} has code for {has}", f"{gpu.name} is sm_{gpu.cc.replace('.', '')}"
         if wheel.ptx and _version(wheel.cuda) < (first := _first_cuda(gpu)):
             needs += f" and PTX, for CUDA {wheel.cuda}"
-            is_sm += f", which cuBLAS and cuDNN run on since CUDA {first}"
+            is_sm += f", which cuBLAS and cuDNN support since CUDA {first}"
         yield Violation("architecture", needs, is_sm)
     needed = facts.minimum_driver(wheel.cuda)
     if driver is not None and not candidate.forward_compat and _version(driver) < _version(needed):

@@ -367,7 +367,7 @@ def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_som
             "wandb.init(mode='online')",
             "",
             "stops without a key",
-            "train.py:4 sets its mode; where that is online, a run without",
+            "train.py:4 sets its mode; in online mode, a run without",
         ),
         (
             "wandb.init(mode='online' if a.log else 'disabled')",
@@ -386,7 +386,7 @@ def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_som
             "wandb.init(mode=unknown(), dir=os.sep + unknown())",
             "",
             "by its mode",
-            "4 sets its mode; where that is online",
+            "4 sets its mode; in online mode",
         ),
         ("wandb.init(dir='out')", "", "offline, in out/wandb", "no key: export WANDB_API_KEY=…, and --secret"),
         ("wandb.init(dir='out')", "", "offline, in out/wandb", "later: wandb sync out/wandb/offline-run-*"),

@@ -111,7 +111,7 @@ def test_cuda_compat_is_for_data_centre_gpus() -> None:
         (
             requested("tensorflow", specifier="==2.11.0"),
             "h100",
-            ("and PTX, for CUDA 11.2", "sm_90, which cuBLAS and cuDNN run on since CUDA 11.8"),
+            ("and PTX, for CUDA 11.2", "sm_90, which cuBLAS and cuDNN support since CUDA 11.8"),
         ),
         (requested("tensorflow", specifier="==2.3.0"), "rtx-3090", ("and PTX, for CUDA 10.1", "since CUDA 11.1")),
         (requested(specifier="==2.0.1", python="3.12"), "a100", ("Python 3.8 to 3.11", "base image has Python 3.12")),

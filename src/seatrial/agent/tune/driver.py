@@ -161,7 +161,7 @@ class TuneDriver:
         return 0
 
     def baseline(self, words: str, limit_s: float) -> TuneTrial:
-        """Run the script as it is, under a seed that no baseline had, and report the rate of all that did."""
+        """Run the script unchanged, under a new seed, and report the rate of all baselines."""
         made = self.trial({}, words, limit_s, seed_offset=self.seeds)
         self.seeds += 1
         if made.measured:

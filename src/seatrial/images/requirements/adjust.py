@@ -223,7 +223,7 @@ def with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -
         ops = any(each.startswith("mmcv.ops") for each in script.modules)  # which the build without them lacks
         other, why = ("mmcv-full", "") if mmcv != ["mmcv"] and not ops else ("mmcv", " and has mmcv.ops" * ops)
         kept = [line for line in needs.requirements.lines if canonical_name(line) != other]
-        needs = needs.with_lines(kept, why=f"no {other}, as the other build of it installs the same folder{why}")
+        needs = needs.with_lines(kept, why=f"no {other}: its other build installs the same folder{why}")
     for asserted, where in ((Requirement(each), place) for each, place in script.asserted.items()):
         module, bound = asserted.name, str(asserted.specifier)
         package, lines = known.get(module, module), needs.requirements.lines
@@ -355,7 +355,7 @@ def _gyms(gym: str, found: Requirements, typed: str, script_dir: Path, project: 
         if "1" in below:  # shimmy registers the games there, with an ale-py that it knows
             needed = ["shimmy[atari]" if each == "ale-py" else each for each in needed]
     if any(re.search("all|box2d|classic|toy", str(each.extras)) for each in found.of(gym)):
-        needed = [each for each in needed if each != "pygame"]  # they bring pygame-ce, whose folder is the same
+        needed = [each for each in needed if each != "pygame"]  # the extras bring pygame-ce, in the same folder
     return [each for each in needed if not _has(found, each)], warnings
 
 

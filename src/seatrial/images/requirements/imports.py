@@ -253,7 +253,7 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
 def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, str]:
     """Return module → the warning that a submodule is empty that may have it: third/cider is like pyciderevalcap.
 
-    None of them is guessed. A name that no package has may be in any, each name in one that the code puts on sys.path.
+    None is guessed. A name of no package may be in any submodule; any name, in one that the code puts on sys.path.
     """
     found, submodules = dict[str, str](), own_modules.empty_submodules(project)[::-1]
     named = {each.rpartition("/")[2] for each in submodules} - _names().same - _names().renamed.keys()

@@ -131,7 +131,7 @@ class SourceTexts:
 
 
 class LackedNames(NamedTuple):
-    """Hold what a wheel lacks, the newest release before it that has all, and the next, or ""; and its imports."""
+    """Hold the names that a wheel lacks, the newest older release with all, the next release or "", and its imports."""
 
     names: tuple[str, ...]
     newest: str

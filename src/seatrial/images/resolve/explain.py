@@ -142,7 +142,7 @@ def _is_listed(line: str, needs: Needs) -> bool:
 
 
 def _opened(line: str, python: str, needs: Needs, *, again: bool) -> str:
-    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, a framework's patches, or the name, ``>=`` of an import, again."""
+    """Return ``numpy>=1.18,<2`` for ``numpy==1.18``, ``~=`` for a framework; again: the name, ``>=`` for an import."""
     opened = Requirement(line)
     form = "~={0}" if opened.name in PACKAGES else ">={0},<{1}"
     if again and any(provides(opened.name, each, each) for each in needs.imports) and _is_listed(line, needs):

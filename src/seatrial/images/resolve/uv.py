@@ -334,7 +334,7 @@ def _older(lock: Lock, request: ResolveRequest, days: int) -> dict[str, str]:
 
 
 def _oldest(lock: Lock, other: Lock, request: ResolveRequest) -> str:
-    """Return the first upload of the listed packages that another lock has at another release."""
+    """Return the first upload of the listed packages whose releases differ between the locks."""
     names = {canonicalize_name(Requirement(line).name) for line in request.lines}
     theirs = {each.name: each.version for each in other.packages}
     differ = (each for each in lock.packages if each.name in names and theirs.get(each.name) != each.version)
@@ -342,7 +342,7 @@ def _oldest(lock: Lock, other: Lock, request: ResolveRequest) -> str:
 
 
 def _packages(answer: Answer | str, *, heard: bool = False) -> tuple[LockedPackage, ...]:
-    """Return an answer's packages. Raises TimeoutError: no index answered, and what is ``heard`` may change a lock."""
+    """Return an answer's packages. Raises TimeoutError if ``heard`` and no index answered: it may change a lock."""
     if heard and isinstance(answer, Unreachable):
         raise TimeoutError(answer.reason)
     return answer.packages if isinstance(answer, Lock) else ()

@@ -175,7 +175,7 @@ def with_names(
         older = f"; {bound} has it, but does not fit" if found.below else ""
         other = ", or name the package that has it in seatrial.toml: [image] requirements"
         other *= bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
-        way = f"the target stops at it, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
+        way = f"the target stops at this import, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
         notes.append(f"{lacks}: {way}")
     at = {each.name: Version(each.version) for each in lock.packages}
     firsts = table("import_names")["for_numpy_2"].items()
@@ -188,7 +188,7 @@ def with_names(
 
 
 def _by_package(names: Mapping[str, str | LockedPackage], lock: Lock) -> dict[LockedPackage, list[str]]:
-    """Return package → the names that it may lack, of older importers; torch's private ones: tables hold others."""
+    """Return package → names of older importers that it may lack; for torch, private names: tables hold the others."""
     imported = packages_of_imports({name.partition(".")[0] for name in names}, ())
     modules = {canonical_name(line): module for module, line in {**imported.guessed, **imported.known}.items()}
     found = dict[LockedPackage, list[str]]()

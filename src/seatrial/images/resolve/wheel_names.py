@@ -1,8 +1,8 @@
-"""Compare imported names with wheels on an index, of which it reads ranges: a program of its own, which uv.py bounds.
+"""Compare imported names with ranges of an index's wheels; uv.py starts this program and bounds it.
 
 Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard output is
 ``{package: [names that the wheel lacks, newest release before it that has all, the one after that, imported names]}``.
-A name that a module may make at run time is in it.
+A name that a module may make at run time does not count as lacked.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _of(address: str, read: Callable[[Modules], Any]) -> Any:
-    """Return what is read of a wheel; None if that cannot be read. Raises OSError, HTTPException."""
+    """Return the result of ``read`` on a wheel; None for an unreadable wheel. Raises OSError, HTTPException."""
     with suppress(ValueError, zipfile.BadZipFile, ZlibError, NotImplementedError, RuntimeError, EOFError):
         return read(Modules(_Ranges(address)))
     return None
@@ -100,7 +100,7 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
 
 
 def _minor(release: Version) -> tuple[int, ...]:
-    """Return the part of a release at whose changes names go: a package before 1.0 removes them in patches, too."""
+    """Return the part of a release that changes when names go: before 1.0, a package removes names in patches, too."""
     return release.release[: 2 if release.major or not release.micro else 3]
 
 
@@ -211,7 +211,7 @@ class Modules:
         return False
 
     def imports(self, names: Sequence[str]) -> list[str]:
-        """Return what a small wheel's modules import from other packages, outside of ``try`` and ``if``, for names."""
+        """Return names of other packages that a small wheel imports for ``names``, outside of ``try`` and ``if``."""
         if sum(each.compress_size for each in self.files.values()) > _SMALL:
             return []
         pending, seen, found = [*names], set[str](), dict[str, None]()

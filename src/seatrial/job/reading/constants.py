@@ -300,7 +300,7 @@ class Constants:
         self._found = self._found if self.looks else {}
         self.looks += 1
         if (key := (node, unit[1])) not in self._found:
-            self._found[key] = []  # of a circle
+            self._found[key] = []  # breaks a cycle
             self._found[key] = self._candidates(node, unit, depth)
         return self._found[key]
 

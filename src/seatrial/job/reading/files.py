@@ -69,7 +69,7 @@ class Files:
         self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
         self._free: list[Unit] = []  # units that run at an unknown time
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
-        self._indirect: list[ParsedCall] = []  # of what has no name in the project
+        self._indirect: list[ParsedCall] = []  # calls of variables and items
         self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
@@ -284,7 +284,7 @@ class Files:
         return () if brought else tuple(text for each, text in reads if each is doubt)
 
     def _is_local_model(self, name: str, value: str) -> bool:
-        """Return whether a model's name, as a hub has it, begins with a folder, or one that git ignores."""
+        """Return whether a model's name in a hub's form begins with a folder, present or ignored by git."""
         first, slash, _ = value.partition("/")
         fits = bool(slash) and calls.OF_MODELS.fullmatch(name) and calls.ON_THE_HUB.fullmatch(value)
         if not fits or calls.NAMES_MODELS.isdisjoint(calls.called_names(node)[1] for _, node, *_ in self._read):
@@ -558,7 +558,7 @@ class Files:
                 break
 
     def _is_idle(self, unit: Unit) -> bool:
-        """Return whether a method's class is one of which nothing makes an object."""
+        """Return whether no code makes an object of the method's class."""
         owner = unit[1].rpartition(".")[0].rpartition(".")[2]
         code = module.source if (module := self._module_at(unit[0])) else b""
         registered = re.search(rb"\n@.*\nclass %s\b" % owner.encode(), code)

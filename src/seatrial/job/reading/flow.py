@@ -140,7 +140,7 @@ class Flow:
         return self.functions[function].body if function else self._tree.body
 
     def around(self, function: str, line: int) -> Iterator[ast.stmt]:
-        """Yield the statements of the blocks that a function's line stands in: where it runs, those above it did."""
+        """Yield the statements of the blocks around a function's line: if the line runs, those above it have run."""
         block = self.body(function)
         while block:
             yield from block

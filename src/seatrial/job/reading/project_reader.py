@@ -433,7 +433,7 @@ class ProjectReader:
             self.parsed |= dict.fromkeys(parsed_words(node), f"{module.shown}:{node.lineno}")
 
     def _of_command(self, module: Module, unit: str, node: ast.Call) -> bool | None:
-        """Return whether ``set_defaults(func=train)`` is of the typed sub-command; None for any other call."""
+        """Return whether ``set_defaults(func=train)`` belongs to the typed sub-command; None for any other call."""
         owner, _, last = dotted(node.func).rpartition(".")
         made = module.flow.assigned(unit).get(owner, []) if last == "set_defaults" else []
         before = [each for each in made if isinstance(each, ast.Call) and each.lineno < node.lineno]

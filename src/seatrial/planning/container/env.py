@@ -157,7 +157,7 @@ def _outcome(runs: Sequence[Sequence[str]], row: Mapping[str, Any], reason: str,
     mode, folder, where = next((each for each in runs if each[0] not in _KEYLESS), [*runs, ("", ".", "")][0])
     if mode not in _KEYLESS:
         value = "stops without a key" if {"*"} != {each[0] for each in runs} == {mode} else "by its mode"
-        return value, f"{where} sets its mode; where that is online, a run without a key stops: {way}"
+        return value, f"{where} sets its mode; in online mode, a run without a key stops: {way}"
     reason, place = f"{where} runs it {mode}" if mode else reason, f"{folder}/" * (folder != ".")
     value, later = row["then"].replace("./", place or "./"), row.get("later", "").replace(" wandb/", f" {place}wandb/")
     return (mode, reason) if mode == "disabled" else (value, f"{reason}; later: {later}" if later else reason)

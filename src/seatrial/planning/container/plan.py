@@ -104,7 +104,7 @@ def plan_container(
         labels=container_labels(job, site),
         stop_timeout_s=math.ceil(job.grace_s) + in_container.AGENT_GRACE_S,
     )
-    reason = "SELinux is on: mounts would have to be relabelled, which permanently changes the user's own folders"
+    reason = "SELinux is on, and relabelling the mounts would permanently change the user's own folders"
     label = [Choice(what="SELinux label", value="disabled for this container", reason=reason)] if engine.selinux else []
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *label)
     return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
