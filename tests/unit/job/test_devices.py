@@ -677,6 +677,30 @@ def test_a_function_behind_several_star_imports_is_followed(tmp_path: Path) -> N
     assert [str(each) for each in facts.unmade] == ["tools/two.py:2 writes a/x"]
 
 
+LONG, ROWS = "a" * 300, range(2500)
+ITEMS = "".join(f"d['k{at}'] = 'data/{at}.csv'\n" for at in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("source", "unmade"),
+    [
+        ("f = g\ng = f\nf = h\nh = f\nh = g\nf()\nopen('a/x', 'w')\n", "train.py:10 writes a/x"),
+        (f"open('{LONG}/x', 'w')\n", f"train.py:4 writes {LONG[:99]}"),
+        (f"from transformers import AutoModel\nAutoModel.from_pretrained('{LONG}')\nopen('a/x', 'w')\n", "train.py:6 "),
+    ],
+)
+def test_names_in_a_circle_and_names_too_long_for_a_file_are_read(tmp_path: Path, source: str, unmade: str) -> None:
+    facts = script_facts(target_of(tmp_path, source), tmp_path)
+    assert [str(each).startswith(unmade) for each in facts.unmade] == [True]
+
+
+def test_many_items_set_later_are_read_in_time(tmp_path: Path) -> None:
+    source = f"d = {{}}\n{ITEMS}{''.join(f'open(d[{key!r}])' + chr(10) for key in [f'k{at}' for at in ROWS[:200]])}"
+    begun = process_time()
+    assert len(script_facts(target_of(tmp_path, source), tmp_path).inputs) == 200
+    assert process_time() - begun < 5  # seconds; copying the items at each of them took 10
+
+
 def test_the_prefix_of_a_tensorflow_checkpoint_is_there(tmp_path: Path) -> None:
     target = target_of(tmp_path, "p.add_argument('--init')\na = p.parse_args()\n", "--init", "bert/model.ckpt")
     inputs, job = script_facts(target, tmp_path).inputs, Job(project=tmp_path, target=target)

@@ -390,6 +390,7 @@ def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_som
         ),
         ("wandb.init(dir='out')", "", "offline, in out/wandb", "no key: export WANDB_API_KEY=…, and --secret"),
         ("wandb.init(dir='out')", "", "offline, in out/wandb", "later: wandb sync out/wandb/offline-run-*"),
+        ("wandb.init(dir='a b')", "", "offline, in a b/wandb", r"later: wandb sync a\ b/wandb/offline-run-*"),
         ("wandb.init(dir=unknown())", "", "offline, in …/wandb", "--secret WANDB_API_KEY"),
         ("wandb.init(mode=None)", "", "offline, in ./wandb", "imports wandb"),
         ("wandb.login()", "", "offline, in ./wandb", "imports wandb"),

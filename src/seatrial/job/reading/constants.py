@@ -405,12 +405,12 @@ class Constants:
         for value in self.candidates(node, unit, depth):
             table, where = self._table(value.node, value.unit, depth + 1)
             if table is not None and (module := self._module_at(where[0])) is not None:
-                name = node and last_name(node)
+                rows, name = [*zip(table.keys, table.values, strict=True)], node and last_name(node)
                 for each in module.flow.body(where[1]) if name else ():
                     match each:  # an item that is set later
                         case ast.Assign([ast.Subscript(owner, key)], item) if last_name(owner) == name:
-                            table = ast.Dict([*table.keys, key], [*table.values, item])
-                return table, where
+                            rows.append((key, item))
+                return ast.Dict([key for key, _ in rows], [item for _, item in rows]), where
         return None, unit
 
     def passed(self, name: str, unit: Unit) -> Iterator[tuple[ast.expr | None, Unit, bool]]:

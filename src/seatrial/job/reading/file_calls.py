@@ -28,7 +28,7 @@ _DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"),
 #: Calls whose argument may be a model's name on a hub; arguments that are paths; settings of such a name.
 NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|hdf5|keras)")
 OF_MODELS = regex(r"(?:--|.*\.)?(?:(?:base|pretrained)[-_])?(?:model|tokenizer)(?:[-_]name(?:[-_]or[-_]path)?)?")
-ON_THE_HUB = regex(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+ON_THE_HUB = regex(r"[\w-][\w.-]{,95}(/[\w-][\w.-]{,95})?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
 _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
 _OF_PACKAGES = regex(r"(?:\w*_)?(?:read|open)(?:_\w+)?|rd[a-z]+|Read[A-Z]\w*")

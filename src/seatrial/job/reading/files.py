@@ -161,13 +161,13 @@ class Files:
                     if nodes and on and (each, *tests[:at], (test, False), *tests[at + 1 :]) in ways:  # both run it
                         edges.append((each, False, (*nodes[:at], *nodes[at + 1 :])))
 
-    def _functions_called(self, node: ast.expr, unit: Unit, reached: set[Unit], depth: int = 0) -> Iterator[Unit]:
-        values = self.constants.candidates(node, unit, depth)
-        for value, where, _ in values:
-            if value and (where in reached or not where[1]):
-                yield from self._functions_called(value, where, reached, depth + 1)
-        if not values and (module := self._module_at(unit[0])):
-            yield from named(module, unit[1], dotted(node), self._module_at)
+    def _functions_called(self, node: ast.expr, unit: Unit, reached: set[Unit]) -> Iterator[Unit]:
+        names = [(node, unit)]  # and what they stand for, each once: names may stand for one another
+        for name, at in names:
+            values = [(value, where) for value, where, _ in self.constants.candidates(name, at, 0) if value]
+            names += [each for each in values if each not in names and (each[1] in reached or not each[1][1])]
+            if not values and (module := self._module_at(at[0])):
+                yield from named(module, at[1], dotted(name), self._module_at)
 
     def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
@@ -423,7 +423,8 @@ class Files:
             return True  # the caller fails without the result
         for call in calls.needed(test, wanted, {}):
             text = self.constants.text(next(iter(calls.checked_paths(call)), None), unit)
-            if text and text.sure and not calls.UNKNOWN.search(text.text) and not (self._folder / text.text).exists():
+            there = text and os.path.exists(self._folder / text.text)  # noqa: PTH110
+            if text and text.sure and not there and not calls.UNKNOWN.search(text.text):
                 return self._is_there(unit, call, text, posixpath.normpath(text.text), asks=None) is False
         return False
 
@@ -482,13 +483,9 @@ class Files:
             checked = Paths([self.constants.text(path, unit) for call in checks for path in calls.checked_paths(call)])
             for text in [each.text for each in texts if each and each.sure]:
                 folder = posixpath.normpath(posixpath.dirname(text))
-                there = (
-                    ANY in folder
-                    or folder[0] == "~"
-                    or WINDOWS.match(text)
-                    or any(folder in each for each in (*known, checked))
-                )
-                if not (there or (self._folder / folder).exists() or self._made_before(folder, unit, node.lineno)):
+                there = ANY in folder or folder[0] == "~" or WINDOWS.match(text) or is_folder(self._folder / folder)
+                there = there or any(folder in each for each in (*known, checked))
+                if not (there or self._made_before(folder, unit, node.lineno)):
                     certain = tests == () and unit in self.constants.always
                     write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)
                     writes.setdefault(folder, write)

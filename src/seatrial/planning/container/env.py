@@ -159,7 +159,8 @@ def _outcome(runs: Sequence[Sequence[str]], row: Mapping[str, Any], reason: str,
         value = "stops without a key" if {"*"} != {each[0] for each in runs} == {mode} else "by its mode"
         return value, f"{where} sets its mode; in online mode, a run without a key stops: {way}"
     reason, place = f"{where} runs it {mode}" if mode else reason, f"{folder}/" * (folder != ".")
-    value, later = row["then"].replace("./", place or "./"), row.get("later", "").replace(" wandb/", f" {place}wandb/")
+    value, typed = row["then"].replace("./", place or "./"), place.replace(" ", r"\ ")  # of a shell
+    later = row.get("later", "").replace(" wandb/", f" {typed}wandb/")
     return (mode, reason) if mode == "disabled" else (value, f"{reason}; later: {later}" if later else reason)
 
 
