@@ -49,8 +49,9 @@ def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]]
         origin = _THE_HOST if source == _HOST else (node, starts[node])
         if t is not None and launched is not None and begins:
             pods = running.get(node or 0.0, [])[starts[node] - 1 :]
-            if t < launched:  # by another clock, or the host looked later
-                skews[origin] = ended.get((node, starts[node] - 1), launched) - t
+            before = max(launched, ended.get((node, starts[node] - 1), launched))
+            if t < before:  # by another clock, or the host looked later
+                skews[origin] = before - t
             elif pods and t > pods[0] + MAX_DISORDER_S:
                 skews[origin] = pods[0] - t
         due = latest.get(origin, float("-inf"))

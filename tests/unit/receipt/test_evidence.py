@@ -93,6 +93,12 @@ def test_a_launch_that_was_noted_after_the_end_comes_first() -> None:
     assert types[0] == "host.launched" and types[1] == "agent.started"
 
 
+def test_a_start_follows_the_end_of_the_one_before_that_the_launch_was_noted_after() -> None:
+    again = [*pod(0.2, seconds=1.3, code=5), *pod(1.9, seconds=1.3)]
+    types = [event["type"] for event in on_one_clock([line(1.0, "host.launched", "host"), *again])[0]]
+    assert [each for each in types if each.startswith("agent")] == ["agent.started", "agent.finished"] * 2
+
+
 def test_clock_that_was_set_in_the_middle_is_one_jump() -> None:
     set_back = [{**event, "t": event["t"] - 50.0} if at > 5 else event for at, event in enumerate(pod(1.0))]
     [jump] = gather([LAUNCHED, *set_back]).jumps
