@@ -38,6 +38,8 @@ _USUAL = re.compile(table("import_names")["usual_variables"])
 #: Library → variables that change what it does, but for paths and logins.
 _OF_LIBRARIES: dict[str, str] = table("import_names")["variables"]
 _MOST_NAMED = 3
+#: Prefix of a noted use → its words.
+_VERBS = {"remote.": "opens {}://", "subprocess.": "runs {}", REPORT_TO: "reports to it", "": "imports {}"}
 _KEYLESS = {"", "offline", "dryrun", "disabled"}  #: modes in which a tracker needs no key
 _REPORTS = re.compile(r"transformers\.(Seq2Seq)?Trainer|trl\.\w+Trainer")
 
@@ -97,9 +99,8 @@ def without_login(
         enough = {*row["names" if {each[0] for each in runs} <= _KEYLESS else "given"]}  # a mode goes before variables
         if no_use or not way or mounted or any(each.endswith("=") for each in used) or given & enough:
             continue
-        scheme = used[0].partition("remote.")[2]
-        uses = f"opens {scheme}://" if scheme else row.get("uses", f"imports {used[0]}")
-        uses = "reports to it" if used[0].startswith(REPORT_TO) else uses.replace("imports subprocess.", "runs ")
+        prefix = next(filter(used[0].startswith, _VERBS))
+        uses = row.get("uses", _VERBS[prefix]).format(used[0].removeprefix(prefix))
         uses += ", which reports to it by default" * (used[0] == reports)
         uses += f", {places[row['online']]} fails offline" if row.get("online") in places else ""
         reason = f"{places[used[0]]} {uses}, and the run has {row['lacks']}: {way}"
