@@ -346,16 +346,21 @@ class Constants:
         if own := [value for method, value in of_class if not method and (value.end_lineno or 0) < line]:
             return [_Value(own[-1], unit, len(own) == 1)]
         for where in (unit,) if given else (unit, top):
-            assigned = [each for each in module.flow.assigned(where[1]).get(name, []) if not _keeps(each, name)]
-            around = module.flow.around(unit[1], line) if given or assigned[1:] else ()
-            plain = {id(getattr(each, "value", None)) for each in around}
-            if self.may_assign and (given or assigned[1:]):
-                assigned = [each for each in assigned if self.may_assign(each, where)]
-            if where == unit and line:  # what a later line assigns is not there yet
-                before = [each for each in assigned if each is None or (each.end_lineno or 0) < line]
-                last = max((at for at, each in enumerate(before) if id(each) in plain), default=0)
-                assigned = before[last:] if before or given else assigned
-            if values := list(dict.fromkeys(assigned)):
+            written = module.flow.assigned(where[1]).get(name, [])
+            several = given or written[1:]
+            plain = {id(getattr(each, "value", None)) for each in module.flow.around(unit[1], line)} if several else ()
+            may_run = (several and self.may_assign) or (lambda *_: True)
+            here = where == unit and line  # what a later line assigns is not there yet
+            before = [each for each in written if not here or each is None or (each.end_lineno or 0) < line]
+            assigned: list[ast.expr | None] = []
+            for each in reversed(before):
+                if not _keeps(each, name) and may_run(each, where):
+                    assigned.append(each)
+                    if here and id(each) in plain:
+                        break
+            if here and not assigned and not given:
+                assigned = [each for each in reversed(written) if not _keeps(each, name) and may_run(each, where)]
+            if values := list(dict.fromkeys(reversed(assigned))):
                 sure = len(values) == 1 and not (where == top and name in module.flow.globals)
                 sure = sure and (not given or id(values[0]) in plain)
                 return [_Value(value, where, sure) for value in values]
