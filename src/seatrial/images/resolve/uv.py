@@ -3,13 +3,18 @@
 Sources are never built (``--no-build``): pip builds a package without a wheel in the image.
 
 A pin that has a source and no wheel gets a stand-in, an empty wheel of its version, which requires what the source
-lists: uv then sees what others require of it. No other package gets one.
+lists: uv then sees what others require of it. No other package gets one. Of the user's own wheels, which uv would
+unpack whatever their size, it gets the metadata.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -23,13 +28,15 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from seatrial.errors import CommandTimeoutError, EngineUnavailableError
+from seatrial.errors import CommandTimeoutError, EngineUnavailableError, fallback
 from seatrial.images.requirements.pip_format import canonical_name, is_for
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.package_index import FRESH_S, PackageIndex, digest_of
 from seatrial.images.resolve.uv_texts import bounded_first, pinned, read_lock, refusal, shown_index, stored_lock, up_to
-from seatrial.images.resolve.wheel_metadata import write_links
+from seatrial.images.sources import digest_of_wheel
+from seatrial.system.agent_archive import zip_bytes
+from seatrial.system.files import ArchiveFile
 from seatrial.system.host import Host
 
 #: Most seconds that a plan waits for all answers of all indexes; a run or a build waits PATIENT_S.
@@ -46,6 +53,12 @@ _LOCK = "pylock.toml"
 
 #: Requires-Python in what uv 0.13 keeps of a wheel: the only text that begins with an operator, behind its length.
 _PYTHONS = re.compile(rb"(?:[\xa2-\xbf]|\xd9[\x20-\xff])((?:(?:[<>!~=]=?|===)\d[\w.*]*(?:, ?)?)+)(?=[\x90-\x9f\xdc])")
+
+#: A requirement without an address, which uv takes from a list alone.
+_REQUIREMENT = re.compile(r"(?m)^[\w.-]+(?:\[[\w,.-]*\])?(?:[<>=!~]=?=?[\w.*+!-]+,?)*$")
+
+#: Most bytes of a wheel's metadata. torch's has 30 kB.
+_MOST_METADATA = 1 << 20
 
 #: The last setuptools with pkg_resources, which packages import without requiring it. Source: setuptools' NEWS, 82.0.0.
 _SETUPTOOLS = ("setuptools", "81.0.0")
@@ -346,3 +359,45 @@ def _packages(answer: Answer | str, *, heard: bool = False) -> tuple[LockedPacka
     if heard and isinstance(answer, Unreachable):
         raise TimeoutError(answer.reason)
     return answer.packages if isinstance(answer, Lock) else ()
+
+
+def write_links(
+    folder: Path, wheels: Iterable[Path], stand_ins: Mapping[str, str], required: Mapping[tuple[str, str], str]
+) -> dict[str, str | None]:
+    """Make a folder of wheels for uv; return the digests of what it reads → those of the wheels, None for a stand-in.
+
+    ``stand_ins``: name → version. ``required``: both → text of their requires.txt.
+    """
+    folder.mkdir()
+    found = [(path.name, _metadata_wheel(path), digest_of_wheel(path)) for path in wheels]
+    made = [(*_empty_wheel(*each, required.get(each, "")), None) for each in stand_ins.items()]
+    digests: dict[str, str | None] = {}
+    for name, data, digest in (*found, *made):
+        (folder / name).write_bytes(data)
+        digests[hashlib.sha256(data).hexdigest()] = digest
+    return digests
+
+
+@fallback(b"", on=(OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error))
+def _metadata_wheel(path: Path) -> bytes:
+    """Return a wheel of the same metadata that no other wheel is turned into; b"" if unreadable: uv names it."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with ArchiveFile(os.open(path, flags)) as file, zipfile.ZipFile(file) as archive:
+        found = [each for each in archive.infolist() if re.fullmatch(r"[^/]*\.dist-info/METADATA", each.filename)]
+        [entry] = [each for each in found if each.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)]
+        with archive.open(entry) as opened:
+            metadata = opened.read(_MOST_METADATA + 1)
+    return b"" if len(metadata) > _MOST_METADATA else _wheel(entry.filename.partition("/")[0], metadata, path.name)
+
+
+def _empty_wheel(name: str, version: str, required: str) -> tuple[str, bytes]:
+    """Return the file name and content of a universal wheel without code; extras and markers are left out."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {each}\n" for each in _REQUIREMENT.findall(required.partition("\n[")[0]))
+    return f"{stem}-py3-none-any.whl", _wheel(f"{stem}.dist-info", metadata.encode(), "seatrial")
+
+
+def _wheel(folder: str, metadata: bytes, generator: str) -> bytes:
+    wheel = f"Wheel-Version: 1.0\nGenerator: {generator}\nRoot-Is-Purelib: true\nTag: py3-none-any\n".encode()
+    return zip_bytes({f"{folder}/METADATA": metadata, f"{folder}/WHEEL": wheel, f"{folder}/RECORD": b""})

@@ -5,7 +5,7 @@ import pytest
 
 from seatrial.images.requirements.adjust import of_releases
 from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.resolve.wheel_metadata import write_links
+from seatrial.images.resolve.uv import write_links
 
 
 def test_a_stand_in_requires_what_its_source_lists(tmp_path: Path) -> None:
