@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
-from math import inf
 from pathlib import Path, PurePosixPath
 
 from seatrial.errors import fallback
@@ -19,28 +18,30 @@ from seatrial.job.reading.argparse_words import typed_options, typed_words
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
-from seatrial.job.reading.flow import CAUGHT, Tests, statements
+from seatrial.job.reading.flow import CAUGHT, Tests
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit, named
+from seatrial.job.reading.run_order import RunOrder, untried
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
 
 _MOST_WRITES, _LONGEST_PATH, _LONGEST_CALL, _MOST_CALLERS, _MOST_TEXTS = 500, 300, 60, 8, 250
 
-#: Methods of datasets and of Lightning's modules that a framework calls in every training.
-_CALLED_LATER = ("__getitem__", "__iter__", "setup", "train_dataloader")
-
 
 class Files:
     """Collects calls while code is read and then finds the files that these calls write and read.
 
-    ``module_at``: a file's module. ``arguments``: of the script. ``folder``: the working directory.
+    ``start``: the script's top. ``module_at``: a file's module. ``arguments``: of the script. ``folder``: the working
+    directory.
     """
 
-    def __init__(self, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path) -> None:
+    def __init__(
+        self, start: Unit, module_at: Callable[[Path], Module | None], arguments: Sequence[str], folder: Path
+    ) -> None:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
+        self.order = RunOrder(start, module_at, self.constants.callers)
         self.hub_model: tuple[str, str] | None = None
         self.remote: dict[str, str] = {}
         self.named: dict[str, Read] = {}  # paths that only the author's machine has, in code that is likely to run
@@ -52,7 +53,6 @@ class Files:
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
         self.uses: dict[str, list[tuple[bool, Unit, Tests]]] = {}  # attribute or key → is it likely to run, conditions
-        self._truth: Callable[[ast.expr, Unit], bool | None] = lambda *_: None
         self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
         self._written_names, self._checked_names = set[str](), set[str]()
@@ -66,11 +66,8 @@ class Files:
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._made: list[tuple[ParsedCall, Text | None]] = []
         self._checked: list[tuple[ParsedCall, Text]] = []
-        self._called: dict[Unit, list[tuple[int, Unit]]] = {}  # unit → (line, unit that it runs there)
-        self._free: list[Unit] = []  # units that run at an unknown time
         self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
         self._indirect: list[ParsedCall] = []  # calls of variables and items
-        self._runs: dict[Unit, list[tuple[Unit, bool, Tests]]] = {}
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
@@ -94,19 +91,7 @@ class Files:
         if calls.makes_any(node):
             self._making.append((unit, node, called))
         self._indirect += [] if called or isinstance(node.func, ast.Attribute) else [call]
-        self._note_called(call, called)
-
-    def _note_called(self, call: ParsedCall, called: Iterable[Unit]) -> None:
-        for each in called:
-            self.constants.callers.setdefault(each, []).append(call)
-            if (at_once := self._runs_when_called(each)) is not None:
-                owner, _, method = each[1].rpartition(".")
-                more = [(each[0], f"{owner}.{later}") for later in _CALLED_LATER] if method == "__init__" else []
-                self.note_runs(call.unit, [each, *more], always=call.always and at_once, tests=call.tests)
-
-    def note_runs(self, unit: Unit, run: Sequence[Unit], *, always: bool, tests: Tests) -> None:
-        """Note that ``unit`` calls or imports others; ``always`` and ``tests``: see RunNode."""
-        self._runs.setdefault(unit, []).extend((each, always, tests) for each in run)
+        self.order.note_call(call, called)
 
     def with_files(self) -> Iterator[str]:
         """Yield the arguments, and those in files that ConfigArgParse reads for typed options."""
@@ -144,22 +129,17 @@ class Files:
             text = self.constants.text(value, unit)
             yield key.partition(".")[2], text.text if text and text.sure else ANY, self._place(unit, value)
 
-    def follow(self, start: Unit) -> None:
+    def follow(self) -> None:
         """Note what called variables and items run, ``NETS[args.net]()``; call it once assignments are known."""
         known = set[Unit]()
-        while known != (reached := self.reached(start)):
+        while known != (reached := self.order.reached()):
             known = reached
             for call in (each for each in self._indirect if each.unit in reached):
                 self.constants.looks = 0
                 runs = {*self._functions_called(call.node.func, call.unit, reached)}
                 made = call if len(runs) == 1 else call._replace(always=False, tests=None)
-                self._note_called(made, [each for each in runs if made not in self.constants.callers.get(each, ())])
-        for edges in self._runs.values():
-            ways = {(each[0], *((ast.dump(test), on) for test, on in each[2])): each for each in edges if each[2]}
-            for (_, *tests), (each, _, nodes) in ways.items():
-                for at, (test, on) in enumerate(tests):
-                    if nodes and on and (each, *tests[:at], (test, False), *tests[at + 1 :]) in ways:  # both run it
-                        edges.append((each, False, (*nodes[:at], *nodes[at + 1 :])))
+                self.order.note_call(made, [each for each in runs if made not in self.constants.callers.get(each, ())])
+        self.order.join_branches()
 
     def _functions_called(self, node: ast.expr, unit: Unit, reached: set[Unit]) -> Iterator[Unit]:
         names = [(node, unit)]  # and what they stand for, each once: names may stand for one another
@@ -169,27 +149,23 @@ class Files:
             if not values and (module := self._module_at(at[0])):
                 yield from named(module, at[1], dotted(name), self._module_at)
 
-    def reads(self, start: Unit, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
+    def reads(self, truth: Callable[[ast.expr, Unit], bool | None]) -> tuple[Read, ...]:
         """Return what the script reads; () if unseen code may create it. ``truth``: whether a condition holds.
 
         Sets ``hub_model``, ``outputs``, ``remote`` and ``unchecked``: see Readings.
         """
-        reads, self._truth = {**self._files}, truth
+        reads, self.order.truth = {**self._files}, truth
         if self._moves:
             self._opaque = True
             return self._with_named(reads)
 
-        def likely(unit: Unit, tests: Tests, lacks: Callable[..., bool] = lambda *_: False) -> bool:
-            return tests is not None and all(
-                truth(test, unit) is wanted or lacks(test, unit, not wanted) for test, wanted in tests
-            )
-
-        writing, asking = self._order(start, may := self.may_run(start, tried=True))
-        self.constants.always = self.reached(start, lambda unit, edge: likely(unit, edge[2], self._lacks))
+        may, likely = self.order.may_run(tried=True), self.order.is_likely
+        writing, asking = self._making_and_checking(may)
+        self.constants.always = self.order.reached(lambda unit, run: likely(unit, run.tests, self._lacks))
         self.constants.likely = likely
-        self._tried = self.reached(start, lambda unit, run: likely(unit, _untried(run[2]) or (), self._lacks))
+        self._tried = self.order.reached(lambda unit, run: likely(unit, untried(run.tests) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        self._opaque = makes_any = self._makes_any(start)
+        self._opaque = makes_any = self._makes_any()
         unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -228,7 +204,7 @@ class Files:
             if named and is_typed and is_folder(model := self._folder / begin) and not any(model.glob("[!.]*")):
                 named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
-            next_to_script = text.endswith(CONFIGURATION) and is_file(start[0].parent / text)  # in the script's folder
+            next_to_script = text.endswith(CONFIGURATION) and is_file(self.order.start[0].parent / text)
             unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
             missing = (usual or is_typed) and not unclear
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
@@ -241,13 +217,13 @@ class Files:
                 (reads if missing and there is False else self._perhaps).setdefault(text, read)
         return self._with_named(reads)
 
-    def inputs(self, start: Unit) -> Iterator[Read]:
+    def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, settings, defaults, strings. Call ``reads`` first."""
         given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
         checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
-        for name, value, where, option in self._candidates(start):
+        for name, value, where, option in self._candidates():
             is_typed, path = where == name, posixpath.normpath(value)
             fits = calls.is_input(name, value, typed=is_typed or not name) or self._is_local_model(name, value)
             fits = fits and (not name or option not in self.outputs)
@@ -259,9 +235,9 @@ class Files:
                 yield Read(posixpath.normpath(whole)[:_LONGEST_PATH], where, option)
 
     @fallback((), on=RecursionError)  # a path of hundreds of terms
-    def unknown(self, start: Unit, may: Callable[[Unit, Tests], bool], imported: Iterable[str]) -> tuple[str, ...]:
+    def unknown(self, may: Callable[[Unit, Tests], bool], imported: Iterable[str]) -> tuple[str, ...]:
         """Return reads by unknown paths, likely ones if any; () if an input exists. Call ``inputs`` first."""
-        found, reached, likely = dict[str, tuple[bool, str]](), self.reached(start), self.constants.likely or may
+        found, reached, likely = dict[str, tuple[bool, str]](), self.order.reached(), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
         for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
@@ -298,7 +274,7 @@ class Files:
         self._finds |= there and bool(path.strip("./")) and not calls.NO_DATA.search(path.lower())
         return there
 
-    def _candidates(self, start: Unit) -> Iterator[tuple[str, str, str, str | None]]:
+    def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
         """Yield (name, value, place, option) of typed words and, unless the script downloads, of others."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
@@ -308,7 +284,7 @@ class Files:
 
         @cache
         def used(name: str) -> bool:
-            may = any(self._holds(at, tests) for _, at, tests in self.uses.get(name, ()))
+            may = any(self.order.holds(at, tests) for _, at, tests in self.uses.get(name, ()))
             return name not in typed and (name in self.seen or may)
 
         for key, (value, where) in self.constants.settings.items():
@@ -327,8 +303,8 @@ class Files:
         free = (each for each in wanted if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
-            by_library = unit[0] == start[0] and not callers.get(unit)  # Fire or a decorator calls it
-            runs = (by_library or unit in self._tried) and (likely is not None and likely(unit, _untried(tests) or ()))
+            by_library = unit[0] == self.order.start[0] and not callers.get(unit)  # Fire or a decorator calls it
+            runs = (by_library or unit in self._tried) and (likely is not None and likely(unit, untried(tests) or ()))
             text = self.constants.text(node, unit) if runs else None
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
@@ -368,16 +344,16 @@ class Files:
         if not before:
             yield self.constants.text(path, unit)
 
-    def _order(self, start: Unit, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
-        """Return calls that make paths and calls that check for them; note which unit runs which, and ``outputs``."""
-        callers, reached = self.constants.callers, self.reached(start)
+    def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
+        """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
+        callers, reached = self.constants.callers, self.order.reached()
         for ran in (self._reading, *callers.values()) if self.of_others else ():
             ran[:] = [each for each in ran if each.unit in reached]
         noted = (
             each for each in self._noted if may(each.unit, ()) or not (each.unit in reached or self._is_idle(each.unit))
         )
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in noted)
-        making = [each for each, on in turned if self._holds(each.unit, ((on, True), *(each.tests or ())))]
+        making = [each for each, on in turned if self.order.holds(each.unit, ((on, True), *(each.tests or ())))]
         flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
         pairs = [(each, path) for each in making for path in calls.made_paths(each.node)]
         writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
@@ -389,11 +365,7 @@ class Files:
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
-        for unit, call in ((unit, call) for unit, each in callers.items() for call in each):
-            self._called.setdefault(call.unit, []).append((call.node.lineno, unit))
-        units = {call.unit for call, _ in (*self._made, *self._checked)} | {*self._called}
-        free = (each for each in units if each != start and not callers.get(each))
-        self._free = [each for each in free if each in reached or "." in each[1]]
+        self.order.settle(call.unit for call, _ in (*self._made, *self._checked))
         return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
@@ -401,7 +373,7 @@ class Files:
         demanded = asks is None or id(node) in self.demanded
         if demanded and self._made_before(text, unit, node.lineno):
             return True
-        ran = self._ran_before(unit, node.lineno, self._free)
+        ran = self.order.ran_before(unit, node.lineno, at_any_time=True)
         made = [each for each in self._made if each[0].node.lineno <= ran.get(each[0].unit, 0)]
         kept = [each for _, each in made]
         kept += [each for _, each in self._made if asks is False and each and each.text == found.text]  # for results
@@ -431,7 +403,7 @@ class Files:
     def _made_before(self, text: str, unit: Unit, line: int) -> bool:
         """Return whether a call before a line takes the path, or a folder above it, and so may make the path."""
         above = {text, *map(str, PurePosixPath(text).parents)} - {".", "/"}
-        for where, end in self._ran_before(unit, line).items():
+        for where, end in self.order.ran_before(unit, line, at_any_time=False).items():
             ran = [each for each, called in self._calls.get(where, ()) if each.lineno < end and not called]
             self._calls_left -= len(ran)
             for call in ran if self._calls_left > 0 else ():
@@ -440,29 +412,14 @@ class Files:
                     return True
         return self._calls_left <= 0
 
-    def _ran_before(self, unit: Unit, line: int, also: Iterable[Unit] = ()) -> dict[Unit, float]:
-        """Return unit → the line up to which it may have run when ``unit`` reaches ``line``; ``also`` ran whole."""
-        ran: dict[Unit, float] = {}
-        pending: list[tuple[Unit, float]] = [(unit, line), *((each, inf) for each in also)]
-        while pending:
-            where, end = pending.pop()
-            if end <= ran.get(where, 0):
-                continue
-            ran[where] = end
-            called = self._called.get(where, ())
-            pending += ((callee, inf) for at, callee in called if at < end or (at == line and where == unit != callee))
-            callers = self.constants.callers.get(where, ()) if end < inf else ()
-            pending += ((each.unit, each.node.lineno) for each in callers)
-        return ran
-
     def _advice(self, unit: Unit, node: ast.Call) -> str:
         texts = [self.constants.text(each, unit) for each in self.demanded.get(id(node), ())]
         return next((each.text.replace(ANY, "…") for each in texts if each and calls.ADVICE.search(each.text)), "")
 
-    def unmade(self, start: Unit) -> tuple[Write, ...]:
+    def unmade(self) -> tuple[Write, ...]:
         """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
         folders, alone, unclear = list[Text](), [Text(".", True)], list[tuple[Unit, int]]()
-        reached = self.reached(start)
+        reached = self.order.reached()
         noted = [each for each in self._noted if each.unit in reached or not self.of_others]
         for unit, node, *_ in noted:
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
@@ -471,12 +428,12 @@ class Files:
                 unclear.append((unit, node.lineno))
             (alone if calls.makes_one(node) else folders).extend(filter(None, texts))
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
-        may, writes = self.may_run(start, tried=True), dict[str, Write]()
-        for unit, node, _, tests in () if self._moves or self._makes_any(start) else noted:
+        may, writes = self.order.may_run(tried=True), dict[str, Write]()
+        for unit, node, _, tests in () if self._moves or self._makes_any() else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
             needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
-            ran = self._ran_before(unit, node.lineno, self._free) if unclear and needy else {}
+            ran = self.order.ran_before(unit, node.lineno, at_any_time=True) if unclear and needy else {}
             needy = needy and all(line > ran.get(where, 0) for where, line in unclear)
             texts = [text for path in calls.made_paths(node) for text in self._texts(path, unit)] if needy else []
             checks = (call for test, wanted in tests or () if texts for call in calls.needed(test, wanted, {}))
@@ -491,9 +448,9 @@ class Files:
                     writes.setdefault(folder, write)
         return tuple(writes.values())
 
-    def _makes_any(self, start: Unit) -> bool:
+    def _makes_any(self) -> bool:
         """Return whether code that may run creates unseen paths. A method may run although no call names it."""
-        reached = self.reached(start)
+        reached = self.order.reached()
         making = (each[0] for each in self._making if not self._fills(*each))
         return any(unit in reached or "." in unit[1] for unit in making)
 
@@ -503,34 +460,9 @@ class Files:
         texts = [self.constants.text(path, where) for where, call in inner for path, *_ in calls.written_paths(call)]
         return bool(texts) and not any(each is None or calls.IN_ANY.search(each.text) for each in texts)
 
-    def reached(self, start: Unit, runs: Callable[[Unit, tuple[Unit, bool, Tests]], bool] | None = None) -> set[Unit]:
-        """Return the units that ``start`` runs through calls for which ``runs`` is true."""
-        reached, pending = {start}, [start]
-        while pending:
-            unit = pending.pop()
-            for edge in self._runs.get(unit, ()):
-                if edge[0] not in reached and (runs is None or runs(unit, edge)):
-                    reached.add(edge[0])
-                    pending.append(edge[0])
-        return reached
-
-    def _holds(self, unit: Unit, tests: Tests) -> bool:
-        """Return whether no condition is known to fail."""
-        return all(self._truth(test, unit) in (None, wanted) for test, wanted in tests or ())
-
-    def may_run(self, start: Unit, *, tried: bool = False) -> Callable[[Unit, Tests], bool]:
-        """Return a test of whether code may run: no condition around it is known to fail. ``tried``: also below try."""
-
-        def may(unit: Unit, tests: Tests) -> bool:
-            caught = tests is None or CAUGHT in tests
-            return (tried or not caught) and self._holds(unit, tests)
-
-        reached = self.reached(start, lambda unit, edge: may(unit, edge[2]))
-        return lambda unit, tests: unit in reached and may(unit, tests)
-
-    def found(self, start: Unit) -> tuple[Write, ...]:
+    def found(self) -> tuple[Write, ...]:
         """Return what is written outside of the working directory, by the path that comes first."""
-        self.constants.always = always = self.reached(start, lambda _, edge: edge[1])
+        self.constants.always = always = self.order.reached(lambda _, run: run.always)
         writes: dict[str, Write] = {}
         for write in (*self._of_calls(always), *self._of_options()):
             known = writes.get(write.path)
@@ -574,18 +506,3 @@ class Files:
         for key, value, where in self._settings:
             if calls.OUTPUT_KEYS.fullmatch(key.rpartition(".")[2]) and is_outside(value) and " " not in value:
                 yield Write(value[:_LONGEST_PATH], True, where, False)
-
-    def _runs_when_called(self, unit: Unit) -> bool | None:
-        """Return whether a call runs it at once, False for a generator; None for a coroutine or a doubled name."""
-        module = self._module_at(unit[0])
-        if module is None or not unit[1]:
-            return None if module is None else True
-        function = module.flow.functions[unit[1]]
-        if isinstance(function, ast.AsyncFunctionDef) or unit[1] in module.flow.doubled:
-            return None
-        return not any(isinstance(each, ast.Yield | ast.YieldFrom) for each in statements(function.body))
-
-
-def _untried(tests: Tests) -> Tests:
-    """Return the tests as if nothing caught errors."""
-    return tests and tuple(each for each in tests if each is not CAUGHT)

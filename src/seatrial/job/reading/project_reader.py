@@ -73,7 +73,8 @@ class ProjectReader:
         self.roots = ImportRoots(project, start, roots, folder or project, placed)
         self.modules = modules or ParsedModules(project, start, inside, any_python=any_python)
         self.modules.begin(self.roots.provided)
-        self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
+        self.files = Files((start, ""), self.modules.at, arguments, self.roots.folder)
+        self.parsers = ParserWords(arguments)
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.nodes = NodeReader(start, arguments, self.files.named)
         self.reading = self.nodes.reading
@@ -120,7 +121,7 @@ class ProjectReader:
             self.reading.signs.setdefault(sign, where)
         used = {name for name, each in self.files.uses.items() if any(likely for likely, *_ in each)}
         ignored += [f"{each}, a placeholder for yours" for each in self.files.constants.placeholders(used)]
-        writes = self.files.found((self.start, ""))
+        writes = self.files.found()
         names = [*self.reading.needed, *self.reading.optional]
         imported = {name.partition(".")[0] for name in names}
         others = (each for each in self.modules.known() if each is not module)
@@ -131,11 +132,11 @@ class ProjectReader:
         )
         devices, always = self.devices.found(self.visited, imported), self.files.constants.always
         self.files.constants.may_assign = self.devices.may_assign
-        self.files.follow((self.start, ""))
-        reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
+        self.files.follow()
+        reads = self.files.reads(self.devices.truth)  # by what is likely, and so after the devices
         wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
-        may = self.files.may_run((self.start, ""))
+        may = self.files.order.may_run()
         self.nodes.decide(self.files.constants, may, self.roots.own)
         started = [*self._read_started()]
         return replace(
@@ -148,10 +149,10 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote={**self.files.remote, **dict(self._tracked())},
-            inputs=tuple(self.files.inputs((self.start, ""))),
+            inputs=tuple(self.files.inputs()),
             unchecked=tuple(self.files.unchecked),
-            unknown=self.files.unknown((self.start, ""), may, names),
-            unmade=self.files.unmade((self.start, "")),
+            unknown=self.files.unknown(may, names),
+            unmade=self.files.unmade(),
             files=(*self.modules.files(), *started),
             misfits=(
                 *ignored,
@@ -167,8 +168,8 @@ class ProjectReader:
 
     def _tracked(self) -> Iterator[tuple[str, str]]:
         """Yield (``run.wandb=online|logs``, its mode, ``*`` for unknown, and folder; place) of calls that may run."""
-        may = self.files.may_run((self.start, ""), tried=True)
-        perhaps = {*self._may_visit()} - self.files.reached((self.start, ""))  # as a library calls functions
+        may = self.files.order.may_run(tried=True)
+        perhaps = {*self._may_visit()} - self.files.order.reached()  # as a library calls functions
         usual = [each for each in self.tracking if may(each[0], each[3])]
         for unit, node, where, _ in usual or (each for each in self.tracking if each[0] in perhaps):
             given = {key: each for key, each in keywords(node).items() if not is_constant(each, None)}
@@ -224,7 +225,7 @@ class ProjectReader:
                 if dotted(call.func) == "exec" or "__main__" in ast.dump(call):
                     self.modules.mains.add(file)
                 self.certain.append((file, ""))
-                self.files.note_runs(unit, [(file, "")], always=seen.always, tests=seen.tests)
+                self.files.order.note(unit, [(file, "")], always=seen.always, tests=seen.tests)
         return bool(self.certain)
 
     def _read_started(self) -> Iterator[str]:
@@ -232,7 +233,7 @@ class ProjectReader:
 
         A variable may stand for each script whose name is in the module.
         """
-        reached, known = self.files.reached((self.start, "")), {self.start}
+        reached, known = self.files.order.reached(), {self.start}
         for unit, node in (each for each in self.nodes.starts if self.follows and each[0] in reached):
             text, module = self.files.constants.text(node, unit), self.modules.at(unit[0])
             shown = text.text if text else ANY
@@ -335,9 +336,9 @@ class ProjectReader:
 
     def _may_visit(self) -> list[Unit]:
         """Return the visited functions without those that conditions of this run leave out."""
-        tried = self.files.may_run((self.start, ""), tried=True)
+        tried = self.files.order.may_run(tried=True)
         methods = {each.path: each.flow.functions for each in self.modules.known()}  # also by their bare names
-        idle = [each for each in self.files.reached((self.start, "")) if not tried(each, ())]
+        idle = [each for each in self.files.order.reached() if not tried(each, ())]
         away = {methods.get(path, {}).get(name) for path, name in idle}
         return [each for each in self.visited if methods.get(each[0], {}).get(each[1], each) not in away]
 
@@ -413,14 +414,14 @@ class ProjectReader:
             decorated = ((name, each) for name, by in module.flow.functions.items() for each in by.decorator_list)
             commands = [name for name, each in decorated if dotted(getattr(each, "func", each)) == f"{called}.command"]
             entries += [(module.path, name) for name in commands if not commands[1:]]
-            self.files.note_runs((module.path, unit), entries, always=seen.always, tests=seen.tests)
+            self.files.order.note((module.path, unit), entries, always=seen.always, tests=seen.tests)
             self.files.constants.entries.update(entries)
             for path, name in (each for each in entries if each[1]):
                 if source := self.modules.at(path):
                     self.files.constants.note_options((path, name), source.flow.functions[name])
         run = run or [*called_by(module, unit, node, self.modules.at)] * (self._of_command(module, unit, node) is True)
         lent = [] if run or called.endswith("set_defaults") else [*called_by(module, unit, node, self.modules.at)]
-        self.files.note_runs((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
+        self.files.order.note((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
         self.parsers.note(
             *(node, f"{module.shown}:{node.lineno}"),
@@ -447,7 +448,7 @@ class ProjectReader:
             if is_alone:
                 self.nodes.tops.setdefault(files[0], f"{where} imports {name}")
             queue += (units := [(file, "") for file in files])
-            self.files.note_runs(unit, units, always=seen.always, tests=seen.tests)
+            self.files.order.note(unit, units, always=seen.always, tests=seen.tests)
             if not is_own and queue is self.perhaps:
                 self.nodes.note_perhaps(module, unit, seen.tests, name, where)
             elif not is_own:
