@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from bisect import bisect_left
+from itertools import accumulate, product
 from typing import NamedTuple
 
 #: Statuses that the server gives; any other is counted as the last.
@@ -63,13 +65,9 @@ class CounterTotals(NamedTuple):
 
     def percentile_ms(self, percent: float) -> float | None:
         """Return the upper end of the percentile's bucket; None without a request."""
-        rank = math.ceil(sum(self.latencies) * percent / 100)
-        seen = 0
-        for index, count in enumerate(self.latencies):
-            seen += count
-            if count and seen >= rank:
-                return 1000 * upper_s(index)
-        return None
+        up_to = [*accumulate(self.latencies)]
+        rank = max(1, math.ceil(up_to[-1] * percent / 100))
+        return 1000 * upper_s(bisect_left(up_to, rank)) if up_to[-1] else None
 
 
 def upper_s(bucket: int) -> float:
@@ -147,12 +145,7 @@ class Counters:
         """Add up all places."""
         sums = [sum(self._all[index::_PLACE]) for index in range(_PLACE)]
         peaks = [self._all[place * _PLACE + _PEAK_AT] for place in range(self.places)]
-        requests = {
-            (kind, status): sums[k * len(STATUSES) + s]
-            for k, kind in enumerate(KINDS)
-            for s, status in enumerate(STATUSES)
-            if sums[k * len(STATUSES) + s]
-        }
+        requests = {each: count for each, count in zip(product(KINDS, STATUSES), sums, strict=False) if count}
         return CounterTotals(
             requests=requests,
             latencies=sums[_LATENCY_AT:_LATENCY_SUM_AT],
