@@ -91,11 +91,9 @@ class Front:
 
     def _changed(self) -> None:
         phase = self._link.phase
-        if phase == "draining" and self._end is None:
-            self._end = asyncio.ensure_future(self._drain())
+        if phase == "lost" or (phase == "draining" and self._end is None):
+            self._end = asyncio.ensure_future(self._drain() if phase == "draining" else asyncio.sleep(_LAST_WORDS_S))
             self._end.add_done_callback(self._exit)
-        elif phase == "lost":
-            self._end = asyncio.ensure_future(self._give_up())
 
     async def _drain(self) -> None:
         """Answer requests that have come and that still come for a moment, then end."""
@@ -115,10 +113,6 @@ class Front:
 
     def _exit(self, _: asyncio.Task[None]) -> None:
         """End also when the drain has failed: ``run`` then raises its error."""
-        self._server.should_exit = True
-
-    async def _give_up(self) -> None:
-        await asyncio.sleep(_LAST_WORDS_S)
         self._server.should_exit = True
 
     def _busy(self, drained_s: float) -> bool:

@@ -144,13 +144,11 @@ class ModelLink(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self._numbers:
-            data = wire.encode_rows(wire.ROWS, self._numbers, self._rows)
+            self._transport.write(wire.encode_rows(wire.ROWS, self._numbers, self._rows))
             self._numbers, self._rows = [], []
-            self._transport.write(data)
         if self._left:
-            data = wire.pickled(wire.ABANDONED, self._left)
+            self._transport.write(wire.pickled(wire.ABANDONED, self._left))
             self._left = []
-            self._transport.write(data)
 
     def _sweep(self) -> None:
         now_s = self._loop.time()

@@ -146,8 +146,7 @@ class ModelLoop:
 
     def _compute(self) -> None:
         keys, rows, left_out = self._batcher.take()
-        if left_out:
-            self._counters.abandoned(left_out)
+        self._counters.abandoned(left_out)
         if not rows:
             return
         began_ns = time.perf_counter_ns()

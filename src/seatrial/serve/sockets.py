@@ -65,7 +65,6 @@ def refuse_new(listener: socket.socket) -> None:
     lets the queue run empty. Everything else must pass: a connection's last ACK comes to the listener, too, and its
     client regards it as made already.
     """
-
     instructions = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in _DROP_SYN))
     program = struct.pack("HP", len(_DROP_SYN), ctypes.addressof(instructions))
     with suppress(OSError):  # a kernel without it: a connection of these milliseconds is reset

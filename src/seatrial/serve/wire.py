@@ -84,9 +84,8 @@ def encode_rows(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes
 def decode_rows(payload: bytes) -> tuple[list[int], list[Row]]:
     """Return the numbers and rows of one frame; the arrays are read-only views."""
     numbers, columns = pickle.loads(payload)
-    return numbers, list(zip(*(_arrays(*column) for column in columns), strict=True)) if columns else [()] * len(
-        numbers
-    )
+    rows = list(zip(*(_arrays(*column) for column in columns), strict=True)) if columns else [()] * len(numbers)
+    return numbers, rows
 
 
 def _encode_alike(kind: int, numbers: Sequence[int], rows: Sequence[Row]) -> bytes:

@@ -134,9 +134,8 @@ def placed(figure_HW: np.ndarray, height: int, width: int, box: int) -> np.ndarr
     cut = figure_HW[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     scale = box / max(cut.shape)
     size = (max(1, round(cut.shape[1] * scale)), max(1, round(cut.shape[0] * scale)))
-    small = np.asarray(
-        Image.fromarray(cut).resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
-    )
+    resampling = Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR
+    small = np.asarray(Image.fromarray(cut).resize(size, resampling))
     total = float(small.sum()) or 1.0
     middle_row = float((small.sum(1) * np.arange(small.shape[0])).sum()) / total
     middle_column = float((small.sum(0) * np.arange(small.shape[1])).sum()) / total
