@@ -159,6 +159,7 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if seen.first.facts.get("parameter_dtype") == "float64":
         found.append(Advice("float32 in place of float64: torch.set_default_dtype, or .float() on the data", UNKNOWN))
     busy = seen.gpu.get("sm_activity_pct", seen.gpu.get("utilization_pct", 100.0)) / 100
+    at_work = f"SMs are at work {100 * busy:.0f} % of the time"
     if "fp32" in tags:
         tensor_tflops, fp32_tflops = tensor_peak(seen.gpu_name), peak_tflops(seen.gpu_name, "fp32")
         ratio = tensor_tflops / fp32_tflops if tensor_tflops and fp32_tflops else None
@@ -166,19 +167,13 @@ def _compute(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
             ('torch.autocast("cuda", dtype=torch.bfloat16)', "bf16", ratio),
             ('torch.set_float32_matmul_precision("high"), and no other change', "TF32", ratio and ratio / 2),
         ):
-            peaks = (
-                f"{kind} has {times or 0:.0f}× the peak of fp32, and the SMs are at work {100 * busy:.0f} % of the time"
-            )
+            peaks = f"{kind} has {times or 0:.0f}× the peak of fp32, and the {at_work}"
             found.append(Advice(change, f"at most {1 / (1 - busy + busy / times):.2g}×: {peaks}" if times else UNKNOWN))
     elif not found and busy < AT.COMPUTE_BOUND_SM_PCT / 100:
         found.append(Advice("a larger batch: more work in each kernel", _full(100 * busy, "the SMs are at work")))
     elif not found:
-        found.append(
-            Advice(
-                "no simple change left: the GPU is fully used; use more GPUs, or a smaller model",
-                f"at most {_times(1 - busy)} on this GPU: its SMs are at work {100 * busy:.0f} % of the time",
-            )
-        )
+        change = "no simple change left: the GPU is fully used; use more GPUs, or a smaller model"
+        found.append(Advice(change, f"at most {_times(1 - busy)} on this GPU: its {at_work}"))
     tensor = seen.gpu.get("tensor_activity_pct", 0.0) / 100
     if 0 < tensor < busy and "fp32" not in tags:  # without tensor cores it is not known what matrix products take
         rest = f"kernels other than matrix products take at most {100 * (busy - tensor):.0f} % of the time"
@@ -244,13 +239,9 @@ def _host_memory(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
 def _synchronisation(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     rests = "so much of the time the script waits for the GPU, and the GPU for the script"
     gain = f"at most {_times(seen.lost_in_waits)}: {100 * seen.lost_in_waits:.0f} %, {rests}"
-    return [
-        *(
-            Advice(f"{wait.site}: keep it on the GPU, and read it every 50 steps", gain)
-            for wait in seen.first.waits[:2]
-        ),
-        Advice("no print, .item(), .cpu(), mask or if on a CUDA tensor within a step", gain),
-    ]
+    changes = [f"{wait.site}: keep it on the GPU, and read it every 50 steps" for wait in seen.first.waits[:2]]
+    changes.append("no print, .item(), .cpu(), mask or if on a CUDA tensor within a step")
+    return [Advice(change, gain) for change in changes]
 
 
 def for_idle_gpus(gpus: int, working: int) -> tuple[Advice, Advice]:
@@ -274,9 +265,8 @@ def _throttled(tags: tuple[str, ...], seen: Signals) -> list[Advice]:
     if "cpu-quota" in tags:
         quota = seen.host.get("cpu_quota_cores", 1.0)
         found.append(Advice(f"raise the CPU limit: --cpus {math.ceil(quota) * 4}", _rest(seen)))
-        found.append(
-            Advice(f"no more workers and threads than cores: num_workers={math.floor(quota)}", "less switching")
-        )
+        fewer = f"no more workers and threads than cores: num_workers={math.floor(quota)}"
+        found.append(Advice(fewer, "less switching"))
     if "slowdown" in tags:
         slowed = max((seen.throttled.get(reason, 0.0) for reason in THRESHOLDS["SLOWDOWNS"]), default=0.0)
         gain = f"full clocks in {100 * slowed:.0f} % of the time"

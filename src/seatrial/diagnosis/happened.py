@@ -119,9 +119,8 @@ def notes(first: Anatomy, wall_s: float) -> dict[str, str]:
 def too_short(seen: Signals) -> Diagnosis:
     """Judge a script that used its GPU for a moment, without steps to count."""
     window = f" in {seen.window_s:.1f} s" if seen.window_s else ""
-    return _diagnosis(
-        "too-short", f"{seen.samples} sample{'s' * (seen.samples != 1)} of the GPU{window}, and no optimizer steps"
-    )
+    words = f"{seen.samples} sample{'s' * (seen.samples != 1)} of the GPU{window}, and no optimizer steps"
+    return _diagnosis("too-short", words)
 
 
 def _seconds(first: Anatomy, key: str) -> float:
@@ -152,9 +151,7 @@ def _on_the_cpu(first: Anatomy | None, ended: EndFacts) -> Diagnosis:
         held = f"{parameters:,} " if isinstance(parameters, int) else ""
         lines += [f"The optimizer's {held}parameters are on the CPU", _steps(first)]
     why = ended.why_cpu[:2]
-    lines += [
-        reason.words[0].upper() + reason.words[1:] if i else f"Why: {reason.words}" for i, reason in enumerate(why)
-    ]
+    lines += [each.words[0].upper() + each.words[1:] if i else f"Why: {each.words}" for i, each in enumerate(why)]
     gain = "your GPU; a run on it measures how much faster it is"
     advice = tuple(Advice(reason.change, gain) for reason in why)
     return Diagnosis("cpu-only", (), tuple(lines), advice or (_MOVE,))

@@ -80,11 +80,9 @@ def _starved(seen: Signals) -> bool:
 
 
 def _idle(seen: Signals) -> bool:
-    nothing = (
-        seen.gpu.get("utilization_pct", 0.0) < AT.IDLE_UTILIZATION_PCT
-        and seen.gpu.get("sm_activity_pct", 0.0) < AT.IDLE_SM_PCT
-    )
-    return nothing and seen.host.get("cpu_cores", 0.0) < AT.WORKERS_ACTIVE_CORES
+    rests = seen.gpu.get("utilization_pct", 0.0) < AT.IDLE_UTILIZATION_PCT
+    rests = rests and seen.gpu.get("sm_activity_pct", 0.0) < AT.IDLE_SM_PCT
+    return rests and seen.host.get("cpu_cores", 0.0) < AT.WORKERS_ACTIVE_CORES
 
 
 def _communication(seen: Signals) -> bool:
@@ -283,11 +281,8 @@ TAGS: tuple[tuple[str, Callable[[Signals], bool]], ...] = (
 def _measured(seen: Signals) -> list[str]:
     """Return the parts of a step, and the line of the script that waits most for the GPU."""
     first = seen.first
-    parts = [
-        f"{100 * share:.0f} % of the time {first.words(region)}"
-        for region in REGIONS
-        if (share := first.share(region)) >= 0.05
-    ]
+    large = [(share, region) for region in REGIONS if (share := first.share(region)) >= 0.05]
+    parts = [f"{100 * share:.0f} % of the time {first.words(region)}" for share, region in large]
     if seen.share("copy") >= 0.05 and first.copies_per_step:
         parts.append(
             f"{first.copies_per_step:.3g} copies a step, {100 * first.pageable:.0f} % of them from pageable memory"
@@ -320,11 +315,8 @@ def _evidence(seen: Signals) -> tuple[str, ...]:
         )
         if seen.gpu.get(key, 0.0) >= 0.5e9
     ]
-    host = [
-        f"{label} {seen.host[key]:.2f} cores"
-        for key, label in (("main_cpu_cores", "main process"), ("worker_cpu_cores", "workers"))
-        if key in seen.host
-    ]
+    processes = (("main_cpu_cores", "main process"), ("worker_cpu_cores", "workers"))
+    host = [f"{label} {seen.host[key]:.2f} cores" for key, label in processes if key in seen.host]
     if (throttled := seen.host.get("cpu_throttled_pct", 0.0)) >= 1:
         host.append(f"CPU quota throttled it in {throttled:.0f} % of periods")
     reasons = [

@@ -93,9 +93,7 @@ def signals(
     seen = [gpu for gpu in readings if isinstance(gpu.get("throttle_reasons"), list)]
     reasons = {str(reason) for gpu in seen for reason in gpu["throttle_reasons"]}
     step_window_s = _span(steps)
-    of_each = (
-        _numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct") for uuid in sorted(uuids)
-    )
+    busy = (_numbers([r for r in readings if str(r.get("uuid")) == uuid], "utilization_pct") for uuid in sorted(uuids))
     return Signals(
         gpus=len(uuids),
         samples=len([sample for sample in samples if _numbers(_entries(sample.get("gpus")), "utilization_pct")])
@@ -108,7 +106,7 @@ def signals(
         data_wait=_share(steps, "data_s", step_window_s),
         communication_wait=_share(steps, "communication_s", step_window_s),
         flops_per_s=_per_second(steps, "flops", step_window_s),
-        utilization=tuple(fmean(values) for values in of_each if values),
+        utilization=tuple(fmean(values) for values in busy if values),
         ranks=ranks,
         gpu_name=gpu_name,
     )
@@ -143,13 +141,8 @@ def _span(events: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _memory_share(samples: Sequence[Mapping[str, Any]]) -> float | None:
-    shares = [
-        used[0] / limit[0]
-        for sample in samples
-        if (used := _numbers([sample], "memory_bytes")) and (limit := _numbers([sample], "memory_limit_bytes"))
-        if limit[0] > 0
-    ]
-    return max(shares, default=None)
+    pairs = ((_numbers([each], "memory_bytes"), _numbers([each], "memory_limit_bytes")) for each in samples)
+    return max((used[0] / limit[0] for used, limit in pairs if used and limit and limit[0] > 0), default=None)
 
 
 def _entries(value: Any) -> list[Mapping[str, Any]]:
