@@ -69,9 +69,7 @@ def on_one_clock(events: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]]
 
 def _seen_by_host(events: Sequence[Event]) -> tuple[float | None, dict[float, list[float]]]:
     """Return when the host launched the run, and node → when it saw each of its pods run."""
-    times = [
-        (event, t) for event in events if event.get("source") == _HOST and (t := number(event.get("t"))) is not None
-    ]
+    times = [(each, t) for each in events if each.get("source") == _HOST and (t := number(each.get("t"))) is not None]
     launched = next((t for event, t in times if event.get("type") == HostLaunched.type), None)
     pods = ((number(event.get("node")) or 0.0, t) for event, t in times if event.get("type") == HostPod.type)
     return launched, grouped(pods)

@@ -311,7 +311,7 @@ class RunEvidence:
 
     @property
     def project(self) -> str:
-        """Return the project's folder as the target sees it; a Compose service mounts it where its file says."""
+        """Return the project's folder as the target sees it; a Compose service mounts it where its file has it."""
         project, mounts = self.plan.job.project, self.plan.container.mounts if self.plan.container else ()
         outside = str(project) if self.plan.on_the_host else CONTAINER_PROJECT
         return next((mount.target for mount in mounts if mount.source == project), outside)

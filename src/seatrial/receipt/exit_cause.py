@@ -305,12 +305,11 @@ def _agent_lost(run: RunEvidence) -> str | None:
         return f"The agent ended before the target was started: {note.text('message')}"
     reported = f" ({run.plan.backend} reports exit code {code})" if code is not None else ""
     after = f" after {count(len(run.evidence.samples), 'sample')}" if run.evidence.target_started else ""
+    unknown = "so the target's exit is unknown"
     if run.plan.image is not None and run.state is not None and run.state.status == "gone":
         what = "container was" if run.plan.agent.pod_restarts is None else "pods were"
-        return f"The {what} removed from {run.plan.backend} while it ran{after}, so the target's exit is unknown"
-    return (
-        f"The agent was lost{after}{reported}: it was killed or the machine went down, so the target's exit is unknown"
-    )
+        return f"The {what} removed from {run.plan.backend} while it ran{after}, {unknown}"
+    return f"The agent was lost{after}{reported}: it was killed or the machine went down, {unknown}"
 
 
 #: ID → the sentence if it holds. A cause stands above those that its evidence outranks.

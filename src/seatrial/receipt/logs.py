@@ -40,7 +40,7 @@ _EXCEPTION = re.compile(r"^([A-Za-z_][\w.<>]*)(?:: (.*))?$")
 #: The sides and edges of a frame around text, as rich draws it.
 _SIDES, _EDGES = ("│", "┃"), "╭╮╰╯─┏┓┗┛━┌┐└┘"
 _FRAME = re.compile(r"^  File \".*\", line \d+, in (\S+)$")
-#: A package's import of another one that loads a file beside the script: ``from cuda.bindings import x``, w/cuda.py.
+#: A package's import of another one that loads a file next to the script: ``from cuda.bindings import x``, w/cuda.py.
 _HIDING = re.compile(
     r'(?m)^  File "(?=.*(?:-packages|/lib/python[\d.]+)/).*\n +(?:from|import) (\w+).*\n'
     r'(?: +(?:[~^]|File "<frozen).*\n)*  File "(?!.*(?:-packages|/lib/python[\d.]+)/)(?:.*/)?(\1\.py)", line'

@@ -68,9 +68,7 @@ def _step_plots(steps: ReportedSteps) -> list[Plot]:
     phases = ((next((p for p in PHASES if p and name.startswith(p) and name != p), ""), name) for name in steps.series)
     groups = grouped((name.removeprefix(phase), name) for phase, name in phases)
     order = sorted(groups, key=lambda g: _FIRST_NAMES.index(g) if g in _FIRST_NAMES else len(_FIRST_NAMES))
-    lines = {
-        group: tuple(_line(name, steps.series[name]) for name in groups[group]) for group in order[:MAX_STEP_PLOTS]
-    }
+    lines = {each: tuple(_line(name, steps.series[name]) for name in groups[each]) for each in order[:MAX_STEP_PLOTS]}
     return [Plot(id=f"steps-{group}", title=group, unit="", x=steps.axis, lines=of) for group, of in lines.items()]
 
 
@@ -92,11 +90,8 @@ def _anatomy_plots(run: RunEvidence) -> list[Plot]:
         region: [(significant(at_s), significant(100 * spent[region] / sum(spent.values()))) for at_s, spent in ends]
         for region in REGIONS
     }
-    lines = [
-        Line(name=run.evidence.anatomy[0].words(region), points=tuple(points[region]))
-        for region in REGIONS
-        if any(y >= _SMALLEST_PART_PCT for _, y in points[region])
-    ]
+    drawn = [region for region in REGIONS if any(y >= _SMALLEST_PART_PCT for _, y in points[region])]
+    lines = [Line(name=run.evidence.anatomy[0].words(region), points=tuple(points[region])) for region in drawn]
     return [_over_time(STEPS_PLOT, "Where the time went", "%", lines)]
 
 

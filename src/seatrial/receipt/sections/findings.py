@@ -216,10 +216,8 @@ def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) ->
     cause = f"In the container that is {target}, outside of the project's folder {root}"
     data = plan.job.data
     if data is not None and PurePosixPath(target).is_relative_to(CONTAINER_DATA):
-        return (
-            f"--data {as_typed(data.source)} is {CONTAINER_DATA}, and has no such file",
-            f"ls {as_typed(data.source)}",
-        )
+        source = as_typed(data.source)
+        return f"--data {source} is {CONTAINER_DATA}, and has no such file", f"ls {source}"
     return cause, None if lies is None else f"seatrial run … {mount_of(*map(shlex.quote, lies))}"
 
 

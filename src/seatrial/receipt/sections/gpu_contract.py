@@ -57,10 +57,9 @@ def _gpus_visible(run: RunEvidence) -> Judgement:
     if not checks:
         return Judgement("fail", "the check in the container never reported", wanted)
     agent = run.plan.agent
-    if agent.gpu_count is not None and agent.nodes > 1:
-        silent = (agent.min_nodes or agent.nodes) - len(checks)
-        if silent > 0:
-            return Judgement("fail", f"the check of {count(silent, 'pod')} never reported", wanted)
+    silent = (agent.min_nodes or agent.nodes) - len(checks)
+    if agent.gpu_count is not None and agent.nodes > 1 and silent > 0:
+        return Judgement("fail", f"the check of {count(silent, 'pod')} never reported", wanted)
     visible = {text(entry["uuid"]) for entry in run.evidence.visible}
     missing = [gpu for gpu in run.expected if gpu.uuid not in visible]
     measured = f"{len(run.expected) - len(missing)} of {len(run.expected)} visible"
@@ -81,11 +80,8 @@ def _ran_on_gpu(run: RunEvidence) -> Judgement:
     if evidence.target_started is None:
         return Judgement("fail", "the target was not started")
     kernels = [(gpu, kernel) for gpu in expected for kernel in evidence.kernels.get(gpu.uuid, [])]
-    broken = [
-        f"kernel failed on {_names([gpu])}: {kernel.text('error') or 'no reason given'}"
-        for gpu, kernel in kernels
-        if kernel.keys.get("ok") is not True
-    ]
+    failed = ((gpu, kernel) for gpu, kernel in kernels if kernel.keys.get("ok") is not True)
+    broken = [f"kernel failed on {_names([gpu])}: {each.text('error') or 'no reason given'}" for gpu, each in failed]
     if broken:
         return Judgement("fail", "; ".join(broken))
     if idle := [gpu for gpu in expected if _computed_nothing(run, gpu)]:
@@ -134,9 +130,8 @@ def _trained_on_gpu(run: RunEvidence) -> Judgement:
         return Judgement("pass", f"the parameters of {count(steps, 'step')} were on the GPU")
     held, peak = (whole(on_cpu[0].facts.get("parameters")) or 0), on_cpu[0].peak_bytes or 0
     if peak > max(_SMALL_BYTES, 2 * held):  # 16 bits a parameter, where the model computes
-        return Judgement(
-            "not judged", f"the parameters were on the CPU, and torch held {format_bytes(peak)} on the GPU"
-        )
+        offloaded = f"the parameters were on the CPU, and torch held {format_bytes(peak)} on the GPU"
+        return Judgement("not judged", offloaded)
     whose = f"rank {on_cpu[0].rank}: " if len(ranks) > 1 else ""
     words = whose + (f"the optimizer's {held:,} parameters were on the CPU" if held else "the loss was on the CPU")
     return Judgement("fail", words, "parameters on the GPU", "on the CPU")

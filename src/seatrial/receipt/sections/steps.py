@@ -183,7 +183,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _diagnosis(run: RunEvidence) -> Diagnosis | None:
-    """Return the run's bound; None without GPUs or enough samples, of servers and tunes, or beside another's work."""
+    """Return the run's bound; None without GPUs or enough samples, of servers and tunes, or next to another's work."""
     from seatrial.diagnosis.advice import in_framework
     from seatrial.diagnosis.rules import diagnose
     from seatrial.receipt.sections.gpu_contract import shared_with
@@ -241,9 +241,7 @@ def _cpu_build(run: RunEvidence) -> Diagnosis | None:
 
 
 def _record(rank: Anatomy) -> StepAnatomy:
-    waits = [
-        f"{each.site}: {_times(each.per_step)} a step, {1000 * each.seconds_per_step:.3g} ms" for each in rank.waits
-    ]
+    waits = [f"{one.site}: {_times(one.per_step)} a step, {1000 * one.seconds_per_step:.3g} ms" for one in rank.waits]
     parts = [
         StepPart(
             id=region,

@@ -115,9 +115,7 @@ class TriedChange(Record):
     loss_difference: Number = None
     loss_off_low: Number = None
     loss_off_high: Number = None
-    verdict: Annotated[
-        TriedVerdict, BeforeValidator(lambda value: value if value in get_args(TriedVerdict) else "")
-    ] = ""
+    verdict: Annotated[TriedVerdict, BeforeValidator(lambda word: word if word in get_args(TriedVerdict) else "")] = ""
     why: Text = ""
     places: Places = Field(default_factory=dict)
 
