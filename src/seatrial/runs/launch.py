@@ -153,12 +153,8 @@ def prepare(
     """
     secrets.check_secrets(job, host)
     if job.serve is None:
-        require_data(
-            job.target,
-            job.project,
-            folder=None if job.data is None else job.data.source,
-            mounted=any(mount.target == "/data" for mount in job.mounts),
-        )
+        folder, mounted = job.data.source if job.data else None, any(each.target == "/data" for each in job.mounts)
+        require_data(job.target, job.project, folder=folder, mounted=mounted)
         _require_model(job)
     store = RunStore(job.project, host)
     refuse_taken_port(job)

@@ -281,9 +281,8 @@ def seal_changes(run: Run, entries: Entries) -> list[str]:
         if os.path.lexists(run.place / name) and _entry(Folder(run.place), name, copied) != copied:
             found.append(f"{run.place / name} differs from the record; seatrial open shows that")
     for name in LINKED:
-        if os.path.lexists(link := run.place / name) and (
-            not link.is_symlink() or link.readlink() != run.folder / name
-        ):
+        link, target = run.place / name, run.folder / name
+        if os.path.lexists(link) and not (link.is_symlink() and link.readlink() == target):
             found.append(f"{link} does not lead to the record; seatrial runs logs shows that")
     return found
 

@@ -303,9 +303,7 @@ def _folders(root: Path) -> list[str]:
         if root.is_symlink() or root.parent.is_symlink():
             return []
         with os.scandir(root) as entries:
-            return [
-                entry.name for entry in entries if _ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
+            return [each.name for each in entries if _ID.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
     return []
 
 

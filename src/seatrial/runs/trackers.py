@@ -29,7 +29,7 @@ _LOGIN = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_
 
 
 def with_server(job: Job, backend: Backend, host: Host, run_id: str) -> tuple[Job, tuple[Choice, ...], tuple[str, ...]]:
-    """Return the job with the caller's server, its login and a tag of the run, beside its own; choices and warnings."""
+    """Return the job with the caller's server, its login and a tag of the run, added to its own; choices, warnings."""
     url = host.env.get(URI, "")
     parts = urlsplit(url)
     if URI in job.env or job.target.kind == "image" or parts.scheme not in ("http", "https") or not parts.hostname:

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from types import FrameType
 from typing import Any
 
@@ -42,8 +43,7 @@ _JUDGES = "seatrial.runs.ending"
 #: Bytes read of the last lines, which an ended agent wrote, and the host after it.
 _LAST_LINES_BYTES = 4096
 #: The agent's last line shows the end at once; the engine is queried for runs whose agent was killed.
-RECORDER_STATE_INTERVAL_S = 10.0
-RECORDER_LOG_INTERVAL_S = 1.0
+_RECORDER_STATE_S, _RECORDER_LOG_S = 10.0, 1.0
 
 _FINDING = events.mark(events.Found)
 #: Interval between looks at the GPUs. One costs 0.04 ms a GPU on an H200, and reading the cgroup of each process there.
@@ -84,7 +84,7 @@ def follow(
     if handle is None:
         return None
     if run.ended:  # its folder is all; the engine, or the cluster, may be long gone
-        for stream, data in (*reader.new(), *reader.rest()):
+        for stream, data in chain(reader.new(), reader.rest()):
             write(stream, data)
         return State("gone")
     backend = backend_of(handle, host)
@@ -104,11 +104,8 @@ def follow(
                 queried = time.monotonic()
                 for line in alerts.new():
                     echo(line)
-    for stream, data in reader.new():
+    for stream, data in chain(reader.new(), () if state.is_live else reader.rest()):
         write(stream, data)
-    if not state.is_live:
-        for stream, data in reader.rest():
-            write(stream, data)
     return state
 
 
@@ -214,13 +211,7 @@ def ensure_recorder(run: Run) -> None:
 
 def record(run: Run, host: Host) -> None:
     """Follow a run to its end, and make its receipt."""
-    follow(
-        run,
-        lambda stream, data: None,
-        host,
-        state_interval_s=RECORDER_STATE_INTERVAL_S,
-        log_interval_s=RECORDER_LOG_INTERVAL_S,
-    )
+    follow(run, lambda stream, data: None, host, state_interval_s=_RECORDER_STATE_S, log_interval_s=_RECORDER_LOG_S)
     finalise(run, host)
 
 
