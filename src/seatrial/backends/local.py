@@ -189,8 +189,7 @@ class Local:
         if not _is_running(handle):
             raise EngineError("The run has ended: commands need a running run", run="seatrial runs ls")
         agent = handle.agent()
-        env = {**os.environ, **agent["env"]}
-        return command.call_interactive(argv, env=env, cwd=Path(agent["workdir"])).exit_code
+        return command.call_interactive(argv, env=os.environ | agent["env"], cwd=Path(agent["workdir"])).exit_code
 
     def remove(self, handle: Handle) -> None:
         """Do nothing: the folder is all of an ended local run."""

@@ -160,9 +160,8 @@ def _recorded(path: Path) -> tuple[set[str], dict[float | None, int], float | No
 
 def _mark(event: Mapping[str, Any]) -> str:
     """Return an event's content without its time."""
-    return json.dumps(
-        {key: value for key, value in event.items() if key not in ("t", "source", "_chain")}, sort_keys=True
-    )
+    content = {key: value for key, value in event.items() if key not in ("t", "source", "_chain")}
+    return json.dumps(content, sort_keys=True)
 
 
 class Cursor:

@@ -170,11 +170,9 @@ def podman_address(info: Mapping[str, Any], ask: Callable[..., Completed], host:
         return EngineAddress(endpoint=url, id=identity, credentials=env.get("CONTAINER_SSHKEY") or None)
     known = json.loads(ask("system", "connection", "list", "--format", "json").stdout or "[]")
     name = env.get("CONTAINER_CONNECTION")
-    for connection in known:
-        if connection["Name"].rstrip("*") == name if name else connection.get("Default"):
-            return EngineAddress(
-                endpoint=connection["URI"], id=identity, credentials=connection.get("Identity") or None
-            )
+    for each in known:
+        if each["Name"].rstrip("*") == name if name else each.get("Default"):
+            return EngineAddress(endpoint=each["URI"], id=identity, credentials=each.get("Identity") or None)
     return EngineAddress(endpoint="podman-remote", id=identity)
 
 

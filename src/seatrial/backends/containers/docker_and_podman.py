@@ -104,8 +104,8 @@ class Podman(ContainerEngine):
         compose=False,
         label_form='{{index .Labels "%s"}}',
     )
-    #: - k8s-file: read back on every machine; the default, journald, is not, where there is no journal. Its log is the
-    #:   only copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
+    #: - k8s-file: read back on every machine; the default, journald, is not, where none runs. Its log is the only
+    #:   copy of the evidence until the host has collected it, so it is not cut; it goes with the container.
     own_options: ClassVar = {"log_driver": "k8s-file", "log_options": ["max-size=1tb"]}
     #: Podman otherwise copies what lies under a tmpfs into it, and a mask would show what it hides.
     bare_tmpfs = ",notmpcopyup"

@@ -170,17 +170,14 @@ class ImageStore:
     def image(self, reference: str) -> ImageFacts | None:
         """Look an image up in the store; None if it is not there. Raises EngineUnavailableError."""
         question = ("image", *self.call, reference)
-        inspected = remembered(
-            question, lambda: self._client.inspect("image", reference), lambda found: found is not None
-        )
+        inspected = remembered(question, lambda: self._client.inspect("image", reference), bool)
         return image_facts(inspected) if inspected is not None else None
 
-    def pull(self, reference: str, progress: Callable[[str], None] | None = None) -> ImageFacts:
+    def pull(self, reference: str, progress: Callable[[str], None]) -> ImageFacts:
         """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
         try:
             for line in command.lines([*self.call, "image", "pull", reference]):
-                if progress is not None:
-                    progress(line)
+                progress(line)
         except errors.CommandError as error:
             raise pull_error(self.name, reference, error.stderr) from error
         if (facts := self.image(reference)) is None:

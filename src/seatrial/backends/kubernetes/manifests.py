@@ -240,7 +240,7 @@ def _indexed_spec(cluster: ClusterPlan) -> Manifest:
 
 
 def _failure_policy(cluster: ClusterPlan) -> Manifest:
-    """Return the rules by which a stopped pod is no failure of the run, and one that failed by itself ends it.
+    """Return the rules by which a stopped pod is not a failure of the run, and one that failed by itself ends it.
 
     The agent's exit code separates them. A pod killed before it could report counts towards backoffLimit.
     """

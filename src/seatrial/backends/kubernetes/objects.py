@@ -61,11 +61,8 @@ def submit(cluster: Cluster, manifests: Sequence[Manifest], *, ours: bool = True
     try:
         for manifest in manifests:
             made.append(cluster.create(path_of(manifest, named=False), manifest) | {"kind": manifest["kind"]})
-        owners = [
-            {key: one.get(key) or one["metadata"][key] for key in ("apiVersion", "kind", "name", "uid")}
-            for one in made
-            if one["kind"] in OWNERS
-        ]
+        named, workloads = ("apiVersion", "kind", "name", "uid"), [one for one in made if one["kind"] in OWNERS]
+        owners = [{key: one.get(key) or one["metadata"][key] for key in named} for one in workloads]
         for manifest in made:
             if manifest["kind"] not in OWNERS:
                 cluster.patch(path_of(manifest), {"metadata": {"ownerReferences": owners}})
@@ -158,10 +155,8 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
         with tempfile.TemporaryFile() as archive:
             errors = bytearray()
             argv = [plan.command[0], "-c", _PACK, CONTAINER_MODELS, path]
-            code = cluster.call(
-                cluster.execute(plan.namespace, name, argv, archive.write, errors.extend, container=CONTAINER)
-            )
-            if code != 0:
+            packing = cluster.execute(plan.namespace, name, argv, archive.write, errors.extend, container=CONTAINER)
+            if (code := cluster.call(packing)) != 0:
                 why = errors.decode(errors="replace").strip() or f"exit code {code}"
                 raise UsageError(f"/models of the run cannot be copied: {why}", run="seatrial runs cp RUN .")
             archive.seek(0)
@@ -176,13 +171,9 @@ def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
     [container] = spec["containers"]
     mounts = [{**one, "readOnly": True} for one in container["volumeMounts"] if one["mountPath"] == CONTAINER_MODELS]
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] == mounts[0]["name"]]
-    spec["containers"] = [
-        {
-            **{key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")},
-            "command": [plan.command[0], "-c", "import time; time.sleep(3600)"],
-            "volumeMounts": mounts,
-        }
-    ]
+    kept = {key: container[key] for key in ("name", "image", "imagePullPolicy", "securityContext")}
+    command = [plan.command[0], "-c", "import time; time.sleep(3600)"]
+    spec["containers"] = [{**kept, "command": command, "volumeMounts": mounts}]
     spec.pop("resourceClaims", None)
     return {
         "apiVersion": "v1",
@@ -211,8 +202,6 @@ def _unpack(archive: object, destination: Path) -> list[str]:
                 raise EngineError(f"The archive contains a path outside its root: {member.name}")
         with os_errors(DiskError, f"Cannot write {destination}", f"df -h {as_typed(destination)}"):
             destination.mkdir(parents=True, exist_ok=True)
-            if hasattr(tarfile, "data_filter"):  # 3.12, and later patches of the ones before
-                tar.extractall(destination, members, filter="data")
-            else:
-                tar.extractall(destination, members)
+            safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # 3.12, later patches before
+            tar.extractall(destination, members, **safely)
         return sorted(member.name.removeprefix("./") for member in members if member.isfile())

@@ -136,11 +136,8 @@ def _gpus(message: str, around: Surroundings) -> Facts:
 
 def _smaller(detail: str, around: Surroundings, best: Node) -> Facts:
     """Suggest, where no node can ever hold the pod, as many GPUs on more nodes if they fit, else what there is."""
-    usable = [
-        node.allocatable
-        for node in around.nodes or ()
-        if node.ready and not node.unschedulable and around.selector.items() <= node.labels.items()
-    ]
+    ready = (node for node in around.nodes or () if node.ready and not node.unschedulable)
+    usable = [node.allocatable for node in ready if around.selector.items() <= node.labels.items()]
     total, most = around.wanted_gpus * around.pods, max(usable, default=0)
     for gpus in range(most, 0, -1):
         pods = -(-total // gpus)
@@ -267,11 +264,8 @@ def waiting_for(pods: Sequence[Pod], nodes: int, workloads: Sequence[Object], ev
         return None
     specs = [workload.get("spec") or {} for workload in workloads]
     suspended = any(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend") for spec in specs)
-    words = [
-        _word(match)
-        for match in map(_match, events)
-        if match is not None and (match.known.id in ("k8s-suspended", "k8s-queue")) == suspended
-    ]
+    matches = filter(None, map(_match, events))
+    words = [_word(each) for each in matches if (each.known.id in ("k8s-suspended", "k8s-queue")) == suspended]
     return words[-1] if words else "suspended" if suspended else None
 
 

@@ -203,9 +203,8 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
     if cluster.run_mount is None and not cluster.run_in_models:
         mounts.append({"name": "scratch", "mountPath": CONTAINER_RUN, "subPath": "run"})
     if cluster.secrets:
-        volumes.append(
-            {"name": "secrets", "secret": {"secretName": object_name(cluster, "secrets"), "defaultMode": 0o440}}
-        )
+        source = {"secretName": object_name(cluster, "secrets"), "defaultMode": 0o440}
+        volumes.append({"name": "secrets", "secret": source})
         mounts.append({"name": "secrets", "mountPath": CONTAINER_SECRETS, "readOnly": True})
     if cluster.code == "configmap":
         volumes.append({"name": "code", "configMap": {"name": object_name(cluster, "code"), "defaultMode": 0o444}})
@@ -216,10 +215,10 @@ def _volumes(cluster: ClusterPlan) -> tuple[list[Manifest], list[Manifest]]:
         ]
     named: dict[tuple[str, str], str] = {}
     for mount in (*cluster.mounts, *([cluster.run_mount] if cluster.run_mount else [])):
-        if (source := (mount.volume.kind, mount.volume.value)) not in named:
-            named[source] = f"volume-{len(named)}"
-            volumes.append({"name": named[source], **_source(mount.volume)})
-        mounts.append(_mount(named[source], mount))
+        if (volume := (mount.volume.kind, mount.volume.value)) not in named:
+            named[volume] = f"volume-{len(named)}"
+            volumes.append({"name": named[volume], **_source(mount.volume)})
+        mounts.append(_mount(named[volume], mount))
     return volumes, mounts
 
 

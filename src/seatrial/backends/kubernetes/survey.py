@@ -284,9 +284,8 @@ def state_of(pods: Sequence[Pod], nodes: int, workload: str) -> State:
             return State("exited", error=f"{pod.name}: {pod.waiting[0]}: {pod.waiting[1]}")
     ended = len(latest) == nodes and all(pod.ended for pod in latest.values())
     # A controller waits for the sidecar, too, so it reports nothing more of pods that all have ended but for one.
-    outlived = any(pod.outlived_by for pod in latest.values()) and all(
-        pod.outlived_by or pod.phase == "Succeeded" for pod in latest.values()
-    )
+    done = all(pod.outlived_by or pod.phase == "Succeeded" for pod in latest.values())
+    outlived = done and any(pod.outlived_by for pod in latest.values())
     if (workload == "active" and not (ended and outlived)) or (workload == "unknown" and not ended):
         return State("running" if any(pod.started for pod in latest.values()) else "created")
     code = next((pod.exit_code for pod in latest.values() if pod.exit_code), None)
