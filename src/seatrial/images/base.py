@@ -151,9 +151,6 @@ def toolkit_base(stack: Stack, reason: str, *, nvcc: bool) -> Base | None:
 def _release(stack: Stack, ubuntu: str) -> CudaImage | None:
     """Return the newest patch of the stack's CUDA on this Ubuntu, of any CUDA if the stack names none; else None."""
     wanted = Version(stack.wheel.cuda).release[:2] if stack.wheel and not stack.cpu else None
-    fitting = [
-        image
-        for image in cuda_images()
-        if ubuntu in image.ubuntu and (wanted is None or Version(image.cuda).release[:2] == wanted)
-    ]
+    on_ubuntu = (image for image in cuda_images() if ubuntu in image.ubuntu)
+    fitting = [image for image in on_ubuntu if wanted is None or Version(image.cuda).release[:2] == wanted]
     return max(fitting, key=lambda image: Version(image.cuda)) if fitting else None

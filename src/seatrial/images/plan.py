@@ -245,11 +245,8 @@ def _with_system_packages(
         return job, (), ("; ".join([*of_packages, *starts, fix]),)
     of_wheels = [f"{', '.join(needed)}: the wheels do not include them"] if needed else []
     choice = Choice(what="system packages", value=", ".join(packages), reason="; ".join([*of_wheels, *starts]))
-    return (
-        job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages))),
-        (choice,),
-        warnings,
-    )
+    job = job.changed(image=job.image.changed(system_packages=(*job.image.system_packages, *packages)))
+    return job, (choice,), warnings
 
 
 def _to_build(

@@ -81,11 +81,10 @@ TOOLS: dict[str, Recipe] = {
 
 def recipe(name: str) -> Recipe:
     """Return a recipe or tool by its name. Raises TargetError for an unknown name."""
-    try:
-        return {**RECIPES, **TOOLS}[name]
-    except KeyError:
+    if (found := {**RECIPES, **TOOLS}.get(name)) is None:
         known = ", ".join(sorted(RECIPES))
-        raise TargetError(f"Unknown recipe {name!r}; available: {known}", run="seatrial run digits") from None
+        raise TargetError(f"Unknown recipe {name!r}; available: {known}", run="seatrial run digits")
+    return found
 
 
 def require_data(target: Target, project: Path, *, folder: Path | None, mounted: bool) -> None:

@@ -152,9 +152,8 @@ def first_cause(lines: Sequence[str]) -> tuple[Match, str] | None:
             found.append((weight, at, match, line.strip()))
     ids = {match.known.id for _, _, match, _ in found}
     for _, at, match, message_line in sorted(found, key=lambda row: row[:2]):
-        if not ids.intersection(_BASE_FIRST.get(match.known.id, ())) and (
-            match.known.id == "build-step-killed" or not _REPETITION.search(message_line)
-        ):
+        repeats = match.known.id != "build-step-killed" and _REPETITION.search(message_line)
+        if not repeats and not ids.intersection(_BASE_FIRST.get(match.known.id, ())):
             return match, _informative_line(message_line, lines, at)
     return (found[0][2], _informative_line(found[0][3], lines, found[0][1])) if found else None
 

@@ -67,11 +67,8 @@ def compile_standard_library() -> None:
 
 def others() -> list[str]:
     """Return the packages that this step has installed with the framework, as its requirements."""
-    return sorted(
-        name
-        for name, (_, info) in _installed().items()
-        if not FRAMEWORK.match(name) and int(os.lstat(info).st_mtime) != EPOCH_S
-    )
+    required = [(name, info) for name, (_, info) in _installed().items() if not FRAMEWORK.match(name)]
+    return sorted(name for name, info in required if int(os.lstat(info).st_mtime) != EPOCH_S)
 
 
 def frozen() -> list[str]:

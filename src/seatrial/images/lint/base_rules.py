@@ -101,9 +101,8 @@ def dead_tags(file: Dockerfile) -> Iterator[Remark]:
 
 def _nearest(cuda: str | None, ubuntu: re.Match[str] | None, flavour: str) -> str:
     """Replace a removed release by the newest of the next major one on the same Ubuntu."""
-    later = [
-        each for each in cuda_images() if ubuntu and cuda and ubuntu[1] in each.ubuntu and _key(each.cuda) > _key(cuda)
-    ]
+    newer = (each for each in cuda_images() if cuda and _key(each.cuda) > _key(cuda))
+    later = [each for each in newer if ubuntu and ubuntu[1] in each.ubuntu]
     first = [each for each in later if _key(each.cuda)[0] == _key(later[0].cuda)[0]]
     return first[-1].tag(flavour, ubuntu[1]) if first and ubuntu else cuda_images()[-1].tag(flavour)
 

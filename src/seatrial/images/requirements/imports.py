@@ -294,10 +294,9 @@ def not_installed(
 
 def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
     """Return the warnings without those of modules that a dependency brings; ``installed``: canonical names."""
+    modules = ((warning, needs.absent.get(warning)) for warning in needs.warnings)
     return tuple(
-        warning
-        for warning in needs.warnings
-        if (module := needs.absent.get(warning)) is None or not any(provides(each, *module) for each in installed)
+        text for text, module in modules if not (module and any(provides(each, *module) for each in installed))
     )
 
 

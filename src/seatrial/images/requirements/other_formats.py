@@ -133,9 +133,7 @@ def read_setup(file: Path) -> Requirements | None:
             if lines is None:
                 return None
             extras = values.table(given.get("extras_require")) if "extras_require" in given else {}
-            found: dict[str, tuple[str, ...] | None] = {
-                canonicalize_name(name): values.lines(value) for name, value in (extras or {}).items()
-            }
+            found = {str(canonicalize_name(name)): values.lines(value) for name, value in (extras or {}).items()}
             known = {name: extra for name, extra in found.items() if extra is not None}
             wanted, name = given.get("python_requires"), given.get("name")
             python = wanted.value if isinstance(wanted, ast.Constant) else ""

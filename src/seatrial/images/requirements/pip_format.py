@@ -292,7 +292,7 @@ def canonical_name(line: str) -> str | None:
 
 #: Processor of the container: this machine's on Linux; else x86_64, which most GPU machines have.
 MACHINE = platform.machine() if sys.platform == "linux" else "x86_64"
-#: A container's values of markers, on whatever machine the plan is made.
+#: A container's values of markers, on any machine that makes the plan.
 _LINUX = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix", "platform_machine": MACHINE}
 
 

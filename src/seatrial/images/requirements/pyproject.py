@@ -264,11 +264,8 @@ def _poetry_groups(table: dict[str, Any], file: Path) -> list[str]:
     """Return the dependencies of all groups; from Poetry 2.0 on ``[project]`` may exist as well."""
     groups = {name: as_table(group, "dependencies") for name, group in as_table(table, "group").items()}
     groups["dev"] = {**as_table(table, "dev-dependencies"), **groups.get("dev", {})}
-    return [
-        line
-        for name, group in groups.items()
-        for line, _ in _poetry_lines(group, f"tool.poetry.group.{name}.dependencies", file)
-    ]
+    found = (_poetry_lines(group, f"tool.poetry.group.{name}.dependencies", file) for name, group in groups.items())
+    return [line for lines in found for line, _ in lines]
 
 
 def _poetry_lines(dependencies: dict[str, Any], key: str, file: Path) -> Iterator[tuple[str, bool]]:

@@ -244,10 +244,7 @@ def _is_about(row: Mapping[str, Any], wanted: Requirement) -> bool:
 def _newest(specifier: SpecifierSet) -> Version:
     """Estimate the newest release that a specifier admits: 99 without an upper bound, 1.99 for ``<2``."""
     named = {Version(each.version.removesuffix(".*")) for each in specifier}
-    below = {
-        Version(f"{each.major}.{each.minor - 1}.99" if each.minor else f"{each.major - 1}.99")
-        for each in named
-        if each.major
-    }
+    stable = [each for each in named if each.major]
+    below = {Version(f"{each.major}.{each.minor - 1}.99" if each.minor else f"{each.major - 1}.99") for each in stable}
     order = (Version("99"), *sorted(named | below, reverse=True))
     return next((each for each in order if specifier.contains(each, prereleases=True)), Version("0"))

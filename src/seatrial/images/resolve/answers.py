@@ -52,7 +52,7 @@ class ResolveRequest:
     soon: str = ""
 
     def only(self, *lines: str) -> ResolveRequest:
-        """Return the request for these lines, whatever they require, without bounds and preferences."""
+        """Return the request for these lines, regardless of what they require, without bounds and preferences."""
         return replace(self, lines=lines, constraints=(), overrides=(), dependencies=False, preferred=(), named=())
 
     def dated(self, *names: str, as_of: str = "") -> ResolveRequest:

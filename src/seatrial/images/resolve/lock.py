@@ -84,9 +84,8 @@ def preferring(resolver: UvResolver, request: ResolveRequest) -> ResolveRequest:
     alone = replace(request.only(request.lines[place], "numpy"), dependencies=True, excluded=())
     if request.as_of:
         _, day = framework_day(alone.lines)
-        alone = replace(
-            alone, as_of=day and max(day, request.as_of), dates=tuple((name, "") for name in pins(alone.lines))
-        )
+        dates = tuple((name, "") for name in pins(alone.lines))
+        alone = replace(alone, as_of=day and max(day, request.as_of), dates=dates)
     own = resolver.resolve(alone)
     found = own.packages if isinstance(own, Lock) else ()
     listed = {canonicalize_name(Requirement(line).name) for line in request.lines}

@@ -64,9 +64,7 @@ class PackageIndex:
     """The indexes of one plan, which all together get ``limit_s``."""
 
     def __init__(self, folder: Path, host: Host, limit_s: float) -> None:
-        self.host = host
-        self._folder = folder
-        self._limit_s = limit_s
+        self.host, self._folder, self._limit_s = host, folder, limit_s
         self.began: float | None = None
         self.late = list[str]()  # answers that the time limit cut off
         self.unanswered = list[str]()  # programs whose questions about files no index answered

@@ -4,7 +4,7 @@ Sources are never built (``--no-build``): pip builds a package without a wheel i
 
 A pin that has a source and no wheel gets a stand-in, an empty wheel of its version, which requires what the source
 lists: uv then sees what others require of it. No other package gets one. Of the user's own wheels, which uv would
-unpack whatever their size, it gets the metadata.
+unpack at any size, it gets the metadata.
 """
 
 from __future__ import annotations
@@ -95,13 +95,11 @@ class UvResolver(PackageIndex):
         lock = self._newest(replace(request.only(*lines), as_of="", dates=())) if questions else Lock(())
         if isinstance(lock, Unreachable):
             return lock
-        found = {each.name: each.version for each in lock.packages} if isinstance(lock, Lock) else {}
+        packages = lock.packages if isinstance(lock, Lock) else ()
+        found = {each.name: Version(each.version).public for each in packages}
         wanted = ((canonicalize_name(Requirement(line).name), Requirement(line).specifier) for line in questions)
-        return tuple(
-            f"{name}{specifier}"
-            for name, specifier in wanted
-            if name not in found or not specifier.contains(Version(found[name]).public, prereleases=True)
-        )
+        missing = ((name, each) for name, each in wanted if name not in found or not each.contains(found[name], True))
+        return tuple(f"{name}{specifier}" for name, specifier in missing)
 
     def _answer(self, request: ResolveRequest, answered: Callable[[ResolveRequest], Answer]) -> Answer:
         """Return a remembered lock, however old it is where no index answers, or the new one."""
@@ -241,7 +239,7 @@ class UvResolver(PackageIndex):
         return days
 
     def _newest(self, request: ResolveRequest) -> Answer:
-        """Find the newest release with a wheel of each line, whatever it requires; version 0 without one."""
+        """Find the newest release with a wheel of each line, regardless of what it requires; version 0 without one."""
         oldest: dict[str, str] = {canonicalize_name(Requirement(line).name): "0" for line in request.lines}
         return self._answer(replace(request, dependencies=False), lambda request: self._run(request, {}, oldest))
 

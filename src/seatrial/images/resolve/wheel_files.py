@@ -42,11 +42,9 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
     ``installed``: canonical names of a lock, to judge the guesses that no list has; without it, the listed ones.
     """
     listed = set(map(canonical_name, needs.requirements.lines))
-    guesses = {
-        name: guess
-        for name, guess in needs.guessed.items()
-        if (name in listed) != bool(installed) and not any(provides(each, guess.module, name) for each in installed)
-    }
+    unclear = {name: guess for name, guess in needs.guessed.items() if (name in listed) != bool(installed)}
+    given = {name for name, guess in unclear.items() if any(provides(each, guess.module, name) for each in installed)}
+    guesses = {name: guess for name, guess in unclear.items() if name not in given}
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         releases = list(threads.map(lambda guess: _release(resolver.for_guesses, request, guess), guesses.values()))
     for (name, guess), release in zip(guesses.items(), releases, strict=True):

@@ -39,7 +39,7 @@ _MAKES_NAMES = rf"{_MAKES_MODULES}|sys\.modules|__getattr__|attach_stub|globals\
 _MAKES_OF_TORCH = r"(?m)^def __getattr__|globals\(\)(?:\.|\[(?!f.\w))|setattr\((?:sys|this|mod)|sys\.modules\[.*\] *="
 _GETATTR = re.compile(r"^def __getattr__\(.*\n(?:[ \t].*\n|\n)+", re.MULTILINE)
 _OPEN = re.compile(r"\bgetattr\(|import|globals|__dict__|return [\w.]+\(")
-#: A name that only says that it was removed: ``def x(): raise RuntimeError("x was removed")``.
+#: A name that only reports its own removal: ``def x(): raise RuntimeError("x was removed")``.
 _GONE = r"(?m)^(?:def {0}\b|class {0}\b(?:(?!^\S)[\s\S])*?^[ \t]+def __init__\b).*:\s+raise \w+\([^)]*\bremoved\b"
 _STAR = re.compile(r"^[ \t]*from\s+(\.*)([\w.]*)\s+import\s*\(?\s*\*", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
@@ -81,10 +81,8 @@ def newest_with(release: str, names: Sequence[str], wheels: Sequence[tuple[Versi
     for row in wheels:
         if row[0] < own and not row[0].is_prerelease:
             last[_minor(row[0])] = max(last.get(_minor(row[0]), row), row)
-    found = [
-        (own, ""),
-        *sorted((each for each in last.values() if _minor(each[0]) < _minor(own)), reverse=True),
-    ]
+    earlier = [each for each in last.values() if _minor(each[0]) < _minor(own)]
+    found = [(own, ""), *sorted(earlier, reverse=True)]
     majors = [next(at for at, row in enumerate(found) if row[0].major == each[0].major) for each in found]
     newer, older = 0, len(found)  # the first lacks a name; past the last there is nothing
     places = sorted({*majors[1:], *(1 << at for at in range(_MOST_SPANS))})

@@ -132,13 +132,8 @@ def _sources(job: Job) -> list[Path]:
 
 def slimmer_bytes() -> bytes:
     """Build the slimming program as one file that Python runs. The bytes depend on the sources alone."""
-    names = [
-        "__init__.py",
-        "images/__init__.py",
-        "images/slim/__init__.py",
-        "findings/__init__.py",
-        "findings/device_code.py",
-    ]
+    names = [f"{folder}__init__.py" for folder in ("", "images/", "images/slim/", "findings/")]
+    names += ["findings/device_code.py"]
     names += [str(_ROOM / path.name) for path in sorted((_PACKAGE / _ROOM).glob("*.py"))]
     contents = {f"seatrial/{name}": (_PACKAGE / name).read_bytes() for name in names}
     contents["__main__.py"] = b"from seatrial.images.slim.program.main import main\n\nmain()\n"

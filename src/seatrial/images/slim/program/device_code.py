@@ -71,12 +71,8 @@ def never_loaded(entries: Iterable[Entry], targets: set[int]) -> list[tuple[int,
     for target in targets:
         cubins = [at for at, each in enumerate(entries) if each.kind == CUBIN and _runs(each, target)]
         readable = [each.architecture for each in entries if each.kind == PTX and _runs(each, target)]
-        texts = [
-            at
-            for at, each in enumerate(entries)
-            if each.kind == PTX and not cubins and readable and each.architecture == max(readable)
-        ]
-        kept |= set(cubins) | set(texts)
+        newest = None if cubins else max(readable, default=None)
+        kept.update(cubins, (at for at, each in enumerate(entries) if each.kind == PTX and each.architecture == newest))
     return [each.payload for at, each in enumerate(entries) if at not in kept]
 
 

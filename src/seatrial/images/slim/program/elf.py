@@ -49,9 +49,7 @@ class Elf:
         for at in range(phnum):
             kind, flags, *rest = struct.unpack_from(_PHDR, data, self.phoff + at * PHDR_BYTES)
             self.segments.append(Segment(kind, flags, *rest))
-        self.sections: list[Section] = [
-            Section(*struct.unpack_from(_SHDR, data, self.shoff + at * SHDR_BYTES)) for at in range(shnum)
-        ]
+        self.sections = [Section(*struct.unpack_from(_SHDR, data, self.shoff + at * SHDR_BYTES)) for at in range(shnum)]
 
     def section_name(self, section: Section) -> str:
         return self._text(self.sections[self.shstrndx].offset + section.name_at)

@@ -76,11 +76,8 @@ def removable(site: Path, *, keep_headers: bool) -> tuple[dict[str, int], list[P
 
 def libraries(site: Path) -> list[Path]:
     """Every shared library, symbolic links left out."""
-    return [
-        path
-        for path in sorted(site.rglob("*"))
-        if ".so" in path.name and path.is_file() and not path.is_symlink() and is_elf(path)
-    ]
+    found = (path for path in sorted(site.rglob("*")) if ".so" in path.name and path.is_file())
+    return [path for path in found if not path.is_symlink() and is_elf(path)]
 
 
 def size_of(path: Path) -> int:
