@@ -71,9 +71,7 @@ def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostna
     lines: list[str] = []
     for family in families()["gpu"]:
         _add(lines, family.name, family.kind, family.help, ((labels, family.value(gpu)) for labels, gpu in gpus))
-    reasons = (
-        ({**labels, "reason": reason}, 1.0) for labels, gpu in gpus for reason in gpu.get("throttle_reasons") or []
-    )
+    reasons = (({**labels, "reason": each}, 1.0) for labels, gpu in gpus for each in gpu.get("throttle_reasons") or [])
     _add(lines, "seatrial_gpu_throttled", "gauge", "1 for each active clock throttle reason.", reasons)
     for family in families()["container"]:
         _add(lines, family.name, family.kind, family.help, ((labels, family.value(row)) for labels, row in containers))
@@ -89,9 +87,7 @@ def render(reading: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], hostna
 
 def _add_runs(lines: list[str], runs: Sequence[Mapping[str, Any]]) -> None:
     labelled = [({"run": run["id"], "run_name": run["name"] or "", "target": run["target"]}, run) for run in runs]
-    numbers = (
-        ({**labels, "metric": name}, value) for labels, run in labelled for name, value in run["numbers"].items()
-    )
+    numbers = (({**labels, "metric": key}, value) for labels, run in labelled for key, value in run["numbers"].items())
     _add(lines, "seatrial_run_metric", "gauge", "Last value the script reported.", numbers)
     bound = (({**labels, "cause": run["bound_by"]}, 1.0) for labels, run in labelled if run["bound_by"])
     _add(lines, "seatrial_run_bound_by", "gauge", "1 for the bottleneck of the last minute.", bound)

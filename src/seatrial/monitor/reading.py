@@ -242,9 +242,7 @@ class ContainerNames:
         argv = [*engine.call, "ps", "--no-trunc", "--format", form]
         printed = command.check(argv, timeout_s=_TIMEOUT_S).stdout.splitlines()
         rows = [row for row in (line.split("\t") for line in printed) if len(row) == 5]
-        return {
-            id: Named(called, image, dict(zip(_LABELS, values, strict=True))) for id, called, image, *values in rows
-        }
+        return {id: Named(named, image, dict(zip(_LABELS, values, strict=True))) for id, named, image, *values in rows}
 
     def _containerd(self) -> dict[str, Named]:
         """Read crictl of a Kubernetes node; its containers carry the pod's name as labels."""

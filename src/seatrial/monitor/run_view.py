@@ -84,11 +84,9 @@ def _found(receipt: Receipt) -> Iterator[tuple[str, str]]:
 
 def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:
     """Return position and rate now, which the receipt's own tiles do not show."""
-    known = {tile.label for tile in tiles(receipt)}
+    known, numbers = {tile.label for tile in tiles(receipt)}, now.numbers
     labels = [(name, name.replace("_per_s", "/s"), words) for name, words in _PROGRESS]
-    return [
-        [label, words(now.numbers[name])] for name, label, words in labels if name in now.numbers and label not in known
-    ]
+    return [[label, words(numbers[name])] for name, label, words in labels if name in numbers and label not in known]
 
 
 def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:

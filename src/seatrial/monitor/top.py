@@ -95,9 +95,8 @@ def _gpu(gpu: Mapping[str, Any], width: int) -> list[Text]:
     ]
     if gpu["xid"] is not None:
         reasons.append(f"Xid {gpu['xid']}")
-    head = Text(f"GPU {gpu['mig'] or gpu['index']} {gpu['name'].replace('NVIDIA ', '')}", style="bold").append(
-        "  " + "  ".join(facts), style="not bold"
-    )
+    name = f"GPU {gpu['mig'] or gpu['index']} {gpu['name'].replace('NVIDIA ', '')}"
+    head = Text(name, style="bold").append("  " + "  ".join(facts), style="not bold")
     if reasons:
         head.append("  " + ", ".join(dict.fromkeys(reasons)), style="yellow")
     head.truncate(width)

@@ -118,11 +118,8 @@ def _torch_build() -> Optional[Dict[str, Optional[str]]]:
         if not text:
             continue
         version = re.search(r"^__version__ = ['\"](.+?)['\"]", text, re.MULTILINE)
-        cuda_version = re.search(r"^cuda\b.*= ['\"](.+?)['\"]", text, re.MULTILINE)
-        return {
-            "version": version.group(1) if version else None,
-            "cuda": cuda_version.group(1) if cuda_version else None,
-        }
+        cuda = re.search(r"^cuda\b.*= ['\"](.+?)['\"]", text, re.MULTILINE)
+        return {"version": version.group(1) if version else None, "cuda": cuda.group(1) if cuda else None}
     return None
 
 
