@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import seatrial
@@ -26,7 +27,6 @@ from seatrial.findings.finding import Finding, in_one_line
 from seatrial.findings.gpu_missing import cut_down, explain_missing
 from seatrial.findings.match import match_text
 from seatrial.probe import cuda, nvml
-from seatrial.probe.nvml import Inventory
 from seatrial.probe.programs import read_program
 
 #: Plan.check → the framework's name in sentences. The program is probe/programs/<check>_check.py.
@@ -55,7 +55,7 @@ def explain(
     plan: AgentPlan,
     env: Dict[str, str],
     seen: Dict[str, Any],
-    inventory: Inventory,
+    inventory: nvml.Inventory,
     kernel: Optional[Dict[str, Any]] = None,
 ) -> Finding:
     """Return the finding that explains why GPUs of the plan are missing or, with a failed ``kernel``, unusable.
@@ -289,9 +289,7 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcom
     kernels = [kernel for kernel in seen["kernels"] if kernel["uuid"] in expected] if plan.check != "none" else []
     failed = _write_kernels(kernels, journal)
     if plan.check in FRAMEWORKS and failed is None:
-        trial = FrameworkCheck(
-            plan, env, visible, plan.gpus, lambda kernel: explain(plan, env, seen, inventory, kernel)
-        )
+        trial = FrameworkCheck(plan, env, visible, plan.gpus, partial(explain, plan, env, seen, inventory))
         if not _before_the_target(plan, inventory):
             return CheckOutcome(None, extra, plan.gpus, trial)
         trial.start()

@@ -202,11 +202,8 @@ class Observer(threading.Thread):
         super().__init__(name="observer", daemon=True)
         self._interval_s = plan.sample_interval_s
         self._unproven: Dict[str, Gpu] = {gpu.uuid: gpu for gpu in plan.gpus}
-        self._sampler = sampler
+        self._sampler, self._target, self._journal, self._reports = sampler, target, journal, reports
         sampler.mains.add(target)
-        self._target = target
-        self._journal = journal
-        self._reports = reports
         self.contexts: List[str] = []
         self._stop_requested = threading.Event()
         self._run_id, self._alert_command = plan.run_id, plan.alert_command

@@ -25,8 +25,7 @@ class Activity:
     """Counts what happens; safe with threads that only look whether it has moved."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._seen = 0
+        self._count = self._seen = 0
 
     def happened(self) -> None:
         """Count a print or report of the target."""
@@ -54,11 +53,8 @@ class Stream:
         self._number = number
         self._log = None if folder is None else _open_log(folder, _NAMES[number])
         self._index = None if folder is None else _open_log(folder, "output.idx")
-        self._redactor = redactor
-        self._journal = journal
-        self._activity = activity
-        self._lost_bytes = 0
-        self.lines = 0
+        self._redactor, self._journal, self._activity = redactor, journal, activity
+        self.lines = self._lost_bytes = 0
         self.within_line = False
 
     def pump(self) -> bool:

@@ -78,12 +78,9 @@ class TargetRun:
         self._input: Optional[Input] = None
         self._selector = selectors.PollSelector()  # epoll refuses regular files
         self._guard: Optional[int] = None
-        self._stops = 0
-        self._signals = 0
+        self._stops = self._signals = 0
         self._notified: Set[int] = set()
-        self._timed_out = False
-        self._contract_broken = False
-        self._interrupted = False
+        self._timed_out = self._contract_broken = self._interrupted = False
         self._terminate_at_s: Optional[float] = None
         self._kill_at_s: Optional[float] = None
         self._status: Optional[int] = None
@@ -162,9 +159,8 @@ class TargetRun:
         redactor = Redactor(self._secrets)
         argv = [redactor.text(word) for word in argv]
         # The kernel's event has its framework.
-        self._journal.write(
-            TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
-        )
+        started = TargetStarted(pid=self._target.pid, argv=argv, launcher=self._plan.launcher, framework=None)
+        self._journal.write(started)
 
     def _open_streams(self, standard: Standard) -> None:
         folder = self._plan.evidence_dir

@@ -12,14 +12,12 @@ from seatrial.events import MODEL_SUFFIXES, FilesOutside, is_result
 
 #: Entries of folders, at most: a target can make any number.
 MOST_LOOKED_AT = 200_000
-#: Most files reported, the newest first: a line of evidence stays short.
+#: Most files in a line of evidence, which stays short.
 MOST = 20
 #: File times come from the kernel's coarse clock, up to a tick late; a network volume's server has a clock of its own.
 SLACK_S = 2.0
 #: Most files and bytes that are copied.
 MOST_FILES, MOST_BYTES = 1000, 10 * 2**30
-#: Most files named in a line of evidence, which stays short.
-_MOST_NAMED = 20
 _CHUNK_BYTES = 1 << 22
 #: Files of libraries, not results: caches, compiled kernels, logs of their own processes.
 _NOISE = re.compile(
@@ -96,9 +94,9 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
             lost.append(entry)
     return FilesOutside(
         folder=None if place is None else os.path.basename(place),
-        copied=copied[:_MOST_NAMED],
+        copied=copied[:MOST],
         copied_files=len(copied),
-        lost=lost[:_MOST_NAMED],
+        lost=lost[:MOST],
         lost_files=len(lost),
     )
 

@@ -172,10 +172,8 @@ def run_again(plan: AgentPlan, journal: Journal, once: Callable[[], Tuple[int, b
     pods = _words(plan.run_dir, _PODS)
     lost = pods.count(_BEGUN) - pods.count(_ENDED)  # killed for memory, or gone with their node
     if plan.pod_restarts is not None and lost > plan.pod_restarts:
-        journal.note(
-            "%d pods of this node were killed or lost without a word, and %d may be: the target is not restarted"
-            % (lost, plan.pod_restarts)
-        )
+        words = "%d pods of this node were killed or lost without a word, and %d may be: the target is not restarted"
+        journal.note(words % (lost, plan.pod_restarts))
         return EXIT_FAILED
     _append(plan, _PODS, _BEGUN)
     try:

@@ -38,13 +38,8 @@ def set_torch_fractions(torch: Any) -> None:
         total_bytes = torch.cuda.get_device_properties(index).total_memory
         with torch.cuda.device(index):  # setting the fraction changes the current device
             torch.cuda.set_per_process_memory_fraction(min(1.0, LIMIT_BYTES / total_bytes), index)
-    held(
-        "torch",
-        lambda: [
-            torch.cuda.memory_stats(index).get("reserved_bytes.all.peak", 0)
-            for index in range(torch.cuda.device_count())
-        ],
-    )
+    peak = "reserved_bytes.all.peak"
+    held("torch", lambda: [torch.cuda.memory_stats(at).get(peak, 0) for at in range(torch.cuda.device_count())])
 
 
 def largest_gpu_bytes() -> Optional[int]:

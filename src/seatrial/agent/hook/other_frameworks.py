@@ -35,8 +35,7 @@ class KerasSteps:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.fitting = False
-        self.fetching = False
+        self.fitting = self.fetching = False
         self.batch_size = self.partial = self.batch = self.epochs = 0
         self.passed: List[int] = []
         self.functions: List[Any] = []  # tf.functions that are being called, the outermost first

@@ -349,8 +349,8 @@ class GivenBatches:
     def examples_a_step(self) -> float:
         """Return the examples of a step by what windows have shown; 0 where they have not."""
         each = round(self._used / self._steps) if self._steps >= _FEWEST_STEPS else 0
-        near = _WITHIN * self._steps + 2 * self._opened * bool(self._elsewhere)  # threads meet a window's ends anywhere
-        if not each or abs(self._used / each - self._steps) > near:
+        most = _WITHIN * self._steps + 2 * self._opened * bool(self._elsewhere)  # threads meet a window's ends anywhere
+        if not each or abs(self._used / each - self._steps) > most:
             return 0.0
         batches, examples = map(sum, zip(*self._passes.values()))
         return 0.0 if math.isnan(examples) else each * examples / batches

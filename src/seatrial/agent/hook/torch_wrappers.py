@@ -294,10 +294,5 @@ class WindowWrappers:
 
 def tables_of_functions() -> List[Any]:
     """Return torch's own tables of its functions, where their modules are imported: torch 1.7 to 2.13."""
-    return [
-        each
-        for module, names in _TABLES
-        for name in names
-        for each in [getattr(sys.modules.get(module), name, None)]
-        if hasattr(each, "cache_clear")
-    ]
+    found = (getattr(sys.modules.get(module), name, None) for module, names in _TABLES for name in names)
+    return [each for each in found if hasattr(each, "cache_clear")]

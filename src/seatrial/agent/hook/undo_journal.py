@@ -164,11 +164,8 @@ def _user_path(path: Any, again: bool = False) -> Optional[str]:
     """Return the whole path of a user's file that is seen for the first time; None for one to leave out."""
     whole = os.path.abspath(os.fsdecode(path))
     seen: Set[str] = _state["seen"]
-    if (
-        (whole in seen and not again)
-        or whole.startswith(_NOT_KEPT)
-        or whole.startswith(os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep)
-    ):
+    ours = os.path.dirname(os.environ["SEATRIAL_EVENTS"]) + os.sep
+    if (whole in seen and not again) or whole.startswith((*_NOT_KEPT, ours)):
         return None
     caches = [os.path.abspath(folder) + os.sep for folder in map(os.environ.get, _CACHE_VARIABLES) if folder]
     if len(seen) >= _MOST_FILES or any(part in whole for part in _CACHES) or whole.startswith(tuple(caches)):
