@@ -80,20 +80,18 @@ def read_idx(path: Path, dimensions: int) -> Bytes:
                 )
             if prod(shape) == 0:
                 raise DataError(f"{path} holds no examples: shape {shape}")
-            expected_bytes = header_bytes + prod(shape)
-            if expected_bytes > max(_MUCH_BYTES, _MOST_PACKED * size):
-                raise DataError(
-                    f"{path} has {size} bytes and claims to hold {expected_bytes}: not plausible for images"
-                )
-            content = file.read(expected_bytes - header_bytes + 1)
+            claimed_bytes = header_bytes + prod(shape)
+            if claimed_bytes > max(_MUCH_BYTES, _MOST_PACKED * size):
+                raise DataError(f"{path} has {size} bytes and claims to hold {claimed_bytes}: not plausible for images")
+            content = file.read(claimed_bytes - header_bytes + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path} is not a whole gzip file: {error}; got {size} bytes") from error
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     got = header_bytes + len(content)
-    if got != expected_bytes:
-        state, found = ("truncated", got) if got < expected_bytes else ("too long", "more")
-        raise DataError(f"{path} is {state}: expected {expected_bytes} bytes for shape {shape}, got {found}")
+    if got != claimed_bytes:
+        state, found = ("truncated", got) if got < claimed_bytes else ("too long", "more")
+        raise DataError(f"{path} is {state}: expected {claimed_bytes} bytes for shape {shape}, got {found}")
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 

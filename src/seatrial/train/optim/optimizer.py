@@ -52,9 +52,7 @@ class Optimizer(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return state and groups as torch's optimizers do, with parameters as numbers and live tensors."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters())}
-        groups = [
-            {**group, "params": [numbers[parameter] for parameter in group["params"]]} for group in self.param_groups
-        ]
+        groups = [{**group, "params": [numbers[each] for each in group["params"]]} for group in self.param_groups]
         return {"state": {numbers[parameter]: slots for parameter, slots in self.state.items()}, "param_groups": groups}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:

@@ -61,8 +61,7 @@ class CheckpointWriter:
     def __init__(
         self, folder: Path, keep: int = 3, process_bytes: int = PROCESS_BYTES, training: str | None = None
     ) -> None:
-        self.folder = folder
-        self.keep = keep
+        self.folder, self.keep = folder, keep
         self.training = training or uuid.uuid4().hex
         self._own = [path for path in numbered(folder) if training_of(path) == self.training]
         self.others = [path for path in sorted(folder.glob("checkpoint-*.pt")) if path not in self._own]
@@ -292,11 +291,8 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
     own = model.state_dict()
     problems = [f"{name} is missing" for name in own if name not in saved]
     problems += [f"{name} is unknown" for name in saved if name not in own]
-    problems += [
-        f"{name} is {tuple(saved[name].shape)} there, {tuple(tensor.shape)} here"
-        for name, tensor in own.items()
-        if name in saved and saved[name].shape != tensor.shape
-    ]
+    shapes = ((name, tuple(saved[name].shape), tuple(tensor.shape)) for name, tensor in own.items() if name in saved)
+    problems += [f"{name} is {there} there, {here} here" for name, there, here in shapes if there != here]
     if problems:
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
         raise CheckpointError(
