@@ -294,10 +294,8 @@ def not_installed(
 
 def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
     """Return the warnings without those of modules that a dependency brings; ``installed``: canonical names."""
-    modules = ((warning, needs.absent.get(warning)) for warning in needs.warnings)
-    return tuple(
-        text for text, module in modules if not (module and any(provides(each, *module) for each in installed))
-    )
+    absent = ((warning, needs.absent.get(warning)) for warning in needs.warnings)
+    return tuple(text for text, module in absent if not (module and any(provides(each, *module) for each in installed)))
 
 
 def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str]) -> Iterator[str]:

@@ -42,8 +42,9 @@ from seatrial.system.host import Host
 #: Most seconds that a plan waits for all answers of all indexes; a run or a build waits PATIENT_S.
 LIMIT_S, PATIENT_S = 30.0, 180.0
 
-#: Most packages without a wheel; each takes a run of uv; most sources read for what they require.
-_MOST_EXCLUDED, _MOST_READ = 40, 8
+#: Most packages without a wheel; each takes a run of uv; most sources read for what they require; most bytes of a
+#: wheel's metadata, of which torch's has 30 kB.
+_MOST_EXCLUDED, _MOST_READ, _MOST_METADATA = 40, 8, 1 << 20
 
 #: Days before the day of a request from which on a wheel counts as old: a newer source may exist, or a newer wheel.
 _OLD_DAYS, _BEHIND_DAYS = 730, 365
@@ -56,9 +57,6 @@ _PYTHONS = re.compile(rb"(?:[\xa2-\xbf]|\xd9[\x20-\xff])((?:(?:[<>!~=]=?|===)\d[
 
 #: A requirement without an address, which uv takes from a list alone.
 _REQUIREMENT = re.compile(r"(?m)^[\w.-]+(?:\[[\w,.-]*\])?(?:[<>=!~]=?=?[\w.*+!-]+,?)*$")
-
-#: Most bytes of a wheel's metadata. torch's has 30 kB.
-_MOST_METADATA = 1 << 20
 
 #: The last setuptools with pkg_resources, which packages import without requiring it. Source: setuptools' NEWS, 82.0.0.
 _SETUPTOOLS = ("setuptools", "81.0.0")
