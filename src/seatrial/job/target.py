@@ -180,7 +180,9 @@ def _one_command(
             run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
             raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
-        return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
+        command = reading.started[0][1]
+        kept = (each for each in reading.left if "--nodes" not in command.options or not re.match("--nodes|-N", each))
+        return replace(command, left=tuple(dict.fromkeys(kept)))
     if len(found) > _MOST_LISTED:
         found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
@@ -199,7 +201,9 @@ def _one_command(
         if not reading.unset:
             raise _no_python(name, path, beyond, here)
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
-        run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
+        run = " ".join(
+            ["seatrial run", *(f"-e {each}=VALUE" for each in reading.unset), shlex.join([name, *arguments])]
+        )
         raise TargetError(
             f"{name} needs values for {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
         )
