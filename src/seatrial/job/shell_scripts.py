@@ -5,7 +5,6 @@ docs/decisions.md, 0173 and 0206.
 
 from __future__ import annotations
 
-import ast
 import copy
 import operator
 import posixpath
@@ -23,33 +22,22 @@ from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import GPUS, SHELL_SUFFIXES, SHELLS, PythonCommand, UnreadCommand, batch_request, is_python
-from seatrial.job.tasks import task_commands
+from seatrial.job.tasks import TASK_RUNNERS, task_commands
+from seatrial.system.project_files import own_table
 
 MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
 
-#: Commands whose outcome depends on the machine; other commands without effect on the training.
-_DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|ml|pip3?")
-_HARMLESS = re.compile(
-    rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
-    "|chmod|deactivate|tail|head|sed|awk|true|false|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
-    "|uname|nproc|lscpu|df|du|scontrol|squeue|printenv|whoami|id|ps"
-)
+_TABLE = own_table(Path(__file__).with_name("launchers.toml"))["shell"]
+_DEPENDS, _OTHERS, _HANDLES_FILES = ("|".join(_TABLE[each].split()) for each in ("depends", "others", "files"))
 _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
-_HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
 _NODES = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)")
-#: Other variables of batch jobs: IDs, which may have any value, and what an option asks for.
-_JOBS = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID")
-_ASKED = {
-    "SLURM_CPUS_PER_TASK": r"(?:--cpus-per-task|(?<!\S)-c)[= ]*(\d+)",
-    "SLURM_JOB_NAME": r"(?:--job-name|(?<!\S)-J)[= ]*([\w.-]+)",
-}
 _TASKS = re.compile(r"(?:--ntasks(-per-node)?|(?<!\S)-n)[= ]*(\d+)")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
@@ -105,7 +93,8 @@ def read_shell(
 class _Shell(Words):
     def __init__(self, name: str, arguments: list[str], here: Path) -> None:
         super().__init__(name, arguments)
-        self.here, self.values = here, {"OPTIND": "1", "RANDOM": _any(), **dict.fromkeys(_FOLDERS, f"{HERE}.")}
+        self.here, self.values = here, {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
+        self.values["RANDOM"] = str(int(time.time()) % 32768)
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
         self.folder, self.left, self.batch = ".", [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
@@ -117,9 +106,13 @@ class _Shell(Words):
         nodes, tasks = found[1] if found else str(self.values.get("SLURM_NNODES", 1)), _TASKS.search(text)
         ranks = int(tasks[2]) * int(nodes if tasks[1] else 1) if tasks else self.values.get("SLURM_NTASKS", nodes)
         known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(ranks)}
-        known |= {**dict.fromkeys(_JOBS, _any()), "SLURM_GPUS_ON_NODE": gpus, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
-        asked = ((name, re.search(option, text)) for name, option in _ASKED.items())
-        self.values |= known | {name: match[1] for name, match in asked if match} if text else {}
+        ids = dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID"), self.values["RANDOM"])
+        known |= {**ids, "SLURM_GPUS_ON_NODE": gpus, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+        for letter, name in (("J", "job-name"), ("c", "cpus-per-task")):
+            text = re.sub(rf"(?<!\S)-{letter}[= ]*", f"--{name}=", text)
+        asked = re.findall(r"--([a-z-]+)[= ](\S+)", text)
+        self.values |= {f"SLURM_{name.upper().replace('-', '_')}": value for name, value in asked}
+        self.values |= known if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self, own: Sequence[str] = ()) -> _Shell:
@@ -305,18 +298,19 @@ class _Shell(Words):
             self.reading.left.append(shlex.join((program, *arguments)))
             self.printed.append(UNKNOWN)
             return None
-        if _HARMLESS.fullmatch(program) and arguments[:1] != ["run"]:  # conda run python …
+        depends = re.fullmatch(_DEPENDS, program) is not None
+        if (depends or re.fullmatch(_OTHERS, program)) and arguments[:1] != ["run"]:  # conda run python …
             self.printed.append(UNKNOWN if is_fed else self._answer(program, arguments))
-            return None if _DEPENDS.fullmatch(program) else program != "false"
+            return None if depends else program != "false"
         command = self._python(place, fields, own)
-        is_task = program in ("make", *startable.RUNNERS, self.name)  # a task's own name is one where it was typed
+        is_task = program in (*TASK_RUNNERS, *startable.RUNNERS, self.name)  # a task's own name where it was typed
         if command is None and is_task and (found := task_commands(fields, self.here / self.folder)):
             for text, its_place in found:
                 self._call(self._copy(), statements(text, program, its_place), program, [])
             return True
         if command is None or is_fed:
             self.reading.others.append(place)
-            if command is None and not _HANDLES_FILES.fullmatch(program):
+            if command is None and not re.fullmatch(_HANDLES_FILES, program):
                 self._inner(place, fields, own)
         else:
             self.reading.started.append((self.folder, command))
@@ -340,10 +334,13 @@ class _Shell(Words):
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
-            paths = (_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words)
-            command = startable.read_command([*paths], self.here / self.folder)
+            paths = [_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words]
+            command = startable.read_command(paths, self.here / self.folder)
         except UnreadCommand as unread:
-            raise UnreadCommand(MARKS.sub("", f"{place.partition(': ')[0]}: {unread}")) from None
+            why = MARKS.sub("", f"{place.partition(': ')[0]}: {unread}")
+            if (command := startable.script_alone(paths)) is None:
+                raise UnreadCommand(why) from None
+            self.reading.why.append(why)
         elsewhere = rf"/|{UNKNOWN}(~|\$HOME|\$\{{HOME\}})/"  # the author's machine
         if command and re.match(elsewhere, path := command.target[0]) and not is_file(Path(path)):
             ends = (path.split("/", count)[-1] for count in range(1, path.count("/") + 1))
@@ -498,18 +495,10 @@ def _without_missing(text: str) -> str:
     return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$)(\w+)\}}?", "", text)
 
 
-def _any() -> str:
-    """Return a number that another run does not have: a batch job's, or a random one."""
-    return str(int(time.time()) % 32768)
-
-
 def _only_shows(words: Sequence[str], here: Path) -> bool:
     """Return whether ``python -V`` or ``python -c "import torch; print(…)"`` runs none of the project's code."""
-    if words[:1] != ["-c"] or not words[1:]:
-        return words in (["-V"], ["--version"])
-    try:
-        body = ast.parse(words[1].strip()).body
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    names = (name for name in re.findall(r"\w+", words[1]) if is_file(here / f"{name}.py") or is_folder(here / name))
-    return not any(names) and all(re.match(r"(import|from|assert)\b|print\(", ast.unparse(each)) for each in body)
+    code = words[1] if words[:1] == ["-c"] and words[1:] else "print" * (words in (["-V"], ["--version"]))
+    parts = [each for each in re.split(r"[;\n]", code) if each.strip()]
+    names = (name for name in re.findall(r"\w+", code) if is_file(here / f"{name}.py") or is_folder(here / name))
+    shows = all(re.match(r"\s*(import|from|assert|print)\b", each) for each in parts)
+    return bool(parts) and shows and not any(names)

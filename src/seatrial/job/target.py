@@ -240,13 +240,10 @@ def _with_gaps(known: str, unknown: str | None = None) -> str:
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
     """Return the error for ``mpirun -np 4 python train.py``, with seatrial's command or the reason (``why``)."""
-    python = next((at for at, word in enumerate(words) if startable.is_python(word)), len(words))
     try:
-        command = startable.read_command(words[python:]) if why is None else None
+        command = startable.script_alone(words)
     except startable.UnreadCommand as error:
-        command, why = None, str(error)
-    counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
-    gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
+        command, why = None, why or str(error)
     launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
     launcher = next(launchers, None)
     return TargetError(
@@ -254,7 +251,7 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
         if launcher
         else f"seatrial does not read what {words[0]} starts here",
         cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
-        run=f"seatrial run {shlex.join([*gpus, *command.words()])}" if command else None,
+        run=f"seatrial run {shlex.join(command.words())}" if command else None,
     )
 
 
@@ -411,6 +408,12 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
     if refused := image_refused(word):
         raise refused
+    if "." not in word and words[1:] and startable.script_alone(words):
+        return launcher_refused(words)
+    if notebook := next((each for each in words[1:] if each.endswith(".ipynb") and is_file(project / each)), None):
+        convert, script = startable.converted(notebook)
+        run = f"{convert} && seatrial run {shlex.quote(script)}"
+        return TargetError(f"{word} runs the notebook {notebook}; a run starts a script", run=run)
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(
         word, _shell_scripts((project / word).parent, project)
     )
@@ -429,7 +432,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         f"{kind.capitalize()} {word} not found in {project}{hint}",
         cause="; ".join(here) or None,
         run=f"{enter} && {run}" if enter else run,
-        instead=(word, [found]) if found else None,
+        instead=(word, [found]) if found and (similar or "." in word) else None,
         first=enter,
     )
 

@@ -133,6 +133,46 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
     assert cause in str(refusal.value.cause)
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("dvc repro fit", "train.py -- --lr 0.1"),
+        ("dvc exp run fit", "train.py -- --lr 0.1"),
+        ("mlflow run . -P lr=2", "train.py -- --lr 2 --n 3"),
+        ("mlflow run -e main .", "train.py -- --lr 1 --n 3"),
+    ],
+)
+def test_a_stage_of_dvc_and_an_entry_point_of_mlflow_have_their_values(tmp_path: Path, typed: str, words: str) -> None:
+    stages = (
+        "stages:\n  fit:\n    cmd: python train.py --lr ${fit.lr}\n    deps: [train.py]\n  test:\n    cmd: pytest\n"
+    )
+    (tmp_path / "dvc.yaml").write_text(stages)
+    (tmp_path / "params.yaml").write_text("fit:\n  lr: 0.1\n")
+    values = "{lr: {type: float, default: 1}, n: {default: 3}}"
+    main = f"{{parameters: {values}, command: 'python train.py --lr {{lr}} --n {{n}}'}}"
+    (tmp_path / "MLproject").write_text(f"name: x\nentry_points:\n  main: {main}\n")
+    assert " ".join(in_our_words(typed.split(), tmp_path) or ()) == words
+    with pytest.raises(TargetError, match="does not read") as refusal:
+        in_our_words(["dvc", "exp", "run", "-S", "fit.lr=2"], tmp_path)
+    assert "params.yaml" in str(refusal.value.cause)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "run"),
+    [
+        ("composer -n 2 train.py --lr 1", "does not read what composer starts", "--gpus 2 train.py -- --lr 1"),
+        ("papermill lab.ipynb out.ipynb", "runs the notebook lab.ipynb", "lab.py"),
+        ("dvc repro", "recipe dvc not found", "train.py"),
+    ],
+)
+def test_an_unknown_program_is_refused_with_what_it_would_start(
+    project: Path, typed: str, message: str, run: str
+) -> None:
+    with pytest.raises(TargetError, match=message) as refusal:
+        resolve_target(typed.split(), None, None, project, RECIPES)
+    assert str(refusal.value.run).endswith(f"seatrial run {run}") and (refusal.value.instead is None)
+
+
 def test_an_invoke_task_gets_its_values_and_a_taskfile_gets_the_typed_words(tmp_path: Path) -> None:
     run = 'ctx.run(f"python src/{NAME}/train.py --lr {lr} --seed {seed}", pty=True)'
     (tmp_path / "tasks.py").write_text(f'NAME = "net"\n@task\ndef fit_all(ctx, seed, lr=0.1):\n    {run}\n')
