@@ -154,12 +154,12 @@ def _filled(node: ast.expr, values: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)[^{}]*\}", lambda name: values.get(name[1], f"${name[1]}"), text)
 
 
-def _tables(here: Path) -> Iterator[Any]:
-    """Yield the tables of the files that may have tasks."""
-    for file in ("pixi.toml", "pyproject.toml", "package.json", "Taskfile.yml", "Taskfile.yaml"):
+def _tables(here: Path, *files: str) -> Iterator[Any]:
+    """Yield the tables of these files, or of those that may have tasks."""
+    for file in files or ("pixi.toml", "pyproject.toml", "package.json", "Taskfile.yml", "Taskfile.yaml"):
         text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
         with suppress(ValueError, ConfigError, RecursionError):
-            parse: Callable[[str, Any], Any] = parse_yaml if file[0] == "T" else parse_toml
+            parse: Callable[[str, Any], Any] = parse_toml if file.endswith("toml") else parse_yaml
             yield json.loads(text or "{}") if file.endswith("json") else parse(text, here / file)
 
 
@@ -167,7 +167,8 @@ def _stages(words: Sequence[str], here: Path) -> Iterator[tuple[str, str]]:
     """Yield the commands of DVC's stages up to the named one, with values of params.yaml, and their places."""
     if {"-S", "--set-param"} & {*words}:
         raise UnreadCommand("--set-param is not read: write the value into params.yaml")
-    stages, params = as_table(_yaml(here / "dvc.yaml"), "stages"), _yaml(here / "params.yaml")
+    stages = as_table(next(_tables(here, "dvc.yaml"), {}), "stages")
+    params: Any = next(_tables(here, "params.yaml"), {})
     last = max((at for at, name in enumerate(stages) if name in words), default=len(stages))
     for name in [*stages][: last + 1]:
         folder = shlex.quote(_text(stages, name, "wdir") or ".")
@@ -180,19 +181,12 @@ def _entry_point(words: Sequence[str], folder: str, file: Path) -> Iterator[tupl
     """Yield the command of an MLproject's entry point, with the typed values and the defaults of its parameters."""
     pairs = list(pairwise(words))
     name = next((value for option, value in pairs if option in ("-e", "--entry-point")), "main")
-    table = as_table(_yaml(file), "entry_points", name)
+    table = as_table(next(_tables(file.parent, file.name), {}), "entry_points", name)
     values = {key: _text(table, "parameters", key, "default") for key in as_table(table, "parameters")}
     values |= dict(value.partition("=")[::2] for option, value in pairs if option == "-P")
     if text := _text(table, "command"):
         filled = re.sub(r"\{(\w+)\}", lambda each: values.get(each[1]) or f"${each[1]}", text)
         yield f"(cd {shlex.quote(folder)} && {filled})", f"{file.name}: {name}"
-
-
-def _yaml(file: Path) -> dict[str, Any]:
-    """Return the table of a file; an empty one without the file, or without YAML in it."""
-    with suppress(ConfigError):
-        return as_table(parse_yaml(whole(file, _MOST_TEXT) if is_file(file) else "{}", file.name))
-    return {}
 
 
 def _text(table: Any, *keys: str) -> str:
