@@ -219,9 +219,11 @@ class _Shell(Words):
         for body in bodies:
             shell = self._copy()
             shell.reading = replace(self.reading, started=[*self.reading.started], others=[*self.reading.others])
+            printed = len(self.printed)
             try:
                 shell.run(body)
             except _Left as left:
+                del self.printed[printed:]
                 self.reading.unread = self.reading.unread or (place if left.args[0] in ("break", "continue") else None)
                 continue
             shells.append(shell)

@@ -358,6 +358,14 @@ def test_what_only_shows_the_machine_is_no_second_program(tmp_path: Path, line: 
     assert in_our_words(["bash", "j.sh"], tmp_path) == ["train.py", "--", "--lr", "1"]
 
 
+def test_a_script_that_ends_shows_nothing_of_a_check_that_may_hold(tmp_path: Path) -> None:
+    check = 'python -c "import torch" || { echo no torch; exit 1; }'
+    (tmp_path / "j.sh").write_text(f"{check}\nif [ ! -d data ]; then echo no data; exit 1; fi\npython train.py\n")
+    with pytest.raises(TargetError, match="ends before it starts Python") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert "it prints: no data)" in str(refusal.value.cause)
+
+
 def test_python_that_runs_the_projects_code_is_a_second_program(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "j.sh").write_text('python -c "import train; print(train)"\npython train.py\n')
