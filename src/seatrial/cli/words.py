@@ -88,12 +88,16 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     env = [re.sub("^(--env=|-e)", "", each[-1]) for name, each in typed_parts(argv[1:cut], known) if name in _ENV]
     env = [f"{each}={os.environ[each]}" if each in os.environ and not SECRET.search(each) else each for each in env]
     if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
-        return argv
+        odd = any(not name and each[0][:1] == "-" for name, each in typed_parts(argv[at + 1 : cut], known))
+        is_apart = "--" in argv or not odd or Path(argv[at]).exists() or argv[at] in RECIPES
+        return argv if is_apart else [*argv[: at + 1], "--", *argv[at + 1 :]]  # another program, with its options
     parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     parts_behind = typed_parts(argv[at + 1 : cut], known)  # what the script requests gives way; its arguments stay
     behind = [words for name, words in parts_behind if name and words[0] not in (*read.arguments, "--launcher", "-m")]
-    behind = ours if {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun"} else behind  # these have options of their own
+    behind = (
+        ours if {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun", "dvc", "mlflow"} else behind
+    )  # these have options of their own
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]

@@ -17,14 +17,14 @@ from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.own_workload import blocked_mount, env_of, own_container_of, replicas
 from seatrial.job.reading.evidence import ProjectReading, Readings
-from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, is_folder, lost
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, folder_of, is_file, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import read_project
 from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
-from seatrial.system.project_files import read_bytes
+from seatrial.system.project_files import PACKAGING, read_bytes
 from seatrial.system.text import shown
 
 #: Top-level module → its framework. The frameworks themselves are searched first.
@@ -179,6 +179,10 @@ def script_facts(
     first = [folder or project, *named]
     around = [folder / "src"] if folder else []
     start = _source(target, project, [*first, *around])
+    is_packaged = start is None and target.kind == "module" and any(is_file(project / each) for each in PACKAGING)
+    if is_packaged and (installed := folder_of(target.value, project)):  # lib/python, as after pip install -e .
+        around.append(project / installed)
+        start = _source(target, project, around)
     if start is None:
         _refuse_another_name(target, folder or project)
         return _elsewhere(target, path, any_python=any_python)

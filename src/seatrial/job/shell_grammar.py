@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,11 +16,13 @@ _CLOSING = {"(": ")", "{": "}", '"': '"', "'": "'", "`": "`"}
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
 _ARRAY = re.compile(r"\w+\+?=(?=\()")
-_HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n(?:.*\n)*?\t*\2(?=\n|\Z)")
+_HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n((?:.*\n)*?)\t*\2(?=\n|\Z)")
 #: A placeholder, ``<path>``: no file follows it, which would make ``>`` a redirection.
 _PLACEHOLDER = re.compile(r"(?<!<)<([A-Za-z][\w ./-]*)>(?=/|[ \t]*(?:[\n\\;&|)\"'-]|\Z))")
 #: A ``\\`` before a space or a comment, and comments between a command's lines; both end the command.
-_CUT = re.compile(r"(?<=\s)\\[ \t]+(?:#[^\n]*)?(?=\n([ \t]+[^\s#]|-)?)|(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*-)")
+_CUT = re.compile(
+    r"(?<=\s)\\[ \t]+(?:#[^\n]*)?(?=\n([ \t]+[^\s#]|-)?)|(?<=\\\n)(?:[ \t]*#[^\n]*\n)+(?=[ \t]*(?:-|\"?\$\{?[@*]))"
+)
 #: Words that begin a statement → those that end its parts.
 _ENDS = {
     "while": ("do", "done"),
@@ -64,7 +67,7 @@ def pieces(text: str, *, quoted: bool = False) -> Iterator[str]:
 def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
     """Yield words and operators with ``place``, or ``name:line: text``; ``<`` for an input. Raises UnreadCommand."""
     lines = text.split("\n")
-    text = _HEREDOC.sub(lambda match: "<" + match[1] + "\n" * match[0].count("\n"), text)
+    text = _HEREDOC.sub(_input, text)
     text = _PLACEHOLDER.sub(lambda match: "$" + re.sub(r"\W", "_", match[1]), text)
     at, line, is_file = 0, 0, False
     while at < len(text):
@@ -90,6 +93,16 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
                 yield text[start:at], found
             is_file = False
         line += text.count("\n", start, at)
+
+
+def _input(here: re.Match[str]) -> str:
+    """Return an empty input for a here-document; a batch system's is a script, which ``--wrap`` gives it too."""
+    line = here.string[here.string.rfind("\n", 0, here.start()) + 1 : here.start()]
+    is_quoted, body = here[1].lstrip()[0] in "\\'\"", here[3]
+    if not re.search(r"\b(sbatch|qsub|bsub)\b[^|;&]*$", line) or ("$(" in body and '"' in body and not is_quoted):
+        return "<" + here[1] + "\n" * here[0].count("\n")
+    quoted = shlex.quote(body) if is_quoted else '"' + body.replace('"', '\\"') + '"'
+    return f" --wrap {quoted}{here[1].partition(here[2])[2].lstrip(here[1].lstrip()[0] * is_quoted)}\n"
 
 
 def joined(text: str, name: str) -> tuple[str, str | None]:

@@ -18,31 +18,26 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from seatrial.job import startable
-from seatrial.job.reading.modules import is_file
+from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import GPUS, SHELL_SUFFIXES, SHELLS, PythonCommand, UnreadCommand, batch_request, is_python
-from seatrial.job.tasks import task_commands
+from seatrial.job.tasks import TASK_RUNNERS, task_commands
+from seatrial.system.project_files import own_table
 
 MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
 
-#: Commands whose outcome depends on the machine; other commands without effect on the training.
-_DEPENDS = re.compile(r"which|type|command|hash|pgrep|grep|wait|ls|nvidia-smi|conda|module|ml|pip3?")
-_HARMLESS = re.compile(
-    rf"{_DEPENDS.pattern}|ulimit|mamba|mkdir|date|hostname|unset|nvcc|sleep|free|trap|shopt|umask|tee|alias|clear|cat"
-    "|chmod|deactivate|tail|head|sed|awk|true|false|:|echo|printf|pwd|dirname|basename|realpath|readlink|seq"
-)
+_TABLE = own_table(Path(__file__).with_name("launchers.toml"))["shell"]
+_DEPENDS, _OTHERS, _HANDLES_FILES = ("|".join(_TABLE[each].split()) for each in ("depends", "others", "files"))
 _FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
 _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (install|develop))\b|uv (venv|pip|sync)\b")
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
-_HANDLES_FILES = re.compile(r"curl|wget|gdown|cp|mv|rm|ln|touch|git|tar|zip|unzip|rsync|diff|wc")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
-#: A batch job's number of nodes; its ID, which is unknown.
-_NODES, _JOB = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)"), f"{UNKNOWN}SLURM_JOB_ID"
+_NODES = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)")
 _TASKS = re.compile(r"(?:--ntasks(-per-node)?|(?<!\S)-n)[= ]*(\d+)")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
@@ -99,6 +94,7 @@ class _Shell(Words):
     def __init__(self, name: str, arguments: list[str], here: Path) -> None:
         super().__init__(name, arguments)
         self.here, self.values = here, {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
+        self.values["RANDOM"] = str(int(time.time()) % 32768)
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
         self.folder, self.left, self.batch = ".", [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
@@ -109,8 +105,14 @@ class _Shell(Words):
         found, gpus = _NODES.search(text), dict(zip(self.batch[::2], self.batch[1::2], strict=True)).get("--gpus", GPUS)
         nodes, tasks = found[1] if found else str(self.values.get("SLURM_NNODES", 1)), _TASKS.search(text)
         ranks = int(tasks[2]) * int(nodes if tasks[1] else 1) if tasks else self.values.get("SLURM_NTASKS", nodes)
-        counts = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(ranks)}
-        self.values |= {"SLURM_JOB_ID": _JOB, "SLURM_GPUS_ON_NODE": gpus, **counts} if text else {}
+        known = {"SLURM_NNODES": nodes, "SLURM_JOB_NUM_NODES": nodes, "SLURM_NTASKS": str(ranks)}
+        ids = dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID"), self.values["RANDOM"])
+        known |= {**ids, "SLURM_GPUS_ON_NODE": gpus, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
+        for letter, name in (("J", "job-name"), ("c", "cpus-per-task")):
+            text = re.sub(rf"(?<!\S)-{letter}[= ]*", f"--{name}=", text)
+        asked = re.findall(r"--([a-z-]+)[= ](\S+)", text)
+        self.values |= {f"SLURM_{name.upper().replace('-', '_')}": value for name, value in asked}
+        self.values |= known if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
     def _copy(self, own: Sequence[str] = ()) -> _Shell:
@@ -217,9 +219,11 @@ class _Shell(Words):
         for body in bodies:
             shell = self._copy()
             shell.reading = replace(self.reading, started=[*self.reading.started], others=[*self.reading.others])
+            printed = len(self.printed)
             try:
                 shell.run(body)
             except _Left as left:
+                del self.printed[printed:]
                 self.reading.unread = self.reading.unread or (place if left.args[0] in ("break", "continue") else None)
                 continue
             shells.append(shell)
@@ -292,18 +296,23 @@ class _Shell(Words):
             self.reading.left.append(shlex.join((program, *arguments)))
         if _INSTALLS.match(" ".join((program, *arguments))):
             return True
-        if _HARMLESS.fullmatch(program) and (program in _FINDS or not any(is_python(each) for each in arguments)):
+        if is_python(program) and _only_shows(arguments, self.here / self.folder):
+            self.reading.left.append(shlex.join((program, *arguments)))
+            self.printed.append(UNKNOWN)
+            return None
+        depends = re.fullmatch(_DEPENDS, program) is not None
+        if (depends or re.fullmatch(_OTHERS, program)) and arguments[:1] != ["run"]:  # conda run python …
             self.printed.append(UNKNOWN if is_fed else self._answer(program, arguments))
-            return None if _DEPENDS.fullmatch(program) else program != "false"
+            return None if depends else program != "false"
         command = self._python(place, fields, own)
-        is_task = program in ("make", *startable.RUNNERS, self.name)  # a task's own name is one where it was typed
+        is_task = program in (*TASK_RUNNERS, *startable.RUNNERS, self.name)  # a task's own name where it was typed
         if command is None and is_task and (found := task_commands(fields, self.here / self.folder)):
             for text, its_place in found:
                 self._call(self._copy(), statements(text, program, its_place), program, [])
             return True
         if command is None or is_fed:
             self.reading.others.append(place)
-            if command is None and not _HANDLES_FILES.fullmatch(program):
+            if command is None and not re.fullmatch(_HANDLES_FILES, program):
                 self._inner(place, fields, own)
         else:
             self.reading.started.append((self.folder, command))
@@ -327,10 +336,13 @@ class _Shell(Words):
         variables = [f"{name}={value}" for name in shell.exported if isinstance(value := shell.values[name], str)]
         words = [*(each for each in variables if not _OF_MACHINE.fullmatch(each)), *fields]
         try:
-            paths = (_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words)
-            command = startable.read_command([*paths], self.here / self.folder)
+            paths = [_TO_HERE.sub(lambda path: posixpath.relpath(path[1] or ".", self.folder), each) for each in words]
+            command = startable.read_command(paths, self.here / self.folder)
         except UnreadCommand as unread:
-            raise UnreadCommand(MARKS.sub("", f"{place.partition(': ')[0]}: {unread}")) from None
+            why = MARKS.sub("", f"{place.partition(': ')[0]}: {unread}")
+            if (command := startable.script_alone(paths)) is None:
+                raise UnreadCommand(why) from None
+            self.reading.why.append(why)
         elsewhere = rf"/|{UNKNOWN}(~|\$HOME|\$\{{HOME\}})/"  # the author's machine
         if command and re.match(elsewhere, path := command.target[0]) and not is_file(Path(path)):
             ends = (path.split("/", count)[-1] for count in range(1, path.count("/") + 1))
@@ -344,18 +356,23 @@ class _Shell(Words):
             unset = _UNSET.findall(text)
             self.reading.unset += dict.fromkeys(each for each in unset if all(unset) and each not in self.reading.unset)
             self.reading.why.append(f"{place} (unknown: {mark[1] or 'the number of GPUs'})")
-        return command and command.requesting(self.batch)
+        before = [*takewhile(lambda word: not startable.starts_python(word), fields)]
+        nodes = _NODES.search(f"{shlex.join(before)} -N{self.values.get('SLURM_NNODES', 1)}")
+        several = ["--nodes", nodes[1]] if before[:1] == ["srun"] and nodes and nodes[1] != "1" else []
+        return command and command.requesting([*self.batch, *several])
 
     def _builtin(self, place: str, program: str, arguments: list[str]) -> bool | None:
         """Run a builtin that changes the shell's state, or another script."""
         count = number(arguments[0] if arguments else "1") if program == "shift" else 0
-        if count is None or (program == "getopts" and self.arguments):
+        if count is None:
             raise UnreadCommand(place)
         if program == "shift" or (program == "set" and "--" in arguments):
             self.arguments = self.arguments[count:] if program == "shift" else arguments[arguments.index("--") + 1 :]
-        elif program in ("read", "getopts"):  # of no arguments, getopts makes nothing
-            self.values |= {name: unknown(name) for name in arguments if program == "read" and name.isidentifier()}
-            return None if program == "read" else False
+        elif program == "getopts" and arguments[1:]:
+            return self._next_option(place, *arguments[:2])
+        elif program == "read":
+            self.values |= {name: unknown(name) for name in arguments if name.isidentifier()}
+            return None
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             if len(paths) != 1 or paths[0] == "-":
@@ -370,6 +387,7 @@ class _Shell(Words):
                 raise UnreadCommand(place)
         elif program == "eval" or arguments[:1] == ["-c"]:
             text = " ".join(arguments).removeprefix("-c ")
+            self.batched(*startable.BATCH_LINE.findall(text))
             if UNKNOWN not in text:
                 return self.run(statements(text, "", place))
             if not re.search(r"conda|mamba|pyenv|ssh-agent|direnv|modulecmd", text):
@@ -377,6 +395,19 @@ class _Shell(Words):
         else:
             return self._script(place, program, [*dropwhile(lambda word: word[:1] in ("-", "+"), arguments)])
         return True
+
+    def _next_option(self, place: str, letters: str, name: str) -> bool:
+        """Run ``getopts``: set its variables for the next option of one letter; return whether there is one."""
+        at = number(str(self.values["OPTIND"])) or 1
+        word, value = [*self.arguments, "", ""][at - 1 : at + 1] if at <= len(self.arguments) else ("", "")
+        is_option = word[:1] == "-" and word not in ("-", "--")
+        takes, attached = is_option and f"{word[1]}:" in letters, word[2:]
+        if UNKNOWN in word or (attached and not takes):  # several letters
+            raise UnreadCommand(place)
+        self.values |= {name: word[1:2] if is_option and word[1:2] in letters.strip(":") else "?"}
+        self.values |= {"OPTARG": attached or value} if takes else {}
+        self.values["OPTIND"] = str(at + (is_option or word == "--") + (takes and not attached))
+        return is_option
 
     def _script(self, place: str, program: str, words: list[str]) -> bool | None:
         """Run a shell script of the project; nothing for an environment's ``activate`` and for others' files."""
@@ -405,6 +436,8 @@ class _Shell(Words):
             return f"{HERE}{self.folder}"
         if program == "echo":
             return " ".join(words)
+        if program == "uname" and words in ([], ["-s"]):
+            return "Linux"
         if program == "date" and path.startswith("+"):
             return time.strftime(path[1:])
         if program in _FINDS and words:
@@ -460,5 +493,14 @@ class _Shell(Words):
 
 
 def _without_missing(text: str) -> str:
-    """Replace unset variables with empty text, as a condition does, and a batch job's ID with 1."""
-    return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$|RANDOM)(\w+)\}}?", "", text.replace(_JOB, "1"))
+    """Replace unset variables with empty text, as a condition does."""
+    return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$)(\w+)\}}?", "", text)
+
+
+def _only_shows(words: Sequence[str], here: Path) -> bool:
+    """Return whether ``python -V`` or ``python -c "import torch; print(…)"`` runs none of the project's code."""
+    code = words[1] if words[:1] == ["-c"] and words[1:] else "print" * (words in (["-V"], ["--version"]))
+    parts = [each for each in re.split(r"[;\n]", code) if each.strip()]
+    names = (name for name in re.findall(r"\w+", code) if is_file(here / f"{name}.py") or is_folder(here / name))
+    shows = all(re.match(r"\s*(import|from|assert|print)\b", each) for each in parts)
+    return bool(parts) and shows and not any(names)

@@ -122,6 +122,8 @@ class Words(ABC):
                 self.values |= {name: value} if change[-1] == "=" else {}
         elif change is not None and value is not None:
             value = _changed(value, change, self.text(word), first=int(name in "@*"))
+        if value is None and index and isinstance(self.values.get(name), list):
+            return self.text(f"${index}" if index.isidentifier() else index)
         if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
         if counts:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from seatrial.errors import ConfigError, fallback
 from seatrial.job.reading.flow import only_defines
@@ -23,8 +24,6 @@ LAUNCHER_MODULES = (
     *("torch.distributed.launch", "torch.distributed.run", "accelerate.commands.launch", "horovod.runner.launch"),
     "deepspeed.launcher.runner",
 )
-#: Commands of packages, by the modules that ``python -m`` starts or the functions. Source: their entry points.
-_COMMANDS = {"litgpt": "litgpt", "llamafactory-cli": "llamafactory.cli:main", "yolo": "ultralytics.cfg:entrypoint"}
 #: Programs that start any program several times.
 #: Source: man mpirun of Open MPI and MPICH, srun of Slurm, jsrun of LSF.
 MPI_LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "srun", "jsrun", "aprun")
@@ -142,7 +141,7 @@ def console_script(word: str, project: Path) -> tuple[str, str, bool, str] | Non
                     is_main = re.search(rf"\b{function}\(", main) is not None
                     return module, function, is_main, place[1].relative_to(project).as_posix()
     fairseq = f"fairseq_cli.{word[8:].replace('-', '_')}" * word.startswith("fairseq-")
-    module, _, function = _COMMANDS.get(word, fairseq).partition(":")
+    module, _, function = _launchers()["commands"].get(word, fairseq).partition(":")
     return (module, function, not function, ".") if module else None
 
 
@@ -304,13 +303,29 @@ def read_command(words: Sequence[str], here: Path = Path()) -> PythonCommand | N
     return PythonCommand(tuple(options), target, tuple(arguments)).requesting(batch)
 
 
-def _launchers() -> tuple[dict[str, str], dict[str, str], dict[str, str], list[str]]:
-    """Return option → role, key → variable, kind of training → variable, and keys without effect: launchers.toml."""
-    from seatrial.system.project_files import own_table  # only a launcher's command needs it
+def script_alone(words: Sequence[str]) -> PythonCommand | None:
+    """Return what a launcher or an unknown program starts, with as many GPUs as processes; None without Python."""
+    own = [*itertools.takewhile(ASSIGNMENT.fullmatch, words)]
+    places = (at for at, word in enumerate(words) if is_python(word) or word == "-m" or word.endswith(".py"))
+    starts = (at for at in places if at >= len(own) and not {*words[at + 1 : at + 3]} & {*LAUNCHER_MODULES})
+    at = next(starts, len(words))
+    counts = r" (?:-np?|--ntasks|--nproc[_-]per[_-]node|--num[_-](?:processes|gpus))[ =](\d+)(?!\S)"
+    count = re.search(counts, shlex.join(words[:at]))
+    python = [] if any(map(is_python, words[at : at + 1])) else ["python"]
+    command = read_command([*own, *python, *words[at:]])
+    return command and command.requesting(["--gpus", count[1]] if count and count[1] != "1" else [])
 
-    table = own_table(Path(__file__).with_name("launchers.toml"))
-    roles = {name: role for role, names in table["roles"].items() for name in names.split()}
-    return roles, table["variables"], table["kinds"], table["idle"]["names"].split()
+
+def _launchers() -> dict[str, Any]:
+    """Return launchers.toml."""
+    from seatrial.system.project_files import own_table  # a Python script needs none of it
+
+    return own_table(Path(__file__).with_name("launchers.toml"))
+
+
+def _roles() -> dict[str, str]:
+    """Return the roles of launchers' options."""
+    return {name: role for role, names in _launchers()["roles"].items() for name in names.split()}
 
 
 def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> list[str]:
@@ -318,7 +333,7 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
     is_accelerate = program.startswith("accelerate")
-    roles, variables, *_ = _launchers()
+    roles, variables = _roles(), _launchers()["variables"]
     del rest[: 2 if program == "accelerate" else 1]
     count, nodes, options = "", 1, list[str]()
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
@@ -358,7 +373,7 @@ def _configured(name: str, here: Path) -> tuple[str, list[str]]:
         table = as_table(parse_yaml(read_text(here / name, inside=None), name))
     except ConfigError as error:
         raise UnreadCommand(f"--config_file {str(error).replace(str(here / name), name)}") from None
-    roles, known, kinds, idle = _launchers()
+    roles, known, kinds, idle = _roles(), *(_launchers()[each] for each in ("variables", "kinds", "idle"))
     kind = str(table.get("distributed_type") or "NO").upper()  # YAML reads a bare NO as false
     if kind not in kinds:
         raise UnreadCommand(f"{name}: distributed_type {kind} has no counterpart")
@@ -370,7 +385,7 @@ def _configured(name: str, here: Path) -> tuple[str, list[str]]:
             if isinstance(value, dict | list | None) or roles.get(key, "switch") != "switch":
                 continue
             own = known.get(key) or (key.upper() if key.startswith("fsdp_") else "")
-            if not own and value and key not in idle and not key.startswith(("tpu_", "dynamo_")):
+            if not own and value and key not in idle["names"].split() and not key.startswith(("tpu_", "dynamo_")):
                 raise UnreadCommand(f"{name}: {key} has no counterpart")
             text = value if isinstance(value, str) else str(value).lower()  # accelerate writes true and none so
             variables[own] = "no" if key == "mixed_precision" and value is False else text

@@ -180,7 +180,9 @@ def _one_command(
             run = f"(cd {as_typed(folder)} && {shlex.join(['seatrial', 'run', 'bash', script, *arguments])})"
             raise TargetError(f"{name} finds {there[0][1].target[-1]} from {where} alone", run=run)
     if not (reading.unread or reading.others or reading.cut) and [at for at, _ in reading.started] == ["."]:
-        return replace(reading.started[0][1], left=tuple(dict.fromkeys(reading.left)))
+        command = reading.started[0][1]
+        kept = (each for each in reading.left if "--nodes" not in command.options or not re.match("--nodes|-N", each))
+        return replace(command, left=tuple(dict.fromkeys(kept)))
     if len(found) > _MOST_LISTED:
         found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
@@ -199,7 +201,9 @@ def _one_command(
         if not reading.unset:
             raise _no_python(name, path, beyond, here)
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
-        run = " ".join(["seatrial run", *(f"-e {each}=…" for each in reading.unset), shlex.join([name, *arguments])])
+        run = " ".join(
+            ["seatrial run", *(f"-e {each}=VALUE" for each in reading.unset), shlex.join([name, *arguments])]
+        )
         raise TargetError(
             f"{name} needs values for {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
         )
@@ -236,13 +240,10 @@ def _with_gaps(known: str, unknown: str | None = None) -> str:
 
 def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetError:
     """Return the error for ``mpirun -np 4 python train.py``, with seatrial's command or the reason (``why``)."""
-    python = next((at for at, word in enumerate(words) if startable.is_python(word)), len(words))
     try:
-        command = startable.read_command(words[python:]) if why is None else None
+        command = startable.script_alone(words)
     except startable.UnreadCommand as error:
-        command, why = None, str(error)
-    counts = re.search(r" (?:-np|-n|--ntasks) (\d+) ", shlex.join(words))
-    gpus = ["--gpus", counts[1]] if counts and counts[1] != "1" else []
+        command, why = None, why or str(error)
     launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
     launcher = next(launchers, None)
     return TargetError(
@@ -250,7 +251,7 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
         if launcher
         else f"seatrial does not read what {words[0]} starts here",
         cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
-        run=f"seatrial run {shlex.join([*gpus, *command.words()])}" if command else None,
+        run=f"seatrial run {shlex.join(command.words())}" if command else None,
     )
 
 
@@ -407,6 +408,12 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
     if refused := image_refused(word):
         raise refused
+    if "." not in word and words[1:] and startable.script_alone(words):
+        return launcher_refused(words)
+    if notebook := next((each for each in words[1:] if each.endswith(".ipynb") and is_file(project / each)), None):
+        convert, script = startable.converted(notebook)
+        run = f"{convert} && seatrial run {shlex.quote(script)}"
+        return TargetError(f"{word} runs the notebook {notebook}; a run starts a script", run=run)
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(
         word, _shell_scripts((project / word).parent, project)
     )
@@ -425,7 +432,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         f"{kind.capitalize()} {word} not found in {project}{hint}",
         cause="; ".join(here) or None,
         run=f"{enter} && {run}" if enter else run,
-        instead=(word, [found]) if found else None,
+        instead=(word, [found]) if found and (similar or "." in word) else None,
         first=enter,
     )
 

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ _DIRECTIVE = re.compile(
     r"|\.(ONESHELL|EXPORT_ALL_VARIABLES|SECONDEXPANSION|DEFAULT))(?![\w.-]|\s*[?:+]*=)|\.RECIPEPREFIX"
 )
 _MOST_TEXT, _MOST_OF_TABLES, _LONGEST, _MOST_GOALS = 100_000, 1_000_000, 2_000, 200
+#: Programs other than those of ``startable.RUNNERS`` whose tasks are read.
+TASK_RUNNERS = ("make", "dvc", "mlflow")
 #: Keys of a task that are read, or that change nothing of what it starts.
 _COMMANDS, _NEEDS = ("cmd", "cmds", "shell", "chain"), ("depends-on", "depends_on", "deps")
 _KEYS = (*_COMMANDS, *_NEEDS, "help", "desc", "description", "inputs", "outputs", "cwd", "env")
@@ -48,6 +51,10 @@ def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
         return _make_commands(words, file) if file else []
     if words[0] in ("invoke", "inv") and is_file(here / "tasks.py"):
         return [*_invoked(words[1:], here / "tasks.py")]
+    if words[0] == "dvc" and words[1:2] in (["repro"], ["exp"]):
+        return [*_stages(words, here)]
+    if words[:2] == ["mlflow", "run"]:
+        return [each for word in words[2:] for each in _entry_point(words[2:], word, here / word / "MLproject")]
     name, *arguments = words[1:] if words[0] == "task" and words[1:] else without_runner(words) or words
     typed = shlex.join(arguments[arguments[:1] == ["--"] :])
     for table in _tables(here) if not is_file(here / name) else ():
@@ -147,13 +154,45 @@ def _filled(node: ast.expr, values: dict[str, str]) -> str:
     return re.sub(r"\{(\w+)[^{}]*\}", lambda name: values.get(name[1], f"${name[1]}"), text)
 
 
-def _tables(here: Path) -> Iterator[Any]:
-    """Yield the tables of the files that may have tasks."""
-    for file in ("pixi.toml", "pyproject.toml", "package.json", "Taskfile.yml", "Taskfile.yaml"):
+def _tables(here: Path, *files: str) -> Iterator[Any]:
+    """Yield the tables of these files, or of those that may have tasks."""
+    for file in files or ("pixi.toml", "pyproject.toml", "package.json", "Taskfile.yml", "Taskfile.yaml"):
         text = beginning(here / file, _MOST_OF_TABLES) if is_file(here / file) else ""
         with suppress(ValueError, ConfigError, RecursionError):
-            parse: Callable[[str, Any], Any] = parse_yaml if file[0] == "T" else parse_toml
+            parse: Callable[[str, Any], Any] = parse_toml if file.endswith("toml") else parse_yaml
             yield json.loads(text or "{}") if file.endswith("json") else parse(text, here / file)
+
+
+def _stages(words: Sequence[str], here: Path) -> Iterator[tuple[str, str]]:
+    """Yield the commands of DVC's stages up to the named one, with values of params.yaml, and their places."""
+    if {"-S", "--set-param"} & {*words}:
+        raise UnreadCommand("--set-param is not read: write the value into params.yaml")
+    stages = as_table(next(_tables(here, "dvc.yaml"), {}), "stages")
+    params: Any = next(_tables(here, "params.yaml"), {})
+    last = max((at for at, name in enumerate(stages) if name in words), default=len(stages))
+    for name in [*stages][: last + 1]:
+        folder = shlex.quote(_text(stages, name, "wdir") or ".")
+        for text in as_list(as_table(stages, name).get("cmd", [])):
+            filled = re.sub(r"\$\{([\w.]+)\}", lambda each: _text(params, *each[1].split(".")) or each[0], str(text))
+            yield f"(cd {folder} && {filled})", f"dvc.yaml: {name}"
+
+
+def _entry_point(words: Sequence[str], folder: str, file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the command of an MLproject's entry point, with the typed values and the defaults of its parameters."""
+    pairs = list(pairwise(words))
+    name = next((value for option, value in pairs if option in ("-e", "--entry-point")), "main")
+    table = as_table(next(_tables(file.parent, file.name), {}), "entry_points", name)
+    values = {key: _text(table, "parameters", key, "default") for key in as_table(table, "parameters")}
+    values |= dict(value.partition("=")[::2] for option, value in pairs if option == "-P")
+    if text := _text(table, "command"):
+        filled = re.sub(r"\{(\w+)\}", lambda each: values.get(each[1]) or f"${each[1]}", text)
+        yield f"(cd {shlex.quote(folder)} && {filled})", f"{file.name}: {name}"
+
+
+def _text(table: Any, *keys: str) -> str:
+    """Return the text of a nested value; an empty one without a value."""
+    value = as_table(table, *keys[:-1]).get(keys[-1])
+    return "" if value is None or isinstance(value, dict | list) else str(value)
 
 
 def activated(here: Path) -> list[str]:

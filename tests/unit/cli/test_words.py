@@ -132,6 +132,16 @@ def test_an_entry_point_is_refused_with_words_that_our_parser_takes(
     assert f"fix: echo 'from kit.cli import app; app()' > run_kit.py && seatrial run {run}\n" in text
 
 
+def test_the_options_of_an_unknown_program_are_its_own(
+    refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert shlex.join(_in_our_words(["plan", "fit", "--lr", "1"])) == "plan fit -- --lr 1"
+    assert shlex.join(_in_our_words(["plan", "fit", "--gpus", "1"])) == "plan fit --gpus 1"
+    assert refused("plan", "composer", "-n", "2", "train.py", "--lr", "1").startswith("error: seatrial does not read")
+
+
 def test_a_command_for_another_folder_keeps_the_verb(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()

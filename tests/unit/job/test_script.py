@@ -636,6 +636,18 @@ def test_a_module_of_the_working_directorys_src_is_read_and_found(tmp_path: Path
     assert (found.imports, found.import_roots) == (("torch",), (root,) if root else ())
 
 
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_module_of_a_deeper_folder_is_the_projects_once_that_is_installed(tmp_path: Path, is_installed: bool) -> None:
+    (package := tmp_path / "src/python/tunes").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "train.py").write_text("import torch\n")
+    if is_installed:
+        (tmp_path / "pyproject.toml").write_text('[project]\nname = "tunes"\nversion = "1"\n')
+    found = script_facts(Target(kind="module", value="tunes.train"), tmp_path)
+    roots = ("src/python",) if is_installed else ()
+    assert (found.imports, found.import_roots) == (("torch",) if is_installed else ("tunes",), roots)
+
+
 def test_a_folder_without_init_is_the_projects_where_something_in_it_is_imported(tmp_path: Path) -> None:
     assert facts_of(tmp_path, "import datasets\nfrom datasets import coco\n", datasets__coco="").imports == ()
     assert facts_of(tmp_path, "from datasets import load_dataset\n").imports == ("datasets",)

@@ -133,6 +133,46 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
     assert cause in str(refusal.value.cause)
 
 
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("dvc repro fit", "train.py -- --lr 0.1"),
+        ("dvc exp run fit", "train.py -- --lr 0.1"),
+        ("mlflow run . -P lr=2", "train.py -- --lr 2 --n 3"),
+        ("mlflow run -e main .", "train.py -- --lr 1 --n 3"),
+    ],
+)
+def test_a_stage_of_dvc_and_an_entry_point_of_mlflow_have_their_values(tmp_path: Path, typed: str, words: str) -> None:
+    stages = (
+        "stages:\n  fit:\n    cmd: python train.py --lr ${fit.lr}\n    deps: [train.py]\n  test:\n    cmd: pytest\n"
+    )
+    (tmp_path / "dvc.yaml").write_text(stages)
+    (tmp_path / "params.yaml").write_text("fit:\n  lr: 0.1\n")
+    values = "{lr: {type: float, default: 1}, n: {default: 3}}"
+    main = f"{{parameters: {values}, command: 'python train.py --lr {{lr}} --n {{n}}'}}"
+    (tmp_path / "MLproject").write_text(f"name: x\nentry_points:\n  main: {main}\n")
+    assert " ".join(in_our_words(typed.split(), tmp_path) or ()) == words
+    with pytest.raises(TargetError, match="does not read") as refusal:
+        in_our_words(["dvc", "exp", "run", "-S", "fit.lr=2"], tmp_path)
+    assert "params.yaml" in str(refusal.value.cause)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message", "run"),
+    [
+        ("composer -n 2 train.py --lr 1", "does not read what composer starts", "--gpus 2 train.py -- --lr 1"),
+        ("papermill lab.ipynb out.ipynb", "runs the notebook lab.ipynb", "lab.py"),
+        ("dvc repro", "recipe dvc not found", "train.py"),
+    ],
+)
+def test_an_unknown_program_is_refused_with_what_it_would_start(
+    project: Path, typed: str, message: str, run: str
+) -> None:
+    with pytest.raises(TargetError, match=message) as refusal:
+        resolve_target(typed.split(), None, None, project, RECIPES)
+    assert str(refusal.value.run).endswith(f"seatrial run {run}") and (refusal.value.instead is None)
+
+
 def test_an_invoke_task_gets_its_values_and_a_taskfile_gets_the_typed_words(tmp_path: Path) -> None:
     run = 'ctx.run(f"python src/{NAME}/train.py --lr {lr} --seed {seed}", pty=True)'
     (tmp_path / "tasks.py").write_text(f'NAME = "net"\n@task\ndef fit_all(ctx, seed, lr=0.1):\n    {run}\n')
@@ -249,13 +289,88 @@ def test_commands_of_known_packages_start_their_modules_or_name_their_functions(
     assert refusal.value.run == "seatrial run yolo.py"
 
 
-def test_a_batch_jobs_id_is_left_for_the_user_to_fill_in(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lines", ["-N 1 -J tune", "--job-name=tune"])
+def test_a_batch_job_has_an_id_and_a_name_and_asks_for_its_place_in_an_array(tmp_path: Path, lines: str) -> None:
     (tmp_path / "train.py").touch()
-    (tmp_path / "j.sh").write_text("#SBATCH -N 1\npython train.py --run $SLURM_JOB_ID\n")
-    with pytest.raises(TargetError) as refusal:
+    text = f"#SBATCH {lines}\n#SBATCH --cpus-per-task=8\nrates=(1 2)\n"
+    start = "python train.py --run $SLURM_JOB_NAME-$SLURM_JOB_ID --workers $SLURM_CPUS_PER_TASK"
+    (tmp_path / "j.sh").write_text(f"{text}{start}\n")
+    words = in_our_words(["bash", "j.sh"], tmp_path)
+    assert re.fullmatch(r"train.py -- --run tune-\d+ --workers 8", " ".join(words or ()))
+    (tmp_path / "j.sh").write_text(f"{text}python train.py --lr ${{rates[SLURM_ARRAY_TASK_ID]}}\n")
+    with pytest.raises(TargetError, match="needs values for SLURM_ARRAY_TASK_ID") as refusal:
         in_our_words(["bash", "j.sh"], tmp_path)
-    assert "(unknown: SLURM_JOB_ID)" in str(refusal.value.cause)
-    assert refusal.value.run == "seatrial run train.py -- --run VALUE"
+    assert refusal.value.run == "seatrial run -e SLURM_ARRAY_TASK_ID=VALUE j.sh"
+    command = python_command(["bash", "j.sh"], tmp_path, (), ["SLURM_ARRAY_TASK_ID=1"])
+    assert command and command.arguments == ("--lr", "2")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("srun python train.py", "--nodes 2 --gpus 4 train.py"),
+        ("srun -N1 python train.py", "--gpus 4 train.py"),
+        ("python train.py --nodes 2", "--gpus 4 train.py -- --nodes 2"),
+    ],
+)
+def test_srun_starts_a_program_on_each_node(tmp_path: Path, typed: str, words: str) -> None:
+    (tmp_path / "j.sh").write_text(f"#SBATCH --nodes=2\n#SBATCH --gres=gpu:4\n{typed}\n")
+    assert " ".join(in_our_words(["sbatch", "j.sh"], tmp_path) or ()) == words
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("-l 2 -v -n a b", "--lr 2 --name a --verbose b"),
+        ("-l2 -- -n b", "--lr 2 --name x -n b"),
+        ("", "--lr 1 --name x"),
+    ],
+)
+def test_a_script_takes_its_options_as_getopts_does(tmp_path: Path, typed: str, words: str) -> None:
+    cases = "l) LR=$OPTARG ;;\n n) NAME=$OPTARG ;;\n v) V=--verbose ;;\n *) exit 1 ;;\n"
+    loop = f'while getopts ":l:n:v" opt; do\n case "$opt" in\n {cases} esac\ndone\nshift $((OPTIND - 1))\n'
+    (tmp_path / "j.sh").write_text(f"LR=1 NAME=x V=\n{loop}python train.py --lr $LR --name $NAME $V $@\n")
+    assert in_our_words(["bash", "j.sh", *typed.split()], tmp_path) == ["train.py", "--", *words.split()]
+    with pytest.raises(TargetError, match="ends before it starts Python"):
+        in_our_words(["bash", "j.sh", "-z"], tmp_path)
+
+
+@pytest.mark.parametrize("end", ["EOT", "'EOT'"])
+def test_a_script_that_a_batch_system_reads_from_a_here_document_is_started(tmp_path: Path, end: str) -> None:
+    job = '#!/bin/bash\n#SBATCH --gres=gpu:2\npython train.py --lr $LR --tag "a b"'
+    (tmp_path / "j.sh").write_text(f"export LR=3\nsbatch -J x << {end}\n{job}\nEOT\n")
+    words = ["--env", "LR=3", "--gpus", "2", "train.py", "--", "--lr", "3", "--tag", "a b"]
+    assert in_our_words(["bash", "j.sh"], tmp_path) == words
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python --version",
+        'python -c "import torch; print(torch.__version__)" || { echo no torch; exit 1; }',
+        "cmd='python train.py --lr 1'; echo $cmd",
+        "uname -a; nproc",
+        'if [ "$(uname -s)" = Darwin ]; then LR=2; fi',
+    ],
+)
+def test_what_only_shows_the_machine_is_no_second_program(tmp_path: Path, line: str) -> None:
+    (tmp_path / "j.sh").write_text(f"LR=1\n{line}\npython train.py --lr $LR\n")
+    assert in_our_words(["bash", "j.sh"], tmp_path) == ["train.py", "--", "--lr", "1"]
+
+
+def test_a_script_that_ends_shows_nothing_of_a_check_that_may_hold(tmp_path: Path) -> None:
+    check = 'python -c "import torch" || { echo no torch; exit 1; }'
+    (tmp_path / "j.sh").write_text(f"{check}\nif [ ! -d data ]; then echo no data; exit 1; fi\npython train.py\n")
+    with pytest.raises(TargetError, match="ends before it starts Python") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    assert "it prints: no data)" in str(refusal.value.cause)
+
+
+def test_python_that_runs_the_projects_code_is_a_second_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text('python -c "import train; print(train)"\npython train.py\n')
+    with pytest.raises(TargetError, match="does more than start Python"):
+        in_our_words(["bash", "j.sh"], tmp_path)
 
 
 def test_a_job_of_several_nodes_asks_for_them(tmp_path: Path) -> None:
@@ -423,7 +538,7 @@ def test_a_variable_without_a_value_is_named_with_the_option_that_gives_it_one(t
     with pytest.raises(TargetError, match="needs values for DATA, OUT") as refusal:
         in_our_words(["sbatch", "j.sh", "0.1"], tmp_path)
     assert str(refusal.value.cause).endswith("; not read: source .envrc")
-    assert refusal.value.run == "seatrial run -e DATA=… -e OUT=… j.sh 0.1"
+    assert refusal.value.run == "seatrial run -e DATA=VALUE -e OUT=VALUE j.sh 0.1"
     command = python_command(["sbatch", "j.sh", "0.1"], tmp_path, env=["DATA=/d", "OUT=o=1", "HOST"])
     assert shlex.join(command.words() if command else ()) == "-m train -- --data /d/a --out o=1 --lr 0.1"
 
@@ -841,13 +956,14 @@ def test_a_file_of_tasks_without_bounds_has_none(tmp_path: Path) -> None:
         ("--cfg a \\ # mine\n  --data b\n", 1),
         ("\\\n --cfg a \\\n # --old 1 \\\n --data b\n", 3),
         ("--cfg a \\ \n --data b\n", 1),
+        ('--cfg a \\\n # --old 1\n "${@:1}"\n', 2),
     ],
 )
 def test_a_command_that_a_comment_cuts_is_joined(tmp_path: Path, text: str, line: int) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "x.sh").write_text(f"python train.py {text}")
     with pytest.raises(TargetError, match=rf"at x\.sh:{line},") as caught:
-        in_our_words(["bash", "x.sh"], tmp_path)
+        in_our_words(["bash", "x.sh", *["--data", "b"][: 2 * ("@" in text)]], tmp_path)
     assert caught.value.run == "seatrial run train.py -- --cfg a --data b"
 
 
