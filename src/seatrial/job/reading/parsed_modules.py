@@ -226,11 +226,12 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
 
 def notebook_error(message: str, file: Path, delete: str) -> TargetError:
     """Return the error for a script that was a notebook. ``delete``: what sed removes such lines by."""
-    notebook, note = file.with_suffix(".ipynb"), "and list in requirements.txt what they install"
-    run = converted(as_typed(notebook)) if is_file(notebook) else f"sed -i '{delete}' {as_typed(file)}"
+    notebook, source = file.with_suffix(".ipynb"), read_bytes(file, inside=file.parent)
+    run, note = f"sed -i '{delete}' {as_typed(file)}", "and list in requirements.txt what they install"
+    if is_file(notebook) and b"jupytext" not in source:
+        run = converted(as_typed(notebook))
     # sed would delete the code of a %%time cell, which is in the call's string, and leave the lines of a %%bash cell
-    cells = rb"run_cell_magic|(?m:^%%(?!time|capture|prun|memit))"
-    if "sed" in run and re.search(cells, read_bytes(file, inside=file.parent)):
+    elif re.search(rb"run_cell_magic|(?m:^%%(?!time|capture|prun|memit))", source):
         run, note = f"${{EDITOR:-vi}} {as_typed(file)}", "write out the code of %% cells, delete other % and ! lines"
     return TargetError(
         message, cause="a notebook exported to a script keeps its % and ! lines", run=f"{run}    # {note}"
