@@ -202,7 +202,11 @@ def _cells(
         change, verdict = None, None
         if place and (first := values[0]) is not None:
             change = _change(first, value, reading.words)
-            if reading.measured and change != "same" and abs(value - first) <= noise[place] * abs(first):
+            if (
+                reading.measured
+                and change != "same"
+                and abs(value - first) <= noise[place] * min(abs(first), abs(value))
+            ):
                 change = "within noise"
             elif reading.direction and ranked[0] and ranked[place] and abs(value - first) > 0:
                 verdict = _VERDICTS[(value > first) == (reading.direction > 0)]
@@ -221,7 +225,7 @@ def _change(first: float, value: float, words: Callable[[float], str]) -> str | 
     ratio = value / first if first else 0.0
     if not 0 < ratio < math.inf:
         return None
-    large = f"×{ratio:.2g}" if ratio > 1 else f"÷{1 / ratio:.2g}"
+    large = f"{'×' if ratio > 1 else '÷'}{float(f'{max(ratio, 1 / ratio):.2g}'):g}"
     return large if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
 
 
