@@ -227,8 +227,7 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path, *, any_python: bo
         message = f"{place} calls get_ipython(), which exists only in a notebook"
         raise notebook_error(message, project / path, "/get_ipython()/d")
     if name.startswith("google.colab") and not any_python and any(each.startswith(name) for each in reading.needed):
-        edit = f"${{EDITOR:-vi}} +{line} {as_typed(project / path)}"
-        run = f"{edit}   # delete it and its calls; --data FOLDER passes what Drive has"
+        run = f"${{EDITOR:-vi}} +{line} {as_typed(project / path)}   # delete it and its calls; for Drive: --data DIR"
         raise TargetError(f"{place} imports google.colab, which exists only in Colab", run=run)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import ConfigError, fallback
 from seatrial.job.reading.flow import only_defines
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
-from seatrial.job.reading.parsed_modules import converted
+from seatrial.job.reading.parsed_modules import CONVERT
 from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_source
 from seatrial.system.text import first_of, regex
 
@@ -100,7 +100,7 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
     found = [*sorted(project.glob("*.ipynb")), *sorted(project.glob("[!.]*/*.ipynb"))]
     if notebook := next((each.relative_to(project).as_posix() for each in found if not is_foreign(each.parent)), None):
         script = shlex.quote(str(Path(notebook).with_suffix(".py")))
-        return f"is the notebook {notebook}", f"{converted(shlex.quote(notebook))} && ", script
+        return f"is the notebook {notebook}", f"{CONVERT} {shlex.quote(notebook)} && ", script
     return None
 
 

@@ -152,8 +152,7 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
     if named and any(f" imports {root}: not in the project" in each for each in run.plan.warnings):
         return by_id("project-module-absent").finding(finding.evidence, values={"module": named[1]})
     folder = folder_of(root, run.plan.job.project) if named else None
-    ready = run.plan.job.image.ready
-    if ready and folder is None and run.plan.job.target.kind != "image":
+    if (ready := run.plan.job.image.ready) and folder is None and run.plan.job.target.kind != "image":
         cause = f"{ready} lacks it, and nothing is installed into an image that --image names"
         fix = "leave out --image: the image that is built has the project's packages"
         return Finding(finding.id, finding.severity, finding.message, cause, fix, finding.evidence)
