@@ -128,6 +128,7 @@ services:
     networks: [own, default]
     ipc: private
     security_opt: ['no-new-privileges:true']
+    cap_add: [CHOWN, DAC_OVERRIDE, FOWNER]
     shm_size: 2g
     ulimits: {memlock: -1}
     restart: 'no'

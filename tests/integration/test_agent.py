@@ -11,6 +11,7 @@ import pytest
 from agent_process import FLOOR, Agent
 from pace import slowness, until
 from seatrial import events, frames
+from seatrial.agent import __main__ as agent_main
 from seatrial.agent import isolation
 from seatrial.backends.log_sink import Sink
 from seatrial.probe import processes
@@ -454,6 +455,16 @@ def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path):
     assert done.returncode == 125 and done.stdout == b""
     printed = f"seatrial: the run cannot start: {tmp_path}/none/events.jsonl: No such file or directory\n"
     assert done.stderr.decode() == printed
+
+
+def test_an_error_of_no_file_names_none(tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys, "argv", ["agent", str(Agent(tmp_path, "print('never')").record / "agent.json")])
+    monkeypatch.setattr(agent_main, "Journal", full)
+    assert agent_main.main() == 125
+    assert capsys.readouterr().err == "seatrial: the run cannot start: No space left on device\n"
 
 
 def test_a_secret_that_is_not_there_is_one_sentence(tmp_path):

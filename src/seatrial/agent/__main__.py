@@ -45,7 +45,7 @@ def main() -> int:
         journal.flush(STALL_S)
         return code
     except OSError as error:
-        reason = "the run cannot start: %s: %s" % (error.filename, error.strerror)
+        reason = "the run cannot start: %s" % ": ".join(filter(None, (error.filename, error.strerror)))
         print_to_stderr(reason)
         if journal is not None:
             journal.note(reason)

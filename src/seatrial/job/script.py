@@ -25,7 +25,7 @@ from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
 from seatrial.system.project_files import PACKAGING, read_bytes
-from seatrial.system.text import shown
+from seatrial.system.text import as_typed, shown
 
 #: Top-level module → its framework. The frameworks themselves are searched first.
 BUILT_ON: dict[str, str] = json.loads(Path(__file__).with_name("built_on.json").read_text())
@@ -196,7 +196,7 @@ def script_facts(
         folder=folder,
         before=_packages(target, roots),
     )
-    _refuse_a_notebook(reading, project)
+    _refuse_a_notebook(reading, project, any_python=any_python)
     if target.kind == "script" or (target.value == start.stem and start.is_relative_to(project)):  # -m train
         _refuse_a_part_of_a_package(reading, target, start, project)
     facts = replace(_facts(reading, target.args), python_path=path, arguments=target.args)
@@ -223,17 +223,16 @@ def _packages(target: Target, roots: list[Path]) -> list[Path]:
     return [file for file in found if file is not None and file.name == "__init__.py"]
 
 
-def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
-    """Refuse a script that calls ``get_ipython``: IPython puts it into a notebook's names, Python into no script's."""
-    where = reading.certain_signs.get("notebook")
-    if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
-        return
-    place, _, _ = where.partition(" ")
-    raise notebook_error(
-        f"{place} calls get_ipython(), which exists only in a notebook",
-        project / place.rpartition(":")[0],
-        "/get_ipython()/d",
-    )
+def _refuse_a_notebook(reading: ProjectReading, project: Path, *, any_python: bool) -> None:
+    """Refuse a script that calls ``get_ipython``, which is no name of a script, or imports what Colab alone has."""
+    place, _, name = reading.certain_signs.get("notebook", "").partition(" ")
+    path, _, line = place.rpartition(":")
+    if name == "get_ipython" and "IPython.get_ipython" not in {**reading.needed, **reading.optional}:
+        message = f"{place} calls get_ipython(), which exists only in a notebook"
+        raise notebook_error(message, project / path, "/get_ipython()/d")
+    if name.startswith("google.colab") and not any_python and any(each.startswith(name) for each in reading.needed):
+        run = f"${{EDITOR:-vi}} +{line} {as_typed(project / path)}   # delete it and its calls; for Drive: --data DIR"
+        raise TargetError(f"{place} imports google.colab, which exists only in Colab", run=run)
 
 
 def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, start: Path, project: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from seatrial.errors import ConfigError, fallback
 from seatrial.job.reading.flow import only_defines
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
+from seatrial.job.reading.parsed_modules import CONVERT
 from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_source
 from seatrial.system.text import first_of, regex
 
@@ -97,15 +98,9 @@ def what_is_here(project: Path) -> tuple[str, str, str] | None:
         return f"{'are' if likely[1:] else 'is'} {first_of(likely)}", "", shlex.quote(likely[0])
     found = [*sorted(project.glob("*.ipynb")), *sorted(project.glob("[!.]*/*.ipynb"))]
     if notebook := next((each.relative_to(project).as_posix() for each in found if not is_foreign(each.parent)), None):
-        convert, script = converted(notebook)
-        return f"is the notebook {notebook}", f"{convert} && ", shlex.quote(script)
+        script = shlex.quote(str(Path(notebook).with_suffix(".py")))
+        return f"is the notebook {notebook}", f"{CONVERT} {shlex.quote(notebook)} && ", script
     return None
-
-
-def converted(notebook: str) -> tuple[str, str]:
-    """Return the command that makes a script of a notebook, and the script."""
-    convert = f"pip install nbconvert && jupyter nbconvert --to script {shlex.quote(notebook)}"
-    return convert, str(Path(notebook).with_suffix(".py"))
 
 
 _NAMES = {"node_modules", "site-packages", "venv", "env", "build", "dist"}

@@ -16,6 +16,7 @@ from seatrial.job import startable
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
+from seatrial.job.reading.parsed_modules import CONVERT
 from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, PythonCommand, beginning, likely_scripts, scripts
 from seatrial.system.text import as_typed, first_of, regex
 
@@ -283,7 +284,7 @@ def _script(word: str, project: Path, start: Path) -> str:
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        convert, script = startable.converted(word)
+        convert, script = f"{CONVERT} {shlex.quote(word)}", str(Path(word).with_suffix(".py"))
         raise TargetError(
             f"{word} is a notebook, not a script",
             run=f"{convert} && seatrial run {shlex.quote(script)}",

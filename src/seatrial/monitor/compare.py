@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
-from seatrial.errors import UsageError
+from seatrial.errors import UsageError, fallback
 from seatrial.job.units import format_bytes, format_seconds
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.outcome import NOT_FINISHED
@@ -37,9 +39,7 @@ _FACTS = {"backend", "commit", "driver", "framework", "gpu", "gpus", "image", "o
 #: Arguments with such a word in their name change how much work a run has.
 _OF_WORK = re.compile("epoch|step|iter|batch|size|sample|layer|depth|width|hidden|dim|len|model|arch|data|limit|debug")
 #: ``--lr 0.1``, ``-e 3``, ``--amp``, ``lr=0.1``.
-_ARGUMENT = re.compile(
-    r"(?<!\S)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:(?:=| (?![\w.]+=))([^\s-]\S*|-[\d.]\S*))?"
-)
+_ARGUMENT = re.compile(r"(?s)(?:--?([A-Za-z][\w.-]*)|([A-Za-z][\w.]*)(?==))(?:=(.*))?")
 #: Separator of a target and its arguments; a Compose service's command has none: ``python train.py --lr 0.1``.
 _BEFORE_ARGUMENTS = re.compile(" (?:-- |(?=--))")
 
@@ -154,8 +154,14 @@ def _numbers(runs: Sequence[Receipt]) -> tuple[ComparedRow, ...]:
 
 def _arguments(receipt: Receipt) -> dict[str, str]:
     """Return the target's arguments by name; one without a value is ``yes``."""
-    typed = _BEFORE_ARGUMENTS.split(receipt.header.target, 1)[1:]
-    return {one[1] or one[2]: one[3] or "yes" for one in _ARGUMENT.finditer("".join(typed))}
+    typed = "".join(_BEFORE_ARGUMENTS.split(receipt.header.target, 1)[1:])
+    words = fallback(typed.split(), on=ValueError)(shlex.split)(typed)  # a long command was cut within a quotation
+    named = {}
+    for word, after in pairwise((*words, "-")):
+        if one := _ARGUMENT.fullmatch(word):
+            lone = word.endswith("=") or re.match(r"-(?![\d.])|[\w.]+=", after)
+            named[one[1] or one[2]] = one[3] or ("yes" if lone else after)
+    return named
 
 
 def _work(receipt: Receipt) -> str | None:
@@ -196,7 +202,11 @@ def _cells(
         change, verdict = None, None
         if place and (first := values[0]) is not None:
             change = _change(first, value, reading.words)
-            if reading.measured and change != "same" and abs(value - first) <= noise[place] * abs(first):
+            if (
+                reading.measured
+                and change != "same"
+                and abs(value - first) <= noise[place] * min(abs(first), abs(value))
+            ):
                 change = "within noise"
             elif reading.direction and ranked[0] and ranked[place] and abs(value - first) > 0:
                 verdict = _VERDICTS[(value > first) == (reading.direction > 0)]
@@ -215,7 +225,7 @@ def _change(first: float, value: float, words: Callable[[float], str]) -> str | 
     ratio = value / first if first else 0.0
     if not 0 < ratio < math.inf:
         return None
-    large = f"×{ratio:.2g}" if ratio > 1 else f"÷{1 / ratio:.2g}"
+    large = f"{'×' if ratio > 1 else '÷'}{float(f'{max(ratio, 1 / ratio):.2g}'):g}"
     return large if ratio >= 2 or ratio <= 0.5 else f"{100 * (ratio - 1):+.1f} %"
 
 

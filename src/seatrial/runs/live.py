@@ -140,9 +140,8 @@ def _floats(step: Mapping[str, Any]) -> dict[str, float]:
 
 def _numbers(step: Mapping[str, Any]) -> dict[str, float]:
     numbers = _floats(step)
-    position: dict[str, float] = {key: numbers[key] for key in ("epoch", "step") if key in numbers}
     others = [key for key in numbers if key not in _NOT_NUMBERS][:_MAX_NUMBERS]
-    return {**position, **{key: numbers[key] for key in others}}
+    return {key: numbers[key] for key in ("epoch", "step", *others) if key in numbers}
 
 
 class Progress:

@@ -14,7 +14,8 @@ from seatrial.system.text import as_typed
 
 #: Longest list of files that is read from an archive: torch's wheel has 11,000 in 1.5 MB, a model one for each tensor.
 _MOST_LISTED_BYTES = 8 << 20
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+#: The reason that a file cannot be written → the command that shows it.
+_SHOWN_BY = {errno.ENOSPC: "df -h", errno.EDQUOT: "df -h", errno.EROFS: "findmnt -T"}
 
 
 class ArchiveFile(io.FileIO):
@@ -71,8 +72,8 @@ def cannot_write(path: Path, error: OSError) -> DiskError:
 
 
 def in_the_way(folder: Path, error: OSError) -> str:
-    """Return the command that shows why nothing can be written into a folder: its owner, or the free space."""
-    return f"{'df -h' if error.errno in _NO_SPACE else 'ls -ld'} {as_typed(folder)}"
+    """Return the command that shows why a folder cannot be written into: its owner, free space or mount."""
+    return f"{_SHOWN_BY.get(error.errno or 0, 'ls -ld')} {as_typed(folder)}"
 
 
 def require_writable(path: Path) -> None:

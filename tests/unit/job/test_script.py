@@ -76,6 +76,25 @@ def test_what_does_not_parse_is_shown_with_a_change(tmp_path: Path, source: str,
     assert caught.value.run and re.search(run, caught.value.run)
 
 
+@pytest.mark.parametrize(
+    ("source", "refused"),
+    [
+        ("from google.colab import drive\ndrive.mount('/content/drive')\n", True),
+        ("def main():\n    import google.colab.files\nmain()\n", True),
+        ("try:\n    import google.colab\nexcept ImportError:\n    pass\n", False),
+        ("import sys\nif 'google.colab' in sys.modules:\n    from google.colab import drive\n", False),
+    ],
+)
+def test_an_import_that_colab_alone_has_is_refused(tmp_path: Path, source: str, refused: bool) -> None:
+    with pytest.raises(TargetError, match="exists only in Colab") if refused else nullcontext():
+        facts_of(tmp_path, source)
+    (tmp_path / "train.py").write_text(source)
+    script_facts(Target(kind="script", value="train.py"), tmp_path, any_python=True)  # an image may be Colab's
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google/colab.py").touch()
+    script_facts(Target(kind="script", value="train.py"), tmp_path)
+
+
 def test_an_idle_file_names_the_scripts_that_use_it(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text("class Net: pass\n")
     (tmp_path / "main.py").write_text("from net import Net\nif __name__ == '__main__':\n    Net()\n")

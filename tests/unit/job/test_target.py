@@ -13,6 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from seatrial.errors import TargetError
 from seatrial.job.model import Target
+from seatrial.job.reading.parsed_modules import notebook_error
 from seatrial.job.shell_scripts import read_shell
 from seatrial.job.target import python_command, resolve_target
 from tables import cases
@@ -971,3 +972,28 @@ def test_exec_and_the_path_of_a_script_start_it(tmp_path: Path) -> None:
     (tmp_path / "inner.sh").write_text('python train.py --lr "$1"  # \\ # not cut\n')
     (tmp_path / "x.sh").write_text('exec ./inner.sh "$@"\n')
     assert in_our_words(["bash", "x.sh", "3"], tmp_path) == ["train.py", "--", "--lr", "3"]
+
+
+@pytest.mark.parametrize(
+    ("source", "notebook", "run"),
+    [
+        ("!ls\n", False, "sed -i '/x/d' {}"),
+        ("%%time\nmodel.fit()\n", False, "sed -i '/x/d' {}"),
+        ("%%bash\nls\n", False, "${{EDITOR:-vi}} {}"),
+        ("get_ipython().run_cell_magic('time', '', 'model.fit()')\n", False, "${{EDITOR:-vi}} {}"),
+        (
+            "get_ipython().run_cell_magic('time', '', 'model.fit()')\n",
+            True,
+            "pip install jupytext && jupytext --to py {}",
+        ),
+    ],
+)
+def test_no_fix_of_an_exported_notebook_deletes_the_code_of_a_cell(
+    tmp_path: Path, source: str, notebook: bool, run: str
+) -> None:
+    script = tmp_path / "a b.py"
+    script.write_text(source)
+    if notebook:
+        script.with_suffix(".ipynb").touch()
+    typed = shlex.quote(str(script.with_suffix(".ipynb") if notebook else script))
+    assert (notebook_error("x", script, "/x/d").run or "").startswith(run.format(typed) + "    # ")

@@ -134,7 +134,7 @@ def test_better_and_worse_need_a_good_direction():
 def test_a_short_run_makes_no_noise_of_two_longer_ones():
     found = compare(a_receipt("a", wall_s=9.0), a_receipt("b", wall_s=2.9), a_receipt("c", wall_s=0.5))
     (row,) = [row for row in found.numbers if row.label == "wall time"]
-    assert [cell.change for cell in row.cells] == [None, "÷3.1", "within noise"]
+    assert [cell.change for cell in row.cells] == [None, "÷3.1", "÷18"]
 
 
 def test_short_runs_of_equal_work_differ_by_noise():

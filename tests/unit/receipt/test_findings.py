@@ -11,7 +11,7 @@ from fakes import a_container, a_plan
 from seatrial.findings.finding import Finding
 from seatrial.findings.match import match_text
 from seatrial.job.gpu_request import GpuRequest
-from seatrial.job.model import Job, Target
+from seatrial.job.model import ImageOptions, Job, Target
 from seatrial.job.plan import Mount, Plan
 from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.evidence import RunEvidence, gather
@@ -28,7 +28,7 @@ SAVED_ON_A_GPU = (
 )
 
 
-def found(plan: Plan, printed: str, *, code: int = 1, **output: Any) -> list[Finding]:
+def found(plan: Plan, printed: str, *, code: int = 1, cause: str = "script-error", **output: Any) -> list[Finding]:
     """Return the findings of a run that ended after it had printed this."""
     evidence = gather([], 0)
     run = RunEvidence(
@@ -40,7 +40,7 @@ def found(plan: Plan, printed: str, *, code: int = 1, **output: Any) -> list[Fin
         engine_findings=(),
         run_dir=plan.job.project,
         image=None,
-        cause=ExitCause(id="script-error", words="x", target_exit_code=code),
+        cause=ExitCause(id=cause, words="x", target_exit_code=code),
     )
     return FindingsSection().findings(run)
 
@@ -128,6 +128,20 @@ def test_what_a_warning_advised_is_the_fix_of_the_failure(
     plan = script_plan(tmp_path, "a.py", *words).model_copy(update={"warnings": (f"a.py:8 {warning}",)})
     finding = found(plan, f"a.py: error: {printed}")[0] if printed else missing_file(plan, "d/x.csv")
     assert finding.fix == f"seatrial run a.py -- {arguments}{' 4' * bool(printed)}"
+
+
+def test_out_of_memory_before_the_first_sample_names_the_limit_that_was_requested(tmp_path: Path) -> None:
+    (finding,) = found(script_plan(tmp_path, memory_bytes=10_000_000), "", cause="host-oom")
+    assert finding.cause == "The limit of 10 MB is too small for the data and its workers"
+    assert (finding.fix or "").startswith("seatrial run --memory 20MB ")
+
+
+def test_a_module_that_an_existing_image_lacks_is_not_a_matter_of_requirements(tmp_path: Path) -> None:
+    printed = "ModuleNotFoundError: No module named 'numpy'"
+    (built,) = found(script_plan(tmp_path), printed)
+    (ready,) = found(script_plan(tmp_path, image=ImageOptions(ready="debian:12")), printed)
+    assert "requirements.txt" in (built.fix or "") and (ready.cause or "").startswith("debian:12 lacks it")
+    assert (ready.fix or "").startswith("leave out --image")
 
 
 def test_a_file_that_numpy_does_not_find_has_the_advice_of_the_warning(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from seatrial.errors import DiskError, UntrustedPathError
-from seatrial.system.files import make_folder
+from seatrial.system.files import cannot_write, make_folder
 from seatrial.system.records import MAX_BYTES, Folder, Process
 from tables import cases
 
@@ -171,3 +172,10 @@ def test_a_file_in_place_of_a_folder_is_shown_not_the_free_space(tmp_path: Path)
     with pytest.raises(DiskError, match="File exists") as raised:
         make_folder(tmp_path / "cache")
     assert raised.value.run == f"ls -ld {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("code", "shows"), [(errno.EROFS, "findmnt -T"), (errno.ENOSPC, "df -h"), (errno.EPERM, "ls -ld")]
+)
+def test_what_cannot_be_written_is_shown_by_its_cause(tmp_path: Path, code: int, shows: str) -> None:
+    assert cannot_write(tmp_path / "x", OSError(code, os.strerror(code))).run == f"{shows} {tmp_path}"

@@ -42,6 +42,8 @@ Meaning: TypeAlias = str | tuple[Path, str | None]
 _T = TypeVar("_T", str, tuple[Path, str | None])
 _MOST_MEANINGS = 8
 
+#: Makes a script of a notebook, without its % and ! lines.
+CONVERT = "pip install jupytext && jupytext --to py"
 #: Most bytes searched for undefined names, 40 ms of CPU: the script first, then modules in the order of their import.
 _MOST_CHARACTERS = 60_000
 #: Builtins, including those of other interpreters and releases; Python 2's; scopes that Flow reads with the enclosing
@@ -226,11 +228,14 @@ def unreadable(error: UnreadableSourceError, path: Path) -> TargetError:
 
 def notebook_error(message: str, file: Path, delete: str) -> TargetError:
     """Return the error for a script that was a notebook. ``delete``: what sed removes such lines by."""
-    return TargetError(
-        message,
-        cause="a notebook exported to a script keeps its % and ! lines",
-        run=f"sed -i '{delete}' {as_typed(file)}    # and list in requirements.txt what they install",
-    )
+    notebook, source = file.with_suffix(".ipynb"), read_bytes(file, inside=file.parent)
+    run, note = f"sed -i '{delete}' {as_typed(file)}", "and list in requirements.txt what they install"
+    if is_file(notebook) and b"jupytext" not in source:
+        run = f"{CONVERT} {as_typed(notebook)}"
+    # sed would delete the code of a %%time cell, which is in the call's string, and leave the lines of a %%bash cell
+    elif re.search(rb"run_cell_magic|(?m:^%%(?!time|capture|prun|memit))", source):
+        run, note = f"${{EDITOR:-vi}} {as_typed(file)}", "write out the code of %% cells, delete other % and ! lines"
+    return TargetError(message, cause="a script made of a notebook keeps its % and ! lines", run=f"{run}    # {note}")
 
 
 def undefined_names(

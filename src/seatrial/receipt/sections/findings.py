@@ -152,6 +152,10 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
     if named and any(f" imports {root}: not in the project" in each for each in run.plan.warnings):
         return by_id("project-module-absent").finding(finding.evidence, values={"module": named[1]})
     folder = folder_of(root, run.plan.job.project) if named else None
+    if (ready := run.plan.job.image.ready) and folder is None and run.plan.job.target.kind != "image":
+        cause = f"{ready} lacks it, and nothing is installed into an image that --image names"
+        fix = "leave out --image: the image that is built has the project's packages"
+        return Finding(finding.id, finding.severity, finding.message, cause, fix, finding.evidence)
     if named is None or folder is None:
         return finding
     seen = run.project if str(folder) == "." else f"{run.project}/{folder}"
@@ -254,7 +258,7 @@ def _out_of_memory(run: RunEvidence) -> Finding | None:
     others = (*run.evidence.findings, *run.output.findings)
     if run.cause.id != "host-oom" or any(finding.id in _OUT_OF_MEMORY for finding in others):
         return None
-    limit = run.measurements.memory_limit_bytes
+    limit = run.measurements.memory_limit_bytes or run.plan.job.memory_bytes  # killed before the first sample
     cause = "The machine's memory is too small for the data and its workers"
     command = "free -h   # then fewer"
     if limit and not run.plan.on_the_host:
