@@ -13,13 +13,14 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.images.requirements.source_builds import SourceBuild
+from seatrial.images.requirements.source_builds import SourceBuild, companions
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
 from seatrial.images.resolve.dates import FREE, dated, framework_day, held, later, limited, named_row, with_releases
@@ -108,11 +109,20 @@ def resolve_packages(
         with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
             if needs.guessed and (known := judged(resolver, request, needs, checked.names)) != needs:
                 return again(known)
-        known, notes = with_names(resolver, request, needs, checked.lock)
+        notes = list[str]()
+        at = {each.name: Version(each.version).public for each in checked.lock.packages}
+        cuda = {"cuda": resolved.stack.wheel.cuda} if resolved.stack.wheel and resolved.stack.wheel.cuda else {}
+        for line, of in companions(needs.requirements, {**cuda, **at}).items():
+            own = needs.requirements
+            found = own.plus(constraints=(line,)) if canonical_name(line) in at else own.plus(line)
+            with suppress(ConfigError, GpuContractError):
+                return again(needs.changed(found, why=f"{line} for {of} {at[of]}"))
+            notes.append(f"{of} {at[of]} needs {line}, which does not fit the list: it may fail")
+        known, more = with_names(resolver, request, needs, checked.lock)
         with suppress(ConfigError, GpuContractError):
             if known != needs:
                 return again(known)
-        checked = replace(checked, warnings=(*checked.warnings, *notes))
+        checked = replace(checked, warnings=(*checked.warnings, *notes, *more))
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
     if request and checked.lock:

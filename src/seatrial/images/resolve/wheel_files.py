@@ -21,7 +21,6 @@ from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest,
 from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
-from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there
 from seatrial.system.text import first_of
 
@@ -145,7 +144,6 @@ def with_names(
 ) -> tuple[Needs, tuple[str, ...]]:
     """Return the needs with packages below the release that lost an imported name, and warnings if they stay as locked.
 
-    NumPy stays below 2 for locked packages that fail with it.
     Raises ConfigError: the project demands a release without the name.
     """
     locked = {each.name: each for each in lock.packages}
@@ -177,13 +175,6 @@ def with_names(
         other *= bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
         way = f"the target stops at this import, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
         notes.append(f"{lacks}: {way}")
-    at = {each.name: Version(each.version) for each in lock.packages}
-    firsts = table("import_names")["for_numpy_2"].items()
-    old = [name for name, first in firsts if name in at and (not first or at[name] < Version(first))]
-    admitted = all(each.specifier.contains("1.26.4") for each in needs.requirements.of("numpy"))
-    if old and admitted and at.get("numpy", Version("1")).major > 1:  # others bring it
-        why = f"numpy<2, as {old[0]} {at[old[0]]} fails with NumPy 2"
-        needs = needs.changed(needs.requirements.plus(constraints=("numpy<2",)), why=why)
     return needs, tuple(notes)
 
 
