@@ -105,6 +105,12 @@ def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None
     assert "build-essential cmake" in (made.image.dockerfile or "")
 
 
+@pytest.mark.parametrize(("line", "held"), [("git+https://git.example/old.git", True), ("torch-scatter", False)])
+def test_an_unread_source_is_built_by_a_setuptools_with_pkg_resources(tmp_path: Path, line: str, held: bool) -> None:
+    made = planned(tmp_path, {"requirements.txt": f"torch==2.8.0\n{line}\n"}, ScriptFacts())
+    assert ("export PIP_CONSTRAINT=" in (made.image.dockerfile or "")) == held
+
+
 def test_what_a_package_needs_undeclared_keeps_the_release_that_a_lock_pins() -> None:
     assert [*companions(Requirements(lines=("dgl",)))] == ["torchdata<0.10"]
     assert [*companions(Requirements(lines=("dgl",), constraints=("torchdata==0.10.1",)))] == ["torchdata"]
