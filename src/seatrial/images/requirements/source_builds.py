@@ -221,8 +221,9 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict
     Never both builds of mmcv, and old users of the old one.
     """
     have, locked = {canonical_name(line): line for line in found.lines}, at or {}
-    rows = [row for row in table("source_builds")["companions"] if row["of"] in {**have, **locked}]
+    rows = [row for row in table("source_builds")["companions"] if row["of"] in {*have, *locked}]
     open_ones = [row for row in rows if have.get(row["of"]) == row["of"] and "mmcv-full" in have]
+    users: dict[str, str]
     users = {row["of"] + row["releases"]: row["of"] for row in open_ones if "mmcv-full" in row["lines"]}
     own = {row["of"]: [Requirement(f"{row['of']}=={locked[row['of']]}")] for row in rows if row["of"] in locked}
     fitting = (row for row in rows for each in own.get(row["of"]) or found.of(row["of"]) if _is_about(row, each))
@@ -235,11 +236,11 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict
             wanted &= each.specifier
         if name.startswith("mmcv") and have.keys() & {"mmcv", "mmcv-full"}:
             continue
-        if name not in {**have, **locked}:
+        if name not in {*have, *locked}:
             users[name if found.of(name) else line] = of  # or a lock's pin
         elif locked.get(name, _newest(wanted)) not in bound and _newest(wanted & bound) > Version("0"):
-            limited = {each.operator for each in wanted} & {"<", "<=", "==", "~="}  # by the author
-            users |= {} if limited and not locked else {line: of}
+            if locked or {each.operator for each in wanted}.isdisjoint(("<", "<=", "==", "~=")):  # the author's limit
+                users[line] = of
     return users
 
 

@@ -120,6 +120,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
+        ends = (literal(each) or "" for arg in node.args[:1] for each in ast.walk(arg) if full.startswith("imageio."))
+        if any(each.lower().endswith((".mp4", ".avi", ".mov", ".mkv", ".webm")) for each in ends):
+            yield f"{NAMED}imageio.video", called
         if engine := literal(keywords(node).get("engine")):
             yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
     elif isinstance(node, ast.Attribute):
