@@ -230,6 +230,7 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict
     cuda = locked.get("cuda")
     built = (row for row in fitting if "cuda" not in row or (cuda and cuda in SpecifierSet(row["cuda"])))
     needed = {line: row["of"] for row in built for line in row["lines"].split()}
+    limits = ("<", "<=", "==", "~=")  # where the author has one, the list decides
     for line, of in needed.items():
         name, bound, wanted = canonical_name(line) or "", Requirement(line).specifier, SpecifierSet()
         for each in found.of(name):
@@ -238,9 +239,10 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict
             continue
         if name not in {*have, *locked}:
             users[name if found.of(name) else line] = of  # or a lock's pin
+        elif not locked and not {each.operator for each in wanted}.isdisjoint(limits):
+            continue
         elif locked.get(name, _newest(wanted)) not in bound and _newest(wanted & bound) > Version("0"):
-            if locked or {each.operator for each in wanted}.isdisjoint(("<", "<=", "==", "~=")):  # the author's limit
-                users[line] = of
+            users[line] = of
     return users
 
 

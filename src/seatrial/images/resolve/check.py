@@ -13,14 +13,13 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from seatrial.errors import ConfigError, GpuContractError
 from seatrial.images.base import Base
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import provides
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
-from seatrial.images.requirements.source_builds import SourceBuild, companions
+from seatrial.images.requirements.source_builds import SourceBuild
 from seatrial.images.resolve.answers import Answer, Lock, ResolveRequest, Unreachable, Unsatisfiable
 from seatrial.images.resolve.builds import builds_of, known_to_lack, refuse_unbuildable
 from seatrial.images.resolve.dates import FREE, dated, framework_day, held, later, limited, named_row, with_releases
@@ -30,7 +29,7 @@ from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_plac
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names, with_provided
+from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names, with_provided, with_undeclared
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -110,14 +109,11 @@ def resolve_packages(
             if needs.guessed and (known := judged(resolver, request, needs, checked.names)) != needs:
                 return again(known)
         notes = list[str]()
-        at = {each.name: Version(each.version).public for each in checked.lock.packages}
-        cuda = {"cuda": resolved.stack.wheel.cuda} if resolved.stack.wheel and resolved.stack.wheel.cuda else {}
-        for line, of in companions(needs.requirements, {**cuda, **at}).items():
-            own = needs.requirements
-            found = own.plus(constraints=(line,)) if canonical_name(line) in at else own.plus(line)
+        cuda = resolved.stack.wheel.cuda if resolved.stack.wheel else ""
+        for added, note in with_undeclared(needs, checked.lock, cuda):
             with suppress(ConfigError, GpuContractError):
-                return again(needs.changed(found, why=f"{line} for {of} {at[of]}"))
-            notes.append(f"{of} {at[of]} needs {line}, which does not fit the list: it may fail")
+                return again(added)
+            notes.append(note)
         known, more = with_names(resolver, request, needs, checked.lock)
         with suppress(ConfigError, GpuContractError):
             if known != needs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -17,6 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
+from seatrial.images.requirements.source_builds import companions
 from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest, SourceTexts, Unsatisfiable
 from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
@@ -137,6 +138,18 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
     left = ((name, guess._replace(unread=unread)) for name, guess in needs.guessed.items())
     guessed = {name: guess for name, guess in left if guess.sentence not in gone}
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
+
+
+def with_undeclared(needs: Needs, lock: Lock, cuda: str) -> Iterator[tuple[Needs, str]]:
+    """Yield the needs with each requirement that a locked release does not declare, and a warning if it does not fit.
+
+    ``cuda``: of the framework's build, or "".
+    """
+    at, own = {each.name: Version(each.version).public for each in lock.packages}, needs.requirements
+    for line, of in companions(own, at | ({"cuda": cuda} if cuda else {})).items():
+        found = own.plus(constraints=(line,)) if canonical_name(line) in at else own.plus(line)
+        note = f"{of} {at[of]} needs {line}, which does not fit the list: it may fail"
+        yield needs.changed(found, why=f"{line} for {of} {at[of]}"), note
 
 
 def with_names(
