@@ -168,6 +168,20 @@ def test_names_that_packages_removed_are_found(tmp_path: Path, name: str, of_tod
     assert name not in facts_of(tmp_path, line).modules  # data.Field of the project's own module
 
 
+@pytest.mark.parametrize(
+    ("line", "video"),
+    [
+        ("iio.mimsave(os.path.join(out, f'{step}.mp4'), frames)", True),
+        ("iio.get_writer(out / 'run.avi', fps=30)", True),
+        ("iio.mimsave(f'{step}.gif', frames)", False),
+        ("cv2.VideoWriter('run.mp4')", False),
+    ],
+)
+def test_a_video_of_imageio_is_found(tmp_path: Path, line: str, video: bool) -> None:
+    modules = facts_of(tmp_path, f"import os\nimport cv2\nimport imageio.v2 as iio\n{line}\n").modules
+    assert ("imageio.video" in modules) == video
+
+
 @pytest.mark.parametrize("future", ["division", "annotations"])
 def test_annotations_that_python_evaluates_use_names(tmp_path: Path, future: str) -> None:
     local = f"from __future__ import {future}\nimport numpy as np\ndef f():\n    x: np.float = 1\nf()\n"

@@ -97,6 +97,11 @@ class ImageContents(NamedTuple):
         return any("git+" in line for line in self.resolved.requirements.lines)
 
     @property
+    def unread(self) -> bool:
+        """Return True if pip builds a source whose age and needs are unknown."""
+        return LISTED in self.layers.folders and (self.git or not all(each.read for each in self.builds))
+
+    @property
     def in_sight(self) -> bool:
         """Return True if the build of a package needs the image's packages."""
         return any(each.in_sight for each in self.builds)

@@ -64,6 +64,8 @@ _PIP_SETTINGS = (
     "PIP_ROOT_USER_ACTION=ignore"
 )
 
+_BUILD_TOOLS = "/tmp/build-tools.txt"
+
 #: The first ordinary user of Debian and Ubuntu (adduser.conf, FIRST_UID); nothing in the image needs root.
 ORDINARY_USER = "1000:1000"
 SLIMMER = "slim.pyz"
@@ -248,6 +250,11 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
             f" || echo --extra-index-url {also})"
         )
         sources.append("$index")
+    own_tools = folder == LISTED and contents.unread and not contents.layers.hashed
+    if own_tools:  # pip before 25.3 gives the first variable to such builds as well
+        yield "# What builds a source from setup.py, unread and perhaps old, still has pkg_resources."
+        commands.append(f"echo 'setuptools<82' > {_BUILD_TOOLS}")
+        commands.append(f"export PIP_CONSTRAINT={_BUILD_TOOLS} PIP_BUILD_CONSTRAINT={_BUILD_TOOLS}")
     install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
     if by_hash:
         flags.append("--no-deps --require-hashes --only-binary :all:")
@@ -267,6 +274,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     if contents.slimming.arguments:
         yield "# image.slim; what each level saves: seatrial build --explain"
         commands += _slim(contents, folder, install)
+    commands += [f"rm {_BUILD_TOOLS}"] * own_tools
     commands.append(f"{VENV_PYTHON} {_LAYER} finish")
     yield from _run(contents, commands, _mounts(contents, folder))
 

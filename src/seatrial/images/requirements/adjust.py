@@ -276,7 +276,6 @@ def implied(
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
     remote = {each: where for each, where in script.modules.items() if each.startswith("remote.")}
     why += [f"{implied_packages([each])[0]} opens {each[7:]}:// paths ({where})" for each, where in remote.items()]
-    lines += companions(found.plus(*lines))
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):
         lines.append("accelerate")  # Trainer and device_map refuse to work without it; it is torch's alone
     if "mpi4py" in have and not have & _MPI_LIBRARIES:
@@ -285,10 +284,7 @@ def implied(
     if lost and _admits(found, "numpy", _LAST_NUMPY[lost][1]):
         lines.append(_LAST_NUMPY[lost][0])
         why.append(f"{lines[-1]}, because later releases lack {script.modules[lost]}")
-    pairs = ((each.specifier, first) for package, first in _FOR_NUMPY_2.items() for each in found.of(package))
-    open_numpy = lost in (None, "numpy.4") and _admits(found, "numpy", _LAST_NUMPY["numpy.2"][1])
-    if open_numpy and any(not first or is_below(specifier, first) for specifier, first in pairs):
-        lines.append("numpy<2")
+    lines += companions(found.plus(*lines))
     if "pytorch_lightning.1" in script.modules:
         named = [each for each in ("pytorch-lightning", "lightning") if each in have]
         held = [f"{each}<2" for each in named if _admits(found, each, _LAST_LIGHTNING_1)]
@@ -308,11 +304,6 @@ def implied(
     if have & {"transformers", "peft", "diffusers"} and "bitsandbytes" not in have and any(quantised):
         lines.append("bitsandbytes")
     return lines, why, warnings
-
-
-#: Package → its first release whose wheels work with NumPy 2, "" for none. The metadata of older ones admits it, and
-#: their import fails with "numpy.dtype size changed" or "np.sctypes was removed". Source: their release notes.
-_FOR_NUMPY_2: dict[str, str] = table("import_names")["for_numpy_2"]
 
 
 def _admits(found: Requirements, package: str, release: str) -> bool:

@@ -215,16 +215,35 @@ def newest_torch(line: str) -> str | None:
     return f"{most.major}.{most.minor + 1}" if most else None
 
 
-def companions(found: Requirements) -> list[str]:
-    """Return undeclared dependencies of listed packages; never both builds of mmcv, and old users of the old one."""
-    have = {canonical_name(line): line for line in found.lines}
-    rows = [row for row in table("source_builds")["companions"] if row["of"] in have]
-    open_ones = [row for row in rows if have[row["of"]] == row["of"] and "mmcv-full" in have]
-    users = [row["of"] + row["releases"] for row in open_ones if "mmcv-full" in row["lines"]]
-    fitting = (row for row in rows for each in found.of(row["of"]) if _is_about(row, each))
-    needed = {line: canonical_name(line) or "" for row in fitting for line in row["lines"].split()}
-    lines = [name if found.of(name) else line for line, name in needed.items() if name not in have]  # or a lock's pin
-    return [*users, *(each for each in lines if not (have.keys() & {"mmcv", "mmcv-full"} and each.startswith("mmcv")))]
+def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return requirement → the listed package, or the one of a lock with the releases ``at``, that does not declare it.
+
+    Never both builds of mmcv, and old users of the old one.
+    """
+    have, locked = {canonical_name(line): line for line in found.lines}, at or {}
+    rows = [row for row in table("source_builds")["companions"] if row["of"] in {*have, *locked}]
+    open_ones = [row for row in rows if have.get(row["of"]) == row["of"] and "mmcv-full" in have]
+    users: dict[str, str]
+    users = {row["of"] + row["releases"]: row["of"] for row in open_ones if "mmcv-full" in row["lines"]}
+    own = {row["of"]: [Requirement(f"{row['of']}=={locked[row['of']]}")] for row in rows if row["of"] in locked}
+    fitting = (row for row in rows for each in own.get(row["of"]) or found.of(row["of"]) if _is_about(row, each))
+    cuda = locked.get("cuda")
+    built = (row for row in fitting if "cuda" not in row or (cuda and cuda in SpecifierSet(row["cuda"])))
+    needed = {line: row["of"] for row in built for line in row["lines"].split()}
+    limits = ("<", "<=", "==", "~=")  # where the author has one, the list decides
+    for line, of in needed.items():
+        name, bound, wanted = canonical_name(line) or "", Requirement(line).specifier, SpecifierSet()
+        for each in found.of(name):
+            wanted &= each.specifier
+        if name.startswith("mmcv") and have.keys() & {"mmcv", "mmcv-full"}:
+            continue
+        if name not in {*have, *locked}:
+            users[name if found.of(name) else line] = of  # or a lock's pin
+        elif not locked and not {each.operator for each in wanted}.isdisjoint(limits):
+            continue
+        elif locked.get(name, _newest(wanted)) not in bound and _newest(wanted & bound) > Version("0"):
+            users[line] = of
+    return users
 
 
 def _named(line: str) -> Requirement | None:

@@ -29,7 +29,7 @@ from seatrial.images.resolve.framework import PACKAGES, Resolved, framework_plac
 from seatrial.images.resolve.lock import OF_TORCH, Locked, lock_packages, preferring
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.images.resolve.uv_texts import bare, pinned
-from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names, with_provided
+from seatrial.images.resolve.wheel_files import judged, refuse_unstartable, with_names, with_provided, with_undeclared
 from seatrial.images.sources import index_sources, wheels_of
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice
@@ -108,11 +108,17 @@ def resolve_packages(
         with suppress(ConfigError, GpuContractError):  # the package does not fit: keep its warning
             if needs.guessed and (known := judged(resolver, request, needs, checked.names)) != needs:
                 return again(known)
-        known, notes = with_names(resolver, request, needs, checked.lock)
+        notes = list[str]()
+        cuda = resolved.stack.wheel.cuda if resolved.stack.wheel else ""
+        for added, note in with_undeclared(needs, checked.lock, cuda):
+            with suppress(ConfigError, GpuContractError):
+                return again(added)
+            notes.append(note)
+        known, more = with_names(resolver, request, needs, checked.lock)
         with suppress(ConfigError, GpuContractError):
             if known != needs:
                 return again(known)
-        checked = replace(checked, warnings=(*checked.warnings, *notes))
+        checked = replace(checked, warnings=(*checked.warnings, *notes, *more))
     if not own_base:
         checked = replace(checked, builds=builds_of(resolver, request, checked.lock, resolved))
     if request and checked.lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
@@ -17,11 +17,11 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
+from seatrial.images.requirements.source_builds import companions
 from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest, SourceTexts, Unsatisfiable
 from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
 from seatrial.job.model import Job
-from seatrial.stack.facts import table
 from seatrial.system.project_files import is_there
 from seatrial.system.text import first_of
 
@@ -138,12 +138,23 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
     return replace(needs, guessed=guessed, warnings=tuple(each for each in needs.warnings if each not in gone))
 
 
+def with_undeclared(needs: Needs, lock: Lock, cuda: str) -> Iterator[tuple[Needs, str]]:
+    """Yield the needs with each requirement that a locked release does not declare, and a warning if it does not fit.
+
+    ``cuda``: of the framework's build, or "".
+    """
+    at, own = {each.name: Version(each.version).public for each in lock.packages}, needs.requirements
+    for line, of in companions(own, at | ({"cuda": cuda} if cuda else {})).items():
+        found = own.plus(constraints=(line,)) if canonical_name(line) in at else own.plus(line)
+        note = f"{of} {at[of]} needs {line}, which does not fit the list: it may fail"
+        yield needs.changed(found, why=f"{line} for {of} {at[of]}"), note
+
+
 def with_names(
     resolver: UvResolver, request: ResolveRequest, needs: Needs, lock: Lock
 ) -> tuple[Needs, tuple[str, ...]]:
     """Return the needs with packages below the release that lost an imported name, and warnings if they stay as locked.
 
-    NumPy stays below 2 for locked packages that fail with it.
     Raises ConfigError: the project demands a release without the name.
     """
     locked = {each.name: each for each in lock.packages}
@@ -175,13 +186,6 @@ def with_names(
         other *= bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
         way = f"the target stops at this import, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
         notes.append(f"{lacks}: {way}")
-    at = {each.name: Version(each.version) for each in lock.packages}
-    firsts = table("import_names")["for_numpy_2"].items()
-    old = [name for name, first in firsts if name in at and (not first or at[name] < Version(first))]
-    admitted = all(each.specifier.contains("1.26.4") for each in needs.requirements.of("numpy"))
-    if old and admitted and at.get("numpy", Version("1")).major > 1:  # others bring it
-        why = f"numpy<2, as {old[0]} {at[old[0]]} fails with NumPy 2"
-        needs = needs.changed(needs.requirements.plus(constraints=("numpy<2",)), why=why)
     return needs, tuple(notes)
 
 

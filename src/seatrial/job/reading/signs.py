@@ -47,6 +47,8 @@ _LOSS = regex(r"(?:^|[._])loss(?!es\b)(?:_?[A-Za-z0-9]{1,2})?\.data$|loss\.data$
 #: of evaluate and datasets load those that the first argument names.
 _LOADING = regex(TABLES["patterns"]["loading"])
 
+#: Ends of files that imageio reads and writes by its plugin for FFmpeg alone.
+_VIDEO = regex(r"(?i)\.(?:mp4|avi|mov|mkv|webm)$")
 _STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.py)\b")
 
 #: Packages by their usual names, where no import in the module shows what a name is.
@@ -120,6 +122,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
+        if full.startswith("imageio.") and any(map(_VIDEO.search, texts_of(node.args[0]) if node.args else ())):
+            yield f"{NAMED}imageio.video", called
         if engine := literal(keywords(node).get("engine")):
             yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
     elif isinstance(node, ast.Attribute):

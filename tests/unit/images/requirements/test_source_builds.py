@@ -105,9 +105,15 @@ def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None
     assert "build-essential cmake" in (made.image.dockerfile or "")
 
 
+@pytest.mark.parametrize(("line", "held"), [("git+https://git.example/old.git", True), ("torch-scatter", False)])
+def test_an_unread_source_is_built_by_a_setuptools_with_pkg_resources(tmp_path: Path, line: str, held: bool) -> None:
+    made = planned(tmp_path, {"requirements.txt": f"torch==2.8.0\n{line}\n"}, ScriptFacts())
+    assert ("export PIP_CONSTRAINT=" in (made.image.dockerfile or "")) == held
+
+
 def test_what_a_package_needs_undeclared_keeps_the_release_that_a_lock_pins() -> None:
-    assert companions(Requirements(lines=("dgl",))) == ["torchdata<0.10"]
-    assert companions(Requirements(lines=("dgl",), constraints=("torchdata==0.10.1",))) == ["torchdata"]
+    assert [*companions(Requirements(lines=("dgl",)))] == ["torchdata<0.10"]
+    assert [*companions(Requirements(lines=("dgl",), constraints=("torchdata==0.10.1",)))] == ["torchdata"]
 
 
 @pytest.mark.parametrize(
@@ -126,4 +132,24 @@ def test_what_a_package_needs_undeclared_keeps_the_release_that_a_lock_pins() ->
 def test_what_an_old_release_imports_is_of_its_time_although_its_metadata_admits_newer(
     line: str, held: list[str]
 ) -> None:
-    assert companions(Requirements(lines=(line,))) == held
+    assert [*companions(Requirements(lines=(line,)))] == held
+
+
+@pytest.mark.parametrize(
+    ("lines", "locked", "held"),
+    [
+        ("bitsandbytes", "bitsandbytes==0.39.1 torch==2.0.1 cuda==11.8", "scipy torch>=2.1"),
+        ("bitsandbytes", "bitsandbytes==0.40.2 torch==2.7.0 triton==3.3.0 scipy==1.11 cuda==12.6", "triton<3.2"),
+        ("bitsandbytes", "bitsandbytes==0.40.2 torch==2.7.0 scipy==1.11", ""),  # on the CPU, without Triton
+        ("bitsandbytes", "bitsandbytes==0.46.0 torch==2.7.0 triton==3.3.0 cuda==12.6", ""),
+        ("albumentations", "imgaug==0.4.0 numpy==2.1.0", "numpy<2"),
+        ("albumentations numpy>=2", "imgaug==0.4.0 numpy==2.1.0", ""),
+        ("albumentations", "imgaug==0.4.0 numpy==1.26.4", ""),
+        ("pandas", "pandas==2.2.3 numpy==2.1.0", ""),
+        ("d", "pandas==2.1.4 numpy==2.1.0", "numpy<2"),
+        ("wandb numpy<3", "wandb==0.16.0 numpy==2.1.0", "numpy<2"),
+    ],
+)
+def test_what_a_locked_release_needs_and_does_not_declare(lines: str, locked: str, held: str) -> None:
+    at = dict(each.split("==") for each in locked.split())
+    assert [*companions(Requirements(lines=tuple(lines.split())), at)] == held.split()

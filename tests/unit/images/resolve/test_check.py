@@ -900,3 +900,19 @@ def test_a_label_of_a_cluster_or_distribution_is_left_out(plan: Any) -> None:
 def test_a_line_of_pips_form_in_a_list_of_conda_is_read(plan: Any) -> None:
     made = plan("numpy=1.17.4=py38h\npip=19.3=py38\npython=3.8.1=h1\nplain==1.0\n")
     assert made.base == "python:3.8-slim-bookworm" and "plain==1.0" in plan.chosen("packages")[0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "numpy", "warned"),
+    [("numpy", "1.26.4", ""), ("numpy>=2", "2.1.0", "imgaug 0.4.0 needs numpy<2, which does not fit the list")],
+)
+def test_what_a_locked_release_needs_undeclared_is_kept_or_named(
+    plan: Any, wanted: str, numpy: str, warned: str
+) -> None:
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl")
+    plan.index.has("imgaug", "imgaug-0.4.0-py3-none-any.whl")
+    plan.index.has("numpy", "numpy-1.26.4-py3-none-any.whl", "numpy-2.1.0-py3-none-any.whl")
+    plan.index.needs |= {"trainer-1.0": ("imgaug",), "imgaug-0.4.0": (wanted,)}
+    made = plan("trainer\n")
+    assert re.findall(r"(?m)^numpy==(\S+)", "\n".join(made.context_texts.values())) == [numpy]
+    assert [each for each in made.warnings if "imgaug" in each] == [f"{warned}: it may fail"] * bool(warned)

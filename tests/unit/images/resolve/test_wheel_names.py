@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import io
 import zipfile
-from pathlib import Path
 
 import pytest
 
-from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest
-from seatrial.images.resolve.uv import UvResolver
-from seatrial.images.resolve.wheel_files import with_names
 from seatrial.images.resolve.wheel_names import Modules
-from seatrial.system.host import Host
 
 REMOVED = 'raise RuntimeError("`ToTensor` is obsolete and it was removed. Use `ToTensorV2`")'
 TRANSFORMS = f'''class ToTensor(Basic):
@@ -70,22 +64,3 @@ def test_a_name_is_missing_if_nothing_defines_it_or_its_code_only_says_that_it_w
         for path, text in FILES.items():
             archive.writestr(path, text)
     assert Modules(wheel).has(name) is has  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("lines", "brought", "numpy", "constraints"),
-    [
-        (("albumentations",), ("imgaug", "0.4.0"), "2.1.0", ("numpy<2",)),
-        (("albumentations", "numpy>=2"), ("imgaug", "0.4.0"), "2.1.0", ()),
-        (("albumentations",), ("imgaug", "0.4.0"), "1.26.4", ()),
-        (("pandas",), ("pandas", "2.2.3"), "2.1.0", ()),
-        (("d",), ("pandas", "2.1.4"), "2.1.0", ("numpy<2",)),
-    ],
-)
-def test_numpy_is_below_2_for_a_package_that_another_brings_and_that_fails_with_it(
-    tmp_path: Path, lines: tuple[str, ...], brought: tuple[str, str], numpy: str, constraints: tuple[str, ...]
-) -> None:
-    lock = Lock((LockedPackage(*brought), LockedPackage("numpy", numpy)))
-    needs = Needs(Requirements(lines=lines), "a list", "it exists")
-    found, notes = with_names(UvResolver(tmp_path, Host()), ResolveRequest(lines, "3.11", ()), needs, lock)
-    assert (found.requirements.constraints, notes) == (constraints, ())
