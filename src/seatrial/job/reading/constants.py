@@ -32,7 +32,7 @@ ANY = "*"
 #: Most names and parts of expressions that are followed to a constant.
 _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
-_MOST_LOOKS = 500
+_MOST_LOOKS, _PARTS = 500, ("", "items", "keys", "values")
 
 _CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
@@ -406,14 +406,10 @@ class Constants:
         known = [each.sure for each in self.candidates(owner, unit, 1)]
         written = known == [True] or isinstance(owner, ast.Dict | ast.List | ast.Tuple)
         table, where = self._table(owner, unit, 1) if written else (None, unit)
-        rows = [*zip(table.keys, table.values, strict=True)] if table else []
+        rows = [*zip(table.keys, table.values, strict=True)] if table and part in _PARTS else []
         for at, (key, value) in enumerate(rows):
             part = part or ("values" if literal(key) == str(at) else "keys")  # of a list, or of a table
-            chosen: list[ast.expr | None] = [
-                *[key] * (part in ("keys", "items")),
-                *[value] * (part in ("values", "items")),
-            ]
-            yield from [[_Value(each, where, True) for each in chosen]] if chosen else []
+            yield [_Value(each, where, True) for each in (key, value)[part == "values" : 1 + (part != "keys")]]
 
     def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
         """Return (module, name) of a class of the project, or of an object's class."""
