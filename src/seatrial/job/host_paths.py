@@ -333,7 +333,7 @@ def _of_file(file: Path, shown: str, job: Job) -> Iterator[HostPath]:
         return
     yield from _of_yolo(text, file, shown, job)
     for number, line in enumerate(text.splitlines(), 1):
-        for match in _IN_TEXT.finditer(line.partition(" #")[0]):
+        for match in _IN_TEXT.finditer(re.split(r"(?:^|\s)#", line, maxsplit=1)[0]):
             path = _path(match[0], f"{shown}:{number}", job, written=_is_written(line[: match.start()]), typed=False)
             deep = len(re.findall(r"[\\/]+", match[0])) > 1
             if path is not None and deep and (path.is_there or of_a_machine(path.text)):

@@ -412,8 +412,8 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     if "." not in word and words[1:] and startable.script_alone(words):
         return launcher_refused(words)
     if notebook := next((each for each in words[1:] if each.endswith(".ipynb") and is_file(project / each)), None):
-        convert, script = startable.converted(notebook)
-        run = f"{convert} && seatrial run {shlex.quote(script)}"
+        script = shlex.quote(str(Path(notebook).with_suffix(".py")))
+        run = f"{CONVERT} {shlex.quote(notebook)} && seatrial run {script}"
         return TargetError(f"{word} runs the notebook {notebook}; a run starts a script", run=run)
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(
         word, _shell_scripts((project / word).parent, project)

@@ -256,6 +256,23 @@ def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None
     assert settings.endswith("; next to it: y.json.sample")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(x):\n    if not os.path.exists(x):\n        print(1)\n        return\n    open(x)\nf('d/w')\ntrain()\n",
+        "def f(root='./d/a/b'):\n    os.listdir(root)\nf(root=p.parse_args().root)\n",
+        "class C:\n    def __init__(self):\n        self.d = 'd'\n        self.d += f()\n        open(self.d)\nC()\n",
+        "for name in ['a', 'b'] + more():\n    np.load(name)\n",
+        "os.makedirs('d')\nfor name in ['a', 'b']:\n    np.save(f'd/{name}.npy', x)\nnp.load('d/b.npy')\n",
+    ],
+    ids=["a helper returns", "a default that no call takes", "a path that grows", "a longer list", "made in a loop"],
+)
+def test_what_a_run_may_do_without_is_no_missing_input(tmp_path: Path, source: str) -> None:
+    target = target_of(tmp_path, f"import os\n{source}")
+    facts = script_facts(target, tmp_path)
+    assert (facts.reads, facts.inputs) == ((), ())
+
+
 @pytest.mark.parametrize(("use", "named"), [("x.startswith(PARTS)", False), ("open(PARTS[0])", True)])
 def test_a_text_that_others_begin_with_is_no_path(tmp_path: Path, use: str, named: bool) -> None:
     target = target_of(tmp_path, f"PARTS = ('/storage/v1/object/sign/',)\n{use}")
@@ -360,6 +377,7 @@ if {}:
         ("class C:\n    d = 'a/'\nd = 'b/'\nf(train=d + 'c/y')\n", "", "b/c/y"),
         ("f()\n", "task.dataset_path=data/x", "data/x"),
         ("f()\n", "--model=owner/model", ""),
+        ("register_coco_instances('x', {}, 'd/x.json', 'd/x')\n", "", "d/x.json"),
         ("f()\n", "--kind=data/out", ""),
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "--gin_bindings=C.root = 'a/b'", "a/b"),
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "", "/own/sets"),

@@ -81,7 +81,8 @@ def test_what_is_the_projects_or_no_path_is_left_alone(project: Path) -> None:
 
 def test_paths_of_a_named_configuration_count_if_they_are_there(project: Path) -> None:
     data = str(project.parent / "data")
-    (project / "c.yaml").write_text(f"data: {data}\nother: {data}-gone\nurl: https://host{data}\nnote: x # {data}/y\n")
+    note = f"note: x # {data}/y\n#  p: /home/nobody/d\n"
+    (project / "c.yaml").write_text(f"data: {data}\nother: {data}-gone\nurl: https://host{data}\n{note}")
     [path] = paths_of(project, "--config", "c.yaml")
     assert (str(path.source), path.where, path.typed) == (data, "c.yaml:1", False)
 

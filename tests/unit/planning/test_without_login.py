@@ -324,6 +324,9 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
         ("C = {'root': os.getenv('ROOT_DIR')}\nprint(C['root'])\n", False),
         ("if os.getenv('ROOT_DIR') is None and len(sys.argv) < 2:\n    sys.exit('no root')\n", False),
         ("if os.getenv('ROOT_DIR') is None:\n    print('no root')\n", False),
+        ("ROOT = os.getenv('ROOT_DIR')\nopen(os.path.join(ROOT, 'a'))\n", True),
+        ("os.path.join(os.environ.get('ROOT_DIR', '.'), 'a')\n", False),
+        ("ROOT = os.getenv('ROOT_DIR')\nif ROOT:\n    os.path.join(ROOT, 'a')\n", False),
     ],
 )
 def test_a_variable_without_which_a_check_of_every_run_fails_is_named(tmp_path: Path, code: str, needed: bool) -> None:

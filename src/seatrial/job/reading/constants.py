@@ -32,7 +32,7 @@ ANY = "*"
 #: Most names and parts of expressions that are followed to a constant.
 _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
-_MOST_LOOKS = 500
+_MOST_LOOKS, _PARTS = 500, ("", "items", "keys", "values")
 
 _CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
@@ -91,6 +91,7 @@ class Constants:
         settings: key of a configuration file that is read, ``path`` or ``data.path``, with one value → (value,
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
+        looped: (unit, variable) → its value in the pass of a loop whose texts are read.
         by_setting, by_option, lacks: whether the text last read is a file's setting, the option that gives it,
             and whether a part of it is an option or a setting without a known value.
     """
@@ -111,6 +112,7 @@ class Constants:
         self.by_option: str | None = None
         self.lacks = False
         self.looks = 0
+        self.looped: dict[tuple[Unit, str], _Value] = {}
         self._found: dict[tuple[ast.AST | None, str], list[_Value]] = {}  # for one text or condition
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
@@ -327,6 +329,8 @@ class Constants:
             while owner and not (values := owner[0].flow.attributes(owner[1], key)) and depth < _DEEPEST:
                 above, depth = owner[0].flow.bases[owner[1]], depth + 1
                 owner = self._class(ast.Name(above[0]), (owner[0].path, ""), depth) if above else None
+            if owner and values:
+                values = owner[0].flow.in_force(values, unit[1], getattr(node, "lineno", 0))
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
                 return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
@@ -340,6 +344,8 @@ class Constants:
 
     def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
         name = node.id
+        if (unit, name) in self.looped:
+            return [self.looped[unit, name]]
         given = bool(unit[1]) and name in parameters(module.flow.functions[unit[1]])
         top, line = (unit[0], ""), getattr(node, "lineno", 0)
         of_class = module.flow.attributes(module.flow.classes.get(line, ""), name) if unit == top else []
@@ -376,6 +382,34 @@ class Constants:
             if found:
                 return found
         return []
+
+    def passes(self, unit: Unit, line: int) -> list[dict[tuple[Unit, str], _Value]]:
+        """Return the variables' values in each pass of the loop around a line, if what it goes through is written."""
+        found: list[dict[tuple[Unit, str], _Value]] = []
+        around = module.flow.around(unit[1], line) if (module := self._module_at(unit[0])) else ()
+        for loop in (each for each in around if isinstance(each, ast.For) and not found):
+            self.looks, self._found, over = 0, {}, loop.iter
+            names = [(unit, last_name(each)) for each in getattr(loop.target, "elts", [loop.target])]
+            if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
+                over, names = over.args[0], names[1:]
+            for way in self._each_pass(over, unit) if loop.body[0].lineno <= line <= (loop.end_lineno or 0) else ():
+                inner = getattr(way[-1].node, "elts", []) if len(names) > len(way) else []
+                way[-1:] = [way[-1]._replace(node=each) for each in inner] or way[-1:]
+                found += [dict(zip(names, way, strict=True))] if len(way) == len(names) else []
+        return found
+
+    def _each_pass(self, node: ast.expr, unit: Unit) -> Iterator[list[_Value]]:
+        """Yield what a loop gets in each pass from a list, or from a table's keys, values or items."""
+        owner, part = node, ""
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+            owner, part = node.func.value, node.func.attr
+        known = [each.sure for each in self.candidates(owner, unit, 1)]
+        written = known == [True] or isinstance(owner, ast.Dict | ast.List | ast.Tuple)
+        table, where = self._table(owner, unit, 1) if written else (None, unit)
+        rows = [*zip(table.keys, table.values, strict=True)] if table and part in _PARTS else []
+        for at, (key, value) in enumerate(rows):
+            part = part or ("values" if literal(key) == str(at) else "keys")  # of a list, or of a table
+            yield [_Value(each, where, True) for each in (key, value)[part == "values" : 1 + (part != "keys")]]
 
     def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
         """Return (module, name) of a class of the project, or of an object's class."""
@@ -424,8 +458,8 @@ class Constants:
         assert module is not None, "its function was read"
         function = module.flow.functions[unit[1]]
         names = parameters(function)
-        index = names.index(name) - (names[0] in ("self", "cls"))
-        for caller, node, always, tests in self.callers.get(unit, ()):
+        index = names.index(name) - (names[0] in ("self", "cls")) if name in names else 0
+        for caller, node, always, tests in self.callers.get(unit, ()) if name in names else ():
             given = keywords(node).get(name) or (node.args[index] if 0 <= index < len(node.args) else None)
             match keywords(node).get(None):
                 case ast.Call(func=ast.Name(id="vars" | "asdict"), args=[table]) if given is None:

@@ -23,6 +23,7 @@ from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
 from seatrial.job.reading.signs import (
+    SETS,
     TABLES,
     TELLING,
     assigned_variables,
@@ -193,9 +194,8 @@ class NodeReader:
             for each in module.flow.guarded(node):
                 names = [] if getattr(each, "level", 0) else modules_of(each)
                 reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
-        if isinstance(node, ast.Assert | ast.If | ast.Subscript) and certain and seen.always:
+        if isinstance(node, ast.Assert | ast.If | ast.Subscript | ast.Call) and certain and seen.always:  # none catches
             self.checks.append(((module.path, unit), where, node))
-        if isinstance(node, ast.Assert | ast.If | ast.Call) and certain and seen.always:  # nothing catches its error
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
                 reading.asserted.setdefault("".join(bound), where)
         if (path := host_path(node)) and len(reading.paths) < _MOST_PATHS:
@@ -254,12 +254,16 @@ class NodeReader:
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
         """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""
+        gets = re.search(r"getenv|environ\.get", code)
         for unit, where, node in self.checks:
+            if isinstance(node, ast.Call) and not (gets and last_name(node.func) in SETS["fails-on-none"]):
+                continue
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
                 continue
-            parts = (part for part, holds in conditions(node) if holds and part is not node)
+            parts = [part for part, holds in conditions(node) if holds and part is not node]
+            parts = node.args if isinstance(node, ast.Call) else parts
             set_there = (constants.variable(part, unit) for part in parts)
             read = (literal(variable_key(node)), *set_there)
             for needed in (each for each in read if each and each.isidentifier()):

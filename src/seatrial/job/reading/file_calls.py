@@ -223,8 +223,8 @@ def is_input(name: str, value: str, *, typed: bool) -> bool:
     return bool(shown or _IN_FOLDERS.fullmatch(name) or (typed and _OF_FOLDERS.fullmatch(f"{name}={value}")))
 
 
-def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
-    """Yield (name, whether code looks it up by name, value) of variables, keys, arguments and parameters."""
+def named_values(node: ast.AST) -> Iterator[tuple[str, bool | None, ast.expr]]:
+    """Yield (name, whether code looks it up by it, None for a parameter, value) of all that names a value."""
     pairs: list[tuple[str, ast.expr | None]] = []
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -233,7 +233,7 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
     elif isinstance(node, ast.Dict):
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
     elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
-        last = "path" if last in READERS | MAY_LACK else last
+        last = "path" if last in READERS | MAY_LACK or last.startswith("register_") else last
         last = last_name(getattr(node.func, "value", node)) if last == "append" else last
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):
@@ -241,7 +241,7 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool, ast.expr]]:
     by_name = isinstance(node, ast.Assign | ast.AnnAssign | ast.Dict) and not hasattr(getattr(node, "value", 0), "elts")
     for name, value in pairs:
         if value and (isinstance(value, ast.JoinedStr | ast.BinOp | ast.Call) or {*"/."} & {*(literal(value) or "")}):
-            yield name, by_name, value
+            yield name, None if isinstance(node, FunctionNode) else by_name, value
 
 
 def names_in(paths: Iterable[tuple[object, ast.expr]]) -> set[str]:
@@ -283,12 +283,15 @@ def checked_paths(node: ast.Call) -> list[ast.expr]:
     return node.args[:1] or ([node.func.value] if isinstance(node.func, ast.Attribute) else [])
 
 
-def demanded(node: ast.AST, assigned: Mapping[str, list[ast.expr | None]]) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
-    """Yield (call, texts that may hold advice) for each check, also ``assigned``, without whose path a run ends."""
+def demanded(
+    node: ast.AST, assigned: Mapping[str, list[ast.expr | None]], *, main: bool
+) -> Iterator[tuple[ast.Call, list[ast.expr]]]:
+    """Yield (call, texts that may hold advice) for each check, also ``assigned``, without whose path a run ends;
+    ``main``: see fails."""
     if isinstance(node, ast.Assert):
         yield from ((call, [node.msg] if node.msg else []) for call in needed(node.test, True, assigned))
-    elif isinstance(node, ast.If) and (fails(node.body) or fails(node.orelse)):
-        ends = node.body if fails(node.body) else node.orelse
+    elif isinstance(node, ast.If) and (fails(node.body, main=main) or fails(node.orelse, main=main)):
+        ends = node.body if fails(node.body, main=main) else node.orelse
         texts = [text for part in ends for call in ast.walk(part) if isinstance(call, ast.Call) for text in call.args]
         yield from ((call, texts) for call in needed(node.test, ends is node.orelse, assigned))
         match node.test:

@@ -53,7 +53,7 @@ class Files:
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
         self.uses: dict[str, list[tuple[bool, Unit, Tests]]] = {}  # attribute or key → is it likely to run, conditions
-        self.named_values: list[tuple[str, bool, ast.expr, Unit, Tests]] = []  # with their place and conditions
+        self.named_values: list[tuple[str, bool | None, ast.expr, Unit, Tests]] = []  # with their place and conditions
         self.of_class: dict[int, str] = {}  # id of a value that a class's body sets → the class
         self._written_names, self._checked_names = set[str](), set[str]()
         self._tried = set[Unit]()  # units that a usual run reaches, including those called in a ``try``
@@ -302,10 +302,11 @@ class Files:
         unused = {value for value, name in self.of_class.items() if not used(name)}
         free = (each for each in wanted if each[0] not in self._written_names and id(each[2]) not in unused)
         likely, callers = self.constants.likely, self.constants.callers
-        for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
+        for name, by_name, node, unit, tests in islice(free, _MOST_TEXTS):
             by_library = unit[0] == self.order.start[0] and not callers.get(unit)  # Fire or a decorator calls it
             runs = (by_library or unit in self._tried) and (likely is not None and likely(unit, untried(tests) or ()))
-            text = self.constants.text(node, unit) if runs else None
+            of_calls = by_name is None and unit[1] and [each for each, *_ in self.constants.passed(name, unit)]
+            text = self.constants.text(node, unit) if runs and node in (of_calls or [node]) else None
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
 
@@ -332,17 +333,29 @@ class Files:
         return calls.checked_paths(node) if id(node) in self.demanded else calls.read_paths(node, names)
 
     def _texts(self, path: ast.expr, unit: Unit) -> Iterator[Text | None]:
-        """Yield the texts of a path, one for each call of its function, or each object of its class."""
-        made = (unit[0], f"{unit[1].rpartition('.')[0]}.__init__")
-        known = self.constants.callers
-        taker = next((each for each in (made, unit) if len(known.get(each, ())) > 1), unit)
-        before = known.get(taker, [])
+        """Yield the texts of a path, one for each pass of a loop, each call of its function or object of its class."""
+        constants, known, at, line = self.constants, self.constants.callers, unit, getattr(path, "lineno", 0)
+        before: list[ParsedCall] = []
+        for _ in range(_MOST_CALLERS):  # a function that is called once takes what its caller takes
+            passes = constants.passes(at, line)
+            for each in passes[:_MOST_CALLERS]:
+                constants.looped = each
+                yield constants.text(path, unit)
+            constants.looped = {}
+            if passes:
+                return
+            made = (at[0], f"{at[1].rpartition('.')[0]}.__init__")
+            several = (each for each in (made, at) if len(known.get(each, ())) > 1)
+            before = known.get(taker := next(several, made if known.get(made) else at), [])
+            if len(before) != 1:
+                break
+            at, line = before[0].unit, before[0].node.lineno
         for call in before[:_MOST_CALLERS]:
             known[taker] = [call]
-            yield self.constants.text(path, unit)
+            yield constants.text(path, unit)
         known[taker] = before
         if not before:
-            yield self.constants.text(path, unit)
+            yield constants.text(path, unit)
 
     def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
@@ -354,10 +367,9 @@ class Files:
         )
         turned = ((each, keywords(each.node).get("download", ast.Constant(True))) for each in noted)
         making = [each for each, on in turned if self.order.holds(each.unit, ((on, True), *(each.tests or ())))]
-        flows = {each.unit: module.flow for each in making if (module := self._module_at(each.unit[0]))}
-        pairs = [(each, path) for each in making for path in calls.made_paths(each.node)]
-        writing = [(each, path) for each, looped in pairs for path in flows[each.unit].members(each.unit[1], looped)]
-        made = [(call, self.constants.text(path, call.unit), self.constants.by_option or "") for call, path in writing]
+        writing = [(each, path) for each in making for path in calls.made_paths(each.node)]
+        texts = ((call, text) for call, path in writing for text in self._texts(path, call.unit))
+        made = [(*each, self.constants.by_option or "") for each in texts]
         self._made, self.outputs = [(call, text) for call, text, _ in made], {flag for *_, flag in made}
         self._reading += [each for each in self._asking if id(each.node) in self.demanded]  # by a name
         checks = (each for each in self._asking if id(each.node) not in self.demanded)

@@ -167,12 +167,6 @@ class Flow:
                 found.setdefault(node.id, []).append(None)
         return found
 
-    def members(self, function: str, node: ast.expr) -> list[ast.expr]:
-        """Return the members of the list that a loop's variable goes through; of another expression itself."""
-        loops = (each for each in statements(self.body(function)) if isinstance(each, ast.For))
-        lists = (each.iter for each in loops if isinstance(node, ast.Name) and last_name(each.target) == node.id)
-        return next((each.elts for each in lists if isinstance(each, ast.List | ast.Tuple)), [node])
-
     def is_replaced(self, owner: str, name: str) -> bool:
         """Return whether an object's method may be another: ``self`` sets the name, or a class below defines it."""
         below = (each for each, bases in self.bases.items() if owner in bases)
@@ -181,6 +175,17 @@ class Flow:
     def attributes(self, owner: str, name: str) -> list[tuple[str, ast.expr]]:
         """Return (function, value) of what a class sets under a name, on itself or in its methods on ``self``."""
         return self._set.get((owner, name), [])
+
+    def in_force(self, values: list[tuple[str, ast.expr]], at: str, line: int) -> list[tuple[str, ast.expr]]:
+        """Return which of an attribute's values holds at a line: the last, if one method sets all and in no branch."""
+        known = [each for each in values if each[0] != at or (each[1].end_lineno or 0) < line] or values
+        method, last = known[-1]
+        plain = (each for each in self.body(method) if isinstance(each, ast.Assign | ast.AugAssign)) if method else ()
+        return (
+            [known[-1]]
+            if {each for each, _ in values} == {method} and any(last in [*ast.walk(each)] for each in plain)
+            else values
+        )
 
     @cached_property
     def _set(self) -> dict[tuple[str, str], list[tuple[str, ast.expr]]]:
@@ -192,8 +197,12 @@ class Flow:
                     pairs = [("", target.id, each.value) for target in targets if isinstance(target, ast.Name)]
                 else:
                     body = each.body if isinstance(each, FunctionNode) else []
-                    sets = (one for one in statements(body) if isinstance(one, ast.Assign))
-                    inner = [(at, one.value) for one in sets for at in one.targets if isinstance(at, ast.Attribute)]
+                    sets = (one for one in statements(body) if isinstance(one, ast.Assign | ast.AugAssign))
+                    parts = [(one, at) for one in sets for at in (getattr(one, "targets", None) or [one.target])]  # type: ignore[union-attr]
+                    plain = [
+                        (at, one.value if isinstance(one, ast.Assign) else ast.Constant(None)) for one, at in parts
+                    ]
+                    inner = [(at, value) for at, value in plain if isinstance(at, ast.Attribute)]
                     method = f"{node.name}.{getattr(each, 'name', '')}"
                     pairs = [(method, at.attr, given) for at, given in inner if last_name(at.value) == "self"]
                 for function, name, value in pairs:
@@ -375,10 +384,13 @@ def _exits(node: ast.AST) -> bool:
     return call is not None and not fails
 
 
-def fails(block: Sequence[ast.stmt]) -> bool:
-    """Recognise a block that ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``: no good run takes it."""
+def fails(block: Sequence[ast.stmt], *, main: bool = False) -> bool:
+    """Recognise a block that no good run takes: it ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``, or
+    of a ``main`` function in a return or an exit behind a message."""
     ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
-    return bool(ends) and not _exits(ends[0])
+    says = main and any(isinstance(each, ast.Expr) for each in block[:-1])
+    returns = says and isinstance(block[-1], ast.Return) and not block[-1].value
+    return returns or (bool(ends) and (says or not _exits(ends[0])))
 
 
 def conditions(node: ast.AST | None, holds: bool = True) -> Iterator[tuple[ast.expr, bool]]:

@@ -382,7 +382,13 @@ class ProjectReader:
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
         if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and any(map(_PARSES_FIELDS.search, sources))):
             self.files.constants.note_options((module.path, unit), node)
-        self.files.demanded |= {id(call): texts for call, texts in demanded(node, module.flow.assigned(unit))}
+        callers = self.files.constants.callers.get((module.path, unit), ()) if isinstance(node, ast.If) else ()
+        last = (self.start, ""), module.flow.body("")[-1].end_lineno  # a main function's only call
+        main = module.path == self.start and (
+            not unit or [(each.unit, each.node.end_lineno) for each in callers] == [last]
+        )
+        checks = demanded(node, module.flow.assigned(unit), main=main)
+        self.files.demanded |= {id(call): texts for call, texts in checks}
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 
