@@ -16,7 +16,7 @@ from seatrial.errors import TargetError
 from seatrial.job.reading import parsed_modules, signs
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
-from seatrial.job.reading.constants import ANY, member
+from seatrial.job.reading.constants import ANY, ParsedCall, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
 from seatrial.job.reading.file_calls import demanded, named_values
@@ -155,7 +155,7 @@ class ProjectReader:
             files=(*self.modules.files(), *started),
             misfits=(
                 *ignored,
-                *self.parsers.misfits(names),
+                *self.parsers.misfits(names, self.files.constants),
                 *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
@@ -423,8 +423,8 @@ class ProjectReader:
         self.files.note_runs((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
         self.parsers.note(
-            *(node, f"{module.shown}:{node.lineno}"),
-            certain=certain and seen.always,
+            ParsedCall((module.path, unit), node, certain and seen.always, seen.tests),
+            f"{module.shown}:{node.lineno}",
             own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
             taken={each.arg for function in functions if function for each in function.args.args},
         )
