@@ -133,7 +133,8 @@ class ProjectReader:
         self.files.constants.may_assign = self.devices.may_assign
         self.files.follow((self.start, ""))
         reads = self.files.reads((self.start, ""), self.devices.truth)  # by what is likely, and so after the devices
-        wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there)]
+        tried = self.files.may_run((self.start, ""), tried=True)
+        wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there, tried)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
