@@ -58,6 +58,9 @@ _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
 #: Functions that parse a version, or its numbers, from text.
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
+#: A program that runs what another downloads.
+PIPED = "subprocess.|sh"
+
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets the variable ``{0}`` of the environment, or unnamed ones.
@@ -217,6 +220,8 @@ class NodeReader:
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
         if isinstance(node, Import):
             module.names |= imported_names(node)
+            if program[-1] != "." and re.search(r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh\b", ast.unparse(node)):
+                self.later.append(((module.path, unit), tests, PIPED, where))
         if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
             listed = any(_MODEL.search(literal(key) or "") for key in node.keys)
             self._listed.update(map(id, ast.walk(node) if listed else ()))

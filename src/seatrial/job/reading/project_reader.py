@@ -18,7 +18,7 @@ from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
 from seatrial.job.reading.constants import ANY, ParsedCall, member
 from seatrial.job.reading.devices import Devices
-from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
+from seatrial.job.reading.evidence import NOTED, PIPED, NodeReader, ProjectReading
 from seatrial.job.reading.file_calls import demanded, named_values
 from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
@@ -138,6 +138,8 @@ class ProjectReader:
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
+        if where := self.reading.likely.get(PIPED):
+            ignored.append(f"{where} runs a downloaded script in a shell: read the script first")
         started = [*self._read_started()]
         return replace(
             self.reading,
