@@ -160,7 +160,11 @@ def test_required_options_of_a_parser_in_a_function_of_that_name_are_judged(tmp_
 @pytest.mark.parametrize(
     ("body", "call", "judged"),
     [
-        ("if words is not None:\n        return p.parse_args(words)\n    else:\n        return p.parse_args()", "", True),
+        (
+            "if words is not None:\n        return p.parse_args(words)\n    else:\n        return p.parse_args()",
+            "",
+            True,
+        ),
         ("return p.parse_args(words)", "", True),
         ("return p.parse_args(args=words)", "sys.argv[1:]", True),
         ("return p.parse_args(sys.argv[1:])", "", True),

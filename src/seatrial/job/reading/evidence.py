@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -23,6 +24,7 @@ from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
 from seatrial.job.reading.signs import (
+    NAMED,
     TABLES,
     TELLING,
     assigned_variables,
@@ -56,11 +58,11 @@ _MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
 
-#: Functions that parse a version, or its numbers, from text.
-_READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
 #: A program that runs what another downloads.
 PIPED = "subprocess.|sh"
 
+#: Functions that parse a version, or its numbers, from text.
+_READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets the variable ``{0}`` of the environment, or unnamed ones.
@@ -218,18 +220,21 @@ class NodeReader:
         if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
             program = f"subprocess.{started_program(node, module.names, module.flow.assigned(unit))}"
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
-        if isinstance(node, Import):
-            module.names |= imported_names(node)
             if program[-1] != "." and re.search(r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh\b", ast.unparse(node)):
                 self.later.append(((module.path, unit), tests, PIPED, where))
+        if isinstance(node, Import):
+            module.names |= imported_names(node)
         if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
             listed = any(_MODEL.search(literal(key) or "") for key in node.keys)
             self._listed.update(map(id, ast.walk(node) if listed else ()))
         if isinstance(node, TELLING) and id(node) not in self._listed:
             for sign, shown in (*signs(node, module.names), *keras_signs(node, module)):
+                if sign.startswith(NAMED) and _is_asked_for(shown, module.source):
+                    continue
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)
-                holds = {"notebook": seen.always, "input": seen.tests == () and not shown.startswith("sys.")}
+                asks = not shown.startswith("sys.") and b"stdin.isatty()" not in module.source
+                holds = {"notebook": seen.always, "input": seen.tests == () and asks}
                 holds["needs-ranks"] = seen.certain and not caught
                 if certain and holds.get(sign, seen.certain):
                     reading.certain_signs.setdefault(sign, evidence)
@@ -270,6 +275,12 @@ class NodeReader:
             for needed in (each for each in read if each and each.isidentifier()):
                 if not re.search(_SETS.format(needed), code):
                     yield EnvCheck(needed, (), False, where)
+
+
+def _is_asked_for(name: str, source: bytes) -> bool:
+    """Return whether code asks for a part of a dotted name: ``hasattr(np, "float")``."""
+    pairs = pairwise(re.escape(name).encode().split(rb"\.")) if b"hasattr" in source else ()
+    return any(re.search(rb"""hasattr\([^()]*\b%s\s*,\s*["']%s["']""" % pair, source) for pair in pairs)
 
 
 def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:
