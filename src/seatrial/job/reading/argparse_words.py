@@ -101,9 +101,9 @@ class ParserWords:
             return
         parsed = None
         for (unit, node, certain, tests), place in self._parses:
-            for given in (*node.args, *(each.value for each in node.keywords)):
-                values = [each.node for each in constants.candidates(given, unit, 0) if each.unit != unit] or [given]
-                whole = last_name(given) not in self._used and all(map(_are_all_words, values))
+            for words in (*node.args, *(each.value for each in node.keywords)):
+                values = [each.node for each in constants.candidates(words, unit, 0) if each.unit != unit] or [words]
+                whole = last_name(words) not in self._used and all(map(_are_all_words, values))
                 if not whole and not all(is_constant(each, None) for each in values):
                     return  # it parses other words
             usual = tests and unit in constants.always and constants.likely and constants.likely(unit, tests)

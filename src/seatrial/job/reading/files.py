@@ -19,7 +19,7 @@ from seatrial.job.reading.argparse_words import typed_options, typed_words
 from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
-from seatrial.job.reading.flow import CAUGHT, Tests, statements
+from seatrial.job.reading.flow import CAUGHT, Tests, default_of, parameters, statements
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit, named
 from seatrial.job.reading.signs import PLACEHOLDER, WINDOWS, dotted, full_name, keywords, literal, of_a_machine
@@ -328,10 +328,21 @@ class Files:
         likely, callers = self.constants.likely, self.constants.callers
         for name, _, node, unit, tests in islice(free, _MOST_TEXTS):
             by_library = unit[0] == start[0] and not callers.get(unit)  # Fire or a decorator calls it
-            runs = (by_library or unit in self._tried) and (likely is not None and likely(unit, _untried(tests) or ()))
+            runs = (
+                (by_library or unit in self._tried)
+                and not self._is_replaced(name, node, unit)
+                and (likely is not None and likely(unit, _untried(tests) or ()))
+            )
             text = self.constants.text(node, unit) if runs else None
             begin, any_part, _ = text.text.partition(ANY) if text else ("", "", "")
             yield name, posixpath.dirname(begin) if any_part else begin, self._place(unit, node), None
+
+    def _is_replaced(self, name: str, node: ast.expr, unit: Unit) -> bool:
+        """Return whether a value is a parameter's default that each call replaces."""
+        function = module.flow.functions.get(unit[1]) if (module := self._module_at(unit[0])) else None
+        is_default = function and name in parameters(function) and default_of(name, function) is node
+        given = [value for value, *_ in self.constants.passed(name, unit)] if is_default else []
+        return bool(given) and node not in given
 
     def _with_named(self, reads: dict[str, Read]) -> tuple[Read, ...]:
         """Add the paths of other machines that no read or write names."""

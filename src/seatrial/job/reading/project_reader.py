@@ -138,8 +138,11 @@ class ProjectReader:
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.may_run((self.start, ""))
         self.nodes.decide(self.files.constants, may, self.roots.own)
-        if where := self.reading.likely.get(PIPED):
-            ignored.append(f"{where} runs a downloaded script in a shell: read the script first")
+        if piped := self.reading.likely.get(PIPED):
+            ignored.append(f"{piped} runs a downloaded script in a shell: read the script first")
+        inputs = [*self.files.inputs((self.start, ""))]
+        if re.search(r"""replace\(r?["']\\|PureWindowsPath""", code):
+            inputs = [each for each in inputs if "\\" not in each.path]
         started = [*self._read_started()]
         return replace(
             self.reading,
@@ -151,7 +154,7 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote={**self.files.remote, **dict(self._tracked())},
-            inputs=tuple(self.files.inputs((self.start, ""))),
+            inputs=tuple(inputs),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown((self.start, ""), may, names),
             unmade=self.files.unmade((self.start, "")),
