@@ -395,6 +395,17 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     return "\n".join(warn_of_lost_writes(made, script))
 
 
+@pytest.mark.parametrize(("copied", "near"), [(".", ".."), ("src", ".")])
+def test_a_folder_that_gets_a_copy_of_the_project_is_mounted_from_outside_it(
+    project: Path, copied: str, near: str
+) -> None:
+    source = "import os, shutil, time\nout = os.path.join('/runs/of', time.strftime('%Y-%m-%d'))\n"
+    source += f"shutil.copytree('{copied}', os.path.join(out, 'code'))\nopen(os.path.join(out, 'a.txt'), 'w')\n"
+    with pytest.raises(UsageError, match=r"writes /runs/of/20\*/") as refused:
+        refuse_lost_writes(*read(project, source), build=True)
+    assert str(refused.value.run).endswith(f"seatrial run … --mount {near}/runs:/runs")
+
+
 @cases("path", "mount")
 def test_certain_write_outside_is_refused_with_its_mount(project: Path, path: str, mount: str) -> None:
     made = "mkdir -p ../weights && " if mount[0:2] == ".." else ""

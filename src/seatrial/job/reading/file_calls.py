@@ -97,7 +97,7 @@ class Write:
         folder: it is a folder.
         where: ``train.py:78``, or the option that was typed.
         certain: it runs in every run that ends well, and with this path.
-        option: by which the path is given, ``--out``, or None.
+        option: by which the path is given, ``--out``, or None. copies: it copies the working directory there.
     """
 
     path: str
@@ -105,6 +105,7 @@ class Write:
     where: str
     certain: bool
     option: str | None = None
+    copies: bool = False
 
     def __str__(self) -> str:
         return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
