@@ -269,10 +269,9 @@ def undefined_names(
             for node, certain, _, runs, tests in module.flow.walk(unit[1]):
                 why = _EARLY if id(node) in early else _UNDEFINED
                 if isinstance(node, ast.Name) and (why is _EARLY or node.id in names) and id(node) not in guarded:
-                    if may(unit, ()) > may(unit, tests):
-                        continue  # another branch runs
                     sure = (runs or (certain and id(node) in tried)) and unit in always
-                    found[node.id, why] = max((sure, -node.lineno), found.get((node.id, why), (sure, -node.lineno)))
+                    if may(unit, ()) <= may(unit, tests):  # else another branch runs
+                        found[node.id, why] = max((sure, -node.lineno), found.get((node.id, why), (sure, -node.lineno)))
         together = dict[tuple[bool, int, str], list[str]]()
         for (name, why), (sure, line) in found.items():
             if (sure or name not in _OF_PYTHON_2) and all(star and star.lacks(name) for star in stars):

@@ -140,9 +140,7 @@ class ProjectReader:
         self.nodes.decide(self.files.constants, may, self.roots.own)
         if piped := self.reading.likely.get(PIPED):
             ignored.append(f"{piped} runs a downloaded script in a shell: read the script first")
-        inputs = [*self.files.inputs((self.start, ""))]
-        if re.search(r"""replace\(r?["']\\|PureWindowsPath""", code):
-            inputs = [each for each in inputs if "\\" not in each.path]
+        replaced = "\\" if re.search(r"""replace\(r?["']\\|PureWindowsPath""", code) else "\0"
         started = [*self._read_started()]
         return replace(
             self.reading,
@@ -154,7 +152,7 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote={**self.files.remote, **dict(self._tracked())},
-            inputs=tuple(inputs),
+            inputs=tuple(each for each in self.files.inputs((self.start, "")) if replaced not in each.path),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown((self.start, ""), may, names),
             unmade=self.files.unmade((self.start, "")),
