@@ -153,6 +153,11 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
             left.append(each)
             named.add(each.path)
             begun |= above
+    for each in [each for each in left if "\\" in each.path]:
+        left.remove(each)
+        fixed = each.path.replace("\\", "/")
+        way = f": -- {each.option} {shlex.quote(fixed)}" if each.option else ""
+        yield f"{each.where} names {each.path}; Linux needs {fixed}{way}"
     if left:
         like = next((found for each in left if (found := _like(job.folder / each.path))), "")
         names = first_of((f"{each.path} ({each.where})" if each.where else each.path for each in left), _MOST_MORE)

@@ -158,6 +158,34 @@ def test_required_options_of_a_parser_in_a_function_of_that_name_are_judged(tmp_
 
 
 @pytest.mark.parametrize(
+    ("body", "call", "judged"),
+    [
+        (
+            "if words is not None:\n        return p.parse_args(words)\n    else:\n        return p.parse_args()",
+            "",
+            True,
+        ),
+        ("return p.parse_args(words)", "", True),
+        ("return p.parse_args(args=words)", "sys.argv[1:]", True),
+        ("return p.parse_args(sys.argv[1:])", "", True),
+        ("return p.parse_args(words)", "['--lr', '1']", False),
+        ("return p.parse_args(words)", "sys.argv[2:]", False),
+        ("words.pop()\n    return p.parse_args(words)", "sys.argv[1:]", False),
+        ("if words is None:\n        words = ['--lr', '1']\n    return p.parse_args(words)", "", False),
+        ("return p.parse_args(namespace=words)", "read()", False),
+    ],
+)
+def test_a_parser_of_another_module_that_takes_its_words_as_an_argument(
+    tmp_path: Path, body: str, call: str, judged: bool
+) -> None:
+    parser = "import argparse, sys\ndef parse(words=None):\n    p = argparse.ArgumentParser()\n"
+    (tmp_path / "helper.py").write_text(f"{parser}    p.add_argument('--lr', required=True)\n    {body}\n")
+    found = misfits(tmp_path, f"import sys\nfrom helper import parse\nargs = parse({call})\n", "--rank 1")
+    assert len(found) == 2 * judged
+    assert all("rejects --rank: unknown option" in each or "requires --lr" in each for each in found)
+
+
+@pytest.mark.parametrize(
     ("words", "missing"),
     [
         ("", "data, epochs, which are not given: seatrial run … -- VALUE VALUE"),

@@ -182,6 +182,34 @@ def test_a_video_of_imageio_is_found(tmp_path: Path, line: str, video: bool) -> 
     assert ("imageio.video" in modules) == video
 
 
+@pytest.mark.parametrize(
+    ("asked", "counted"), [("np, 'float'", False), ("np, 'double'", True), ("other, 'float'", True)]
+)
+def test_a_removed_name_counts_unless_the_code_asks_for_it(tmp_path: Path, asked: str, counted: bool) -> None:
+    source = f"import numpy as np\ndef kind():\n    if hasattr({asked}):\n        return np.float\nkind()\n"
+    assert ("numpy.int" in facts_of(tmp_path, source).modules) is counted
+
+
+@pytest.mark.parametrize(("check", "asks"), [("if not sys.stdin.isatty():\n    exit()\n", False), ("", True)])
+def test_a_question_is_asked_unless_the_code_looks_for_a_terminal(tmp_path: Path, check: str, asks: bool) -> None:
+    assert bool(facts_of(tmp_path, f"import sys\n{check}answer = input()\n").asks_evidence) is asks
+
+
+@pytest.mark.parametrize(
+    ("line", "warned"),
+    [
+        ("os.system('curl -sL https://example.org/x | bash')", True),
+        ("subprocess.run('wget -qO- https://example.org/x | sudo sh', shell=True)", True),
+        ("os.system('curl https://example.org/x | sha256sum')", False),
+        ("print('curl -sL https://example.org/x | bash')", False),
+        ("if False: os.system('curl -sL https://example.org/x | bash')", False),
+    ],
+)
+def test_a_downloaded_script_in_a_shell_is_named(tmp_path: Path, line: str, warned: bool) -> None:
+    found = facts_of(tmp_path, f"import os, subprocess\n{line}\n").misfits
+    assert found == ("train.py:2 runs a downloaded script in a shell: read the script first",) * warned
+
+
 @pytest.mark.parametrize("future", ["division", "annotations"])
 def test_annotations_that_python_evaluates_use_names(tmp_path: Path, future: str) -> None:
     local = f"from __future__ import {future}\nimport numpy as np\ndef f():\n    x: np.float = 1\nf()\n"

@@ -16,7 +16,10 @@ SETTINGS = "EPOCHS = 3\nMODEL_DIR = 'models'\n"
     ("end", "failing", "warned"),
     [
         ("    torch.save(1, MODEL_PATH)\ntrain()\n", True, False),
-        ("    torch.save([x for x in MODEL_PATH], '')\ntrain()\n", False, True),
+        ("    torch.save([x for x in MODEL_PATH], '')\ntrain()\n", True, False),
+        ("    torch.save([MODEL_PATH for x in range(EPOCHS)], '')\ntrain()\n", False, True),
+        ("deep = False\nif deep:\n    print(MODEL_PATH)\n", False, False),
+        ("if not EPOCHS:\n    print(MODEL_PATH)\n", False, True),
         ("train()\nclass Net:\n    path = MODEL_PATH\n", True, False),
         ("def test():\n    MODEL_PATH = ''\ntrain()\nprint(MODEL_PATH)\n", True, False),
         ("    if EPOCHS > 2:\n        torch.save(1, MODEL_PATH)\ntrain()\n", False, True),
@@ -119,3 +122,13 @@ def test_names_at_one_place_are_one_sentence(tmp_path: Path) -> None:
     [(sentence, fix)] = facts_of(tmp_path, source).failing
     assert sentence == "train.py:2 uses model, inputs and size, which are not defined"
     assert fix == "define model, inputs and size in train.py, or import them"
+
+
+def test_an_imported_module_behind_large_ones_is_searched(tmp_path: Path) -> None:
+    for name, size in (("first", 40_000), ("second", 400_000), ("third", 40_000)):
+        (tmp_path / f"{name}.py").write_text("# a comment of it\n" * (size // 18))
+    source = "import first, second, third, settings\nsettings.show()\n"
+    facts = facts_of(tmp_path, source, settings="def show():\n    return [i for i in xrange(3)]\n")
+    [(sentence, edit)] = facts.failing
+    assert sentence.startswith("settings.py:2 uses xrange, which is not defined")
+    assert edit == f"2to3 -w {tmp_path}/settings.py"

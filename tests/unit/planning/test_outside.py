@@ -190,6 +190,35 @@ def test_a_default_that_is_nowhere_is_named_unless_the_run_makes_it(
     assert (absent(project, declared + source, ()) or "None").endswith(str(named))
 
 
+@pytest.mark.parametrize(
+    ("default", "source", "named"),
+    [
+        (
+            r"sets\own\raw",
+            "load(args.data_root)",
+            r"code/train.py:3 names sets\own\raw; Linux needs sets/own/raw: -- --",
+        ),
+        (r"sets\own\raw", "load(args.data_root.replace('\\\\', '/'))", None),
+        (r"\d+\w*", "load(args.data_root)", None),
+        (
+            "sets/own/raw",
+            "load(args.data_root)",
+            "machine: sets/own/raw (code/train.py:3). If the run reads it, put it",
+        ),
+        ("sets/own/raw", "load()", "machine: sets/own/raw (code/train.py:3), a/b/c (code/train.py:5). If the run"),
+    ],
+)
+def test_the_default_of_an_option_goes_before_that_of_a_function(
+    project: Path, default: str, source: str, named: str | None
+) -> None:
+    declared = "import argparse, unseen\np = argparse.ArgumentParser()\n"
+    declared += f"p.add_argument('--data_root', default=r'{default}')\nargs = p.parse_args()\n"
+    declared += "def load(data_root='a/b/c'):\n    unseen.train(data_root)\n"
+    job, script = read(project, f"{declared}{source}\nunseen.show(args.data_root)\n")
+    found = [*not_found(job, script.inputs, ())]
+    assert [str(named) in each for each in found] == [True] * bool(named)
+
+
 def test_an_absent_path_of_a_configuration_is_named_and_those_for_results_are_not(project: Path) -> None:
     (project / "c.yaml").write_text("data:\n  root_dir: sets/acdc/three\n  out_dir: sets/of/results\n  n: 3/4\n")
     source = "import yaml, unseen\nc = yaml.safe_load(open('c.yaml'))\nunseen.train(c['data']['root_dir'], c.out_dir)\n"
@@ -364,6 +393,17 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     except UsageError as error:
         return f"refused: {error.run}"
     return "\n".join(warn_of_lost_writes(made, script))
+
+
+@pytest.mark.parametrize(("copied", "near"), [(".", ".."), ("src", ".")])
+def test_a_folder_that_gets_a_copy_of_the_project_is_mounted_from_outside_it(
+    project: Path, copied: str, near: str
+) -> None:
+    source = "import os, shutil, time\nout = os.path.join('/runs/of', time.strftime('%Y-%m-%d'))\n"
+    source += f"shutil.copytree('{copied}', os.path.join(out, 'code'))\nopen(os.path.join(out, 'a.txt'), 'w')\n"
+    with pytest.raises(UsageError, match=r"writes /runs/of/20\*/") as refused:
+        refuse_lost_writes(*read(project, source), build=True)
+    assert str(refused.value.run).endswith(f"seatrial run … --mount {near}/runs:/runs")
 
 
 @cases("path", "mount")

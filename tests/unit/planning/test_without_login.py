@@ -247,8 +247,9 @@ def test_a_tracker_that_the_configuration_names_is_offline_without_a_key(
     env, choices = without_login(job(tmp_path), script, {}, Host({}))
     assert env == ({"WANDB_MODE": "offline"} if where else {})
     assert [each.reason.partition(", and")[0] for each in choices] == [f"{where} reports to it"] * bool(where)
-    names = project_needs(tmp_path, script, tmp_path).names  # which have to be in the package
-    assert not [each for each in names if "report_to" in each]
+    needs = project_needs(tmp_path, script, tmp_path)  # whose names have to be in the package
+    assert not [each for each in needs.names if "report_to" in each]
+    assert ("wandb" in needs.requirements.lines) is bool(where)
 
 
 def test_an_offline_script_without_its_model_is_warned_of_with_the_next_command(tmp_path: Path) -> None:

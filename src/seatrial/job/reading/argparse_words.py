@@ -7,9 +7,13 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from seatrial.job.reading.signs import RANK_OPTIONS, SETS, dotted, is_constant, keywords, last_name, literal
 from seatrial.system.text import first_of
+
+if TYPE_CHECKING:
+    from seatrial.job.reading.constants import Constants, ParsedCall
 
 _LONG = re.compile(r"--[A-Za-z][\w-]*")
 #: What may be done with a parser, and with a part of one: all else may add options.
@@ -31,11 +35,12 @@ class ParserWords:
         self._used: set[str] = set()  # and of all that is used in another way
         self._made: dict[str, set[str]] = {}  # variable → the classes or functions that it was made by
         self._parsers = 0
-        self._parsed: str | None = None
+        self._parses: list[tuple[ParsedCall, str]] = []  # calls of parse_args
         self._open = False
 
-    def note(self, node: ast.Call, place: str, *, certain: bool, own: Callable[[str], bool], taken: set[str]) -> None:
+    def note(self, call: ParsedCall, place: str, *, own: Callable[[str], bool], taken: set[str]) -> None:
         """Record a call. Args: own: recognises the project's functions. taken: parameters of that which is called."""
+        node, certain = call.node, call.always
         called = dotted(node.func)
         last = called.rpartition(".")[2]
         given = keywords(node)
@@ -62,11 +67,13 @@ class ParserWords:
         elif last.startswith("parse_") and "arg" in last and not own(called):
             makers = self._made.get(last_name(getattr(node.func, "value", node)), ())
             known = all(each.endswith("ArgumentParser") or own(each) for each in makers)
-            self._open |= last != "parse_args" or bool(node.args or node.keywords) or not known
-            self._parsed = self._parsed or (place if certain else None)
+            self._open |= last != "parse_args" or not known
+            self._parses.append((call, place))
+            self._known |= {id(part) for each in (*node.args, *given.values()) for part in ast.walk(each)}
         elif own(called):
             passed = (each for each in (*node.args, *given.values()) if last_name(each) in taken)
             self._known |= {id(node.func), *map(id, passed)}
+            self._known |= {id(getattr(each, "value", 0)) for each in node.args if _are_all_words(each)}
 
     def note_use(self, node: ast.AST) -> None:
         """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
@@ -87,10 +94,21 @@ class ParserWords:
         elif isinstance(node, ast.Try):
             self._open |= any("SystemExit" in ast.dump(each.type) for each in node.handlers if each.type)
 
-    def misfits(self, modules: Sequence[str]) -> Iterator[str]:
+    def misfits(self, modules: Sequence[str], constants: Constants) -> Iterator[str]:
         """Yield a warning for each word that argparse rejects. Args: modules: names that the script imports."""
         others = not SETS["parsers"].isdisjoint(name.partition(".")[0] for name in modules)
-        if self._open or self._parsed is None or not self._parsers or others or self._used & self._parts:
+        if self._open or not self._parsers or others or self._used & self._parts:
+            return
+        parsed = None
+        for (unit, node, certain, tests), place in self._parses:
+            for words in (*node.args, *(each.value for each in node.keywords)):
+                values = [each.node for each in constants.candidates(words, unit, 0) if each.unit != unit] or [words]
+                whole = last_name(words) not in self._used and all(map(_are_all_words, values))
+                if not whole and not all(is_constant(each, None) for each in values):
+                    return  # it parses other words
+            usual = tests and unit in constants.always and constants.likely and constants.likely(unit, tests)
+            parsed = parsed or (place if certain or usual else None)
+        if parsed is None:
             return
         own = [each for each in self._options if each.startswith("--")]
         typed = [word.partition("=")[0] for word in self._words if word.startswith("-")]
@@ -99,15 +117,15 @@ class ParserWords:
                 close = difflib.get_close_matches(flag, own, 1, 0.8)
                 named = first_of(dict.fromkeys([*difflib.get_close_matches(flag, own, 2), *own]))
                 have = f"did you mean {close[0]}?" if close else f"it has {named or 'none'}"
-                yield f"{self._parsed} rejects {flag}: unknown option; {have}"
+                yield f"{parsed} rejects {flag}: unknown option; {have}"
         if self._parsers > 1 or "-h" in typed or "--help" in typed:  # the parser in use is unknown
             return
         if (word := next(iter(self._words), "-"))[:1] != "-" and all(each[0] == "-" for each in self._options):
-            yield f"{self._parsed} rejects {word}: it takes no positional arguments; it has {first_of(own) or 'none'}"
+            yield f"{parsed} rejects {word}: it takes no positional arguments; it has {first_of(own) or 'none'}"
         missing: list[tuple[str, str]] = []
         stores = {flag for flag, (node, _) in self._options.items() if not keywords(node).keys() & {"action", "nargs"}}
         lone = (flag for flag, value in pairwise((*self._words, "--")) if flag in stores and value in ("--", *own))
-        yield from (f"{self._parsed} rejects {flag}: it needs a value" for flag in lone if flag[0] == "-")
+        yield from (f"{parsed} rejects {flag}: it needs a value" for flag in lone if flag[0] == "-")
         bare = any(not re.match("-+[a-zA-Z]", each) for at, each in pairwise(("", *self._words)) if at not in stores)
         for node, place in dict.fromkeys(self._options.values()):
             flags = [flag for flag, known in self._options.items() if known[0] is node]
@@ -121,6 +139,10 @@ class ParserWords:
             names = ", ".join(name for _, name in missing)
             fix = " ".join(["seatrial run … --", *(f"{each} " * (each[0] == "-") + "VALUE" for _, each in missing)])
             yield f"{missing[0][0]} requires {names}, which {'are' if missing[1:] else 'is'} not given: {fix}"
+
+
+def _are_all_words(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Subscript) and ast.unparse(node) == "sys.argv[1:]"
 
 
 def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:

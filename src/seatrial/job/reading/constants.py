@@ -184,6 +184,8 @@ class Constants:
             text = self.text(value, callee, depth + 1)
             self.callers[callee], self._found = before, found
             return text
+        if last == "strftime" and (form := literal(next(iter(node.args), None))):
+            return Text(form.replace("%Y", "20%y").partition("%")[0] + ANY, True)
         if last == "field":  # of a data class
             return self.text(keywords(node).get("default"), unit, depth + 1)
         arguments = [self.text(each, unit, depth + 1) for each in node.args]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from seatrial.job.reading import signs
 from seatrial.job.reading.constants import Constants
 from seatrial.job.reading.devices import Reason
 from seatrial.job.reading.file_calls import Read, Write
@@ -22,40 +24,24 @@ from seatrial.job.reading.flow import CAUGHT, RunNode, Tests, conditions, fails
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
-from seatrial.job.reading.signs import (
-    SETS,
-    TABLES,
-    TELLING,
-    assigned_variables,
-    dotted,
-    full_name,
-    host_path,
-    imported_names,
-    last_name,
-    literal,
-    modules_of,
-    signs,
-    started_file,
-    started_program,
-    used_paths,
-    variable_key,
-)
+from seatrial.job.reading.signs import dotted, full_name, last_name, literal
 from seatrial.system.text import regex
 
 _MOST_PATHS = 100
 #: Types of nodes of which more than the names is noted.
 NOTED = (
-    *(*TELLING, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
+    *(*signs.TELLING, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Dict, ast.Assert, ast.If, ast.List, ast.Tuple),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
 )
 #: (expression, constants, wanted): it must equal one of the constants if wanted, else none of them.
 _Members: TypeAlias = tuple[ast.expr, tuple[str, ...], bool]
 #: Calls and names that test for a package or a machine: is_apex_available(), find_spec("wandb"), HAS_XLA, os.name.
-_ASKS = regex(TABLES["patterns"]["asks"])
+_ASKS = regex(signs.TABLES["patterns"]["asks"])
 #: A model's name as the key of a table: ``Aya-23-8B-Chat``.
 _MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+PIPED = "subprocess.|sh"  #: a shell that runs what another program downloads
 
 #: Functions that parse a version, or its numbers, from text.
 _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version", "digit_version", "map"}
@@ -182,49 +168,54 @@ class NodeReader:
         """Note what a node shows. Args: certain: every run reaches the unit."""
         node, reading = seen.node, self.reading
         where = f"{module.shown}:{getattr(node, 'lineno', 1)}"
-        for name, value in assigned_variables(node).items():
+        for name, value in signs.assigned_variables(node).items():
             if name == "KERAS_BACKEND":
                 sign = "keras-backend" if isinstance(node, ast.Assign) else "keras-default"
                 reading.signs.setdefault(sign, f"{where} {value}")
             if certain and seen.certain:
                 reading.variables.setdefault(name, (value, where))
-        if certain and (read := literal(variable_key(node))):
+        if certain and (read := literal(signs.variable_key(node))):
             reading.read_variables.setdefault(read, where)
         if isinstance(node, ast.If) and certain and seen.certain:
             for each in module.flow.guarded(node):
-                names = [] if getattr(each, "level", 0) else modules_of(each)
+                names = [] if getattr(each, "level", 0) else signs.modules_of(each)
                 reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
         if isinstance(node, ast.Assert | ast.If | ast.Subscript | ast.Call) and certain and seen.always:  # none catches
             self.checks.append(((module.path, unit), where, node))
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
                 reading.asserted.setdefault("".join(bound), where)
-        if (path := host_path(node)) and len(reading.paths) < _MOST_PATHS:
+        if (path := signs.host_path(node)) and len(reading.paths) < _MOST_PATHS:
             reading.paths.setdefault(path, where)
         self._decorators.update(map(id, getattr(node, "decorator_list", ())))
         if certain and seen.tests == () and id(node) not in self._decorators:
-            for text, option in used_paths(node, self._typed):
+            for text, option in signs.used_paths(node, self._typed):
                 ends = [dotted(each).encode() for each in getattr(node, "targets", ())]
                 if not any(b"with(%s)" % each in module.source for each in ends):  # text.startswith(PREFIXES)
                     given = (each.arg for each in getattr(node, "keywords", ()) if literal(each.value) == text)
                     verb = "reads" if "ckpt_path" in given else "names"
                     self.named.setdefault(posixpath.normpath(text), Read(text, where, option, verb=verb))
-        if started := started_file(node):
+        if started := signs.started_file(node):
             self.starts.append(((module.path, unit), started))
         caught = CAUGHT in (seen.tests or ())
         tests = () if caught else seen.tests or ()
         if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
-            program = f"subprocess.{started_program(node, module.names, module.flow.assigned(unit))}"
+            program = f"subprocess.{signs.started_program(node, module.names, module.flow.assigned(unit))}"
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
+            if program[-1] != "." and re.search(r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh\b", ast.unparse(node)):
+                self.later.append(((module.path, unit), tests, PIPED, where))
         if isinstance(node, Import):
-            module.names |= imported_names(node)
+            module.names |= signs.imported_names(node)
         if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
             listed = any(_MODEL.search(literal(key) or "") for key in node.keys)
             self._listed.update(map(id, ast.walk(node) if listed else ()))
-        if isinstance(node, TELLING) and id(node) not in self._listed:
-            for sign, shown in (*signs(node, module.names), *keras_signs(node, module)):
+        if isinstance(node, signs.TELLING) and id(node) not in self._listed:
+            for sign, shown in (*signs.signs(node, module.names), *keras_signs(node, module)):
+                if sign.startswith(signs.NAMED) and _is_asked_for(shown, module.source):
+                    continue
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)
-                holds = {"notebook": seen.always, "input": seen.tests == () and not shown.startswith("sys.")}
+                asks = not shown.startswith("sys.") and b"stdin.isatty()" not in module.source
+                holds = {"notebook": seen.always, "input": seen.tests == () and asks}
                 holds["needs-ranks"] = seen.certain and not caught
                 if certain and holds.get(sign, seen.certain):
                     reading.certain_signs.setdefault(sign, evidence)
@@ -256,7 +247,7 @@ class NodeReader:
         """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""
         gets = re.search(r"getenv|environ\.get", code)
         for unit, where, node in self.checks:
-            if isinstance(node, ast.Call) and not (gets and last_name(node.func) in SETS["fails-on-none"]):
+            if isinstance(node, ast.Call) and not (gets and last_name(node.func) in signs.SETS["fails-on-none"]):
                 continue
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
@@ -265,10 +256,16 @@ class NodeReader:
             parts = [part for part, holds in conditions(node) if holds and part is not node]
             parts = node.args if isinstance(node, ast.Call) else parts
             set_there = (constants.variable(part, unit) for part in parts)
-            read = (literal(variable_key(node)), *set_there)
+            read = (literal(signs.variable_key(node)), *set_there)
             for needed in (each for each in read if each and each.isidentifier()):
                 if not re.search(_SETS.format(needed), code):
                     yield EnvCheck(needed, (), False, where)
+
+
+def _is_asked_for(name: str, source: bytes) -> bool:
+    """Return whether code asks for a part of a dotted name: ``hasattr(np, "float")``."""
+    pairs = pairwise(re.escape(name).encode().split(rb"\.")) if b"hasattr" in source else ()
+    return any(re.search(rb"""hasattr\([^()]*\b%s\s*,\s*["']%s["']""" % pair, source) for pair in pairs)
 
 
 def _check(node: ast.AST, known: tuple[str, ...] = (), text: str | None = None) -> _Members | None:

@@ -97,7 +97,7 @@ class Write:
         folder: it is a folder.
         where: ``train.py:78``, or the option that was typed.
         certain: it runs in every run that ends well, and with this path.
-        option: by which the path is given, ``--out``, or None.
+        option: by which the path is given, ``--out``, or None. copies: it copies the working directory there.
     """
 
     path: str
@@ -105,6 +105,7 @@ class Write:
     where: str
     certain: bool
     option: str | None = None
+    copies: bool = False
 
     def __str__(self) -> str:
         return f"{self.where} writes {self.path}" if self.certain else f"{self.where} may write {self.path}"
@@ -204,6 +205,8 @@ def remote_driver(node: ast.Call, path: str, names: Mapping[str, str]) -> str | 
 def is_input(name: str, value: str, *, typed: bool) -> bool:
     """Return whether a name, ``--data_root`` or ``data.root``, and its value may be those of a path that is read."""
     name = re.sub("([a-z])([A-Z])", r"\1_\2", name.lstrip("-+")).replace("-", "_").lower()
+    if "\\" in value and re.fullmatch(r"\.{0,2}\\?(\w[\w .-]*\\+)+\w[\w .-]*", value):
+        value = value.replace("\\", "/")
     loaded = bool(LOADED.search(name))
     fits = _A_PATH.fullmatch(value) and (loaded or typed or _OF_INPUTS.search(name))
     if not fits or _NOT_READ.search(name) or "cache" in name:

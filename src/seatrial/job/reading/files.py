@@ -495,7 +495,9 @@ class Files:
                 certain = certain and not (self._moves and found.text.startswith(".."))
                 flag = self.constants.by_option  # of the path's beginning, not of a name in it
                 option = flag if flag and found.text.startswith(self.constants.given(flag)) else None
-                yield Write(found.text[:_LONGEST_PATH], folder, self._place(unit, node), certain, option)
+                source = self.constants.text(next(iter(node.args), None), unit)
+                copies = bool(source and calls.called_names(node)[1] == "copytree" and source.text in (".", "./"))
+                yield Write(found.text[:_LONGEST_PATH], folder, self._place(unit, node), certain, option, copies)
                 break
 
     def _is_idle(self, unit: Unit) -> bool:

@@ -237,7 +237,9 @@ class Flow:
         if isinstance(node, ast.ClassDef):
             return _each([*node.decorator_list, *node.bases], runs) + _block(node.body, runs)
         if isinstance(node, COMPREHENSIONS):
-            return [RunNode(each, *runs._replace(always=False)) for each in _inside(node)]
+            first = node.generators[0]  # whose list is read even if it is empty
+            others = [each for each in (*_inside(node), *_inside(first)) if each not in (first, first.iter)]
+            return _each([first.iter], runs) + _each(others, runs._replace(always=False))
         if isinstance(node, ast.Lambda):
             return _each([node.body], _PERHAPS)
         if isinstance(node, ast.BoolOp):

@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from seatrial.errors import TargetError
 from seatrial.job.reading.assignments import early_reads
-from seatrial.job.reading.flow import COMPREHENSIONS, Flow, parameters
+from seatrial.job.reading.flow import COMPREHENSIONS, Flow, Tests, parameters
 from seatrial.job.reading.modules import find_module, folders_of, is_file
 from seatrial.job.reading.signs import SETS, dotted, full_name, last_name
 from seatrial.system.project_files import read_bytes, read_sources
@@ -44,8 +44,8 @@ _MOST_MEANINGS = 8
 
 #: Makes a script of a notebook, without its % and ! lines.
 CONVERT = "pip install jupytext && jupytext --to py"
-#: Most bytes searched for undefined names, 40 ms of CPU: the script first, then modules in the order of their import.
-_MOST_CHARACTERS = 60_000
+#: Most bytes searched for undefined names, the script first, and for names that nothing has assigned yet: 50 ms of CPU.
+_MOST_CHARACTERS, _MOST_EARLY = 200_000, 60_000
 #: Builtins, including those of other interpreters and releases; Python 2's; scopes that Flow reads with the enclosing
 #: code.
 _ELSEWHERE = {*dir(builtins), "get_ipython", "display", "snakemake", "profile", "_", "reveal_type", "WindowsError"}
@@ -239,34 +239,44 @@ def notebook_error(message: str, file: Path, delete: str) -> TargetError:
 
 
 def undefined_names(
-    modules: ParsedModules, visited: Collection[Unit], always: Collection[Unit], stored: Collection[str | None]
+    modules: ParsedModules,
+    visited: Collection[Unit],
+    always: Collection[Unit],
+    stored: Collection[str | None],
+    may: Callable[[Unit, Tests], bool],
 ) -> Iterator[tuple[str, str, bool]]:
     """Yield (``train.py:54 uses MODEL_PATH, …``, the edit that mends it, whether every run reaches it).
 
     ``visited``, ``always``: units that may run, that always do. ``stored``: attributes set on modules, None for any.
+    ``may``: see Files.may_run.
     """
-    left = 0 if modules.any_python or None in stored else _MOST_CHARACTERS
+    left, early_left = (0, 0) if modules.any_python or None in stored else (_MOST_CHARACTERS, _MOST_EARLY)
     for module in modules.known():
-        left -= len(module.source)
         stars = [modules.at(path) for path, inner in module.bound.values() if inner == "*"]
         elsewhere = len(re.findall(rb"import\s+\*", module.source)) > len(stars) or None in stars
-        if left < 0 or elsewhere or module.path in modules.mains - {modules.start} or _DYNAMIC.search(module.source):
+        ours = module.path == modules.start or module.path not in modules.mains
+        if (size := len(module.source)) > left or elsewhere or not ours or _DYNAMIC.search(module.source):
             continue
+        left, early_left, apart = left - size, early_left - size, None
         loose, bound = _loose_names(module.source)
         known, found = bound | _ELSEWHERE | {*stored}, dict[tuple[str, str], tuple[bool, int]]()
-        guarded, tried = _guarded(module)
         for unit in (each for each in visited if each[0] == module.path):
             function = module.flow.functions.get(unit[1])
             names = loose.get(function.lineno if function else 0, set()) - known
             outer = {*_ELSEWHERE, *filter(None, stored)}
             if function is not None:
                 outer = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-            early = {*map(id, early_reads(module.flow.body(unit[1]), module.flow.globals | outer))} - guarded
-            for node, certain, _, runs, _ in module.flow.walk(unit[1]) if names or early else ():
+            body = module.flow.body(unit[1]) if early_left > 0 else ()
+            early = {*map(id, early_reads(body, module.flow.globals | outer))}
+            if not (names or early):
+                continue
+            guarded, tried = apart = apart or _guarded(module)
+            for node, certain, _, runs, tests in module.flow.walk(unit[1]):
                 why = _EARLY if id(node) in early else _UNDEFINED
                 if isinstance(node, ast.Name) and (why is _EARLY or node.id in names) and id(node) not in guarded:
                     sure = (runs or (certain and id(node) in tried)) and unit in always
-                    found[node.id, why] = max((sure, -node.lineno), found.get((node.id, why), (sure, -node.lineno)))
+                    if may(unit, ()) <= may(unit, tests):  # else another branch runs
+                        found[node.id, why] = max((sure, -node.lineno), found.get((node.id, why), (sure, -node.lineno)))
         together = dict[tuple[bool, int, str], list[str]]()
         for (name, why), (sure, line) in found.items():
             if (sure or name not in _OF_PYTHON_2) and all(star and star.lacks(name) for star in stars):
@@ -275,6 +285,7 @@ def undefined_names(
             listed = f"{', '.join((first, *others[:-1]))} and {others[-1]}" if others else first
             are, them = ("are", "them") if others else ("is", "it")
             edit = f"define {listed} in {module.shown}, or import {them}"
+            edit = f"2to3 -w {as_typed(module.path)}" if {first, *others} <= _OF_PYTHON_2 else edit
             yield f"{module.shown}:{-line} uses {listed}, which {why.format(are)}", edit, sure
 
 

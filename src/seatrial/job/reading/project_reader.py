@@ -16,9 +16,9 @@ from seatrial.errors import TargetError
 from seatrial.job.reading import parsed_modules, signs
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
-from seatrial.job.reading.constants import ANY, member
+from seatrial.job.reading.constants import ANY, ParsedCall, member
 from seatrial.job.reading.devices import Devices
-from seatrial.job.reading.evidence import NOTED, NodeReader, ProjectReading
+from seatrial.job.reading.evidence import NOTED, PIPED, NodeReader, ProjectReading
 from seatrial.job.reading.file_calls import demanded, named_values
 from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
@@ -134,10 +134,14 @@ class ProjectReader:
         self.files.constants.may_assign = self.devices.may_assign
         self.files.follow()
         reads = self.files.reads(self.devices.truth)  # by what is likely, and so after the devices
-        wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there)]
+        tried = self.files.order.may_run(tried=True)
+        wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there, tried)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.order.may_run()
         self.nodes.decide(self.files.constants, may, self.roots.own)
+        if piped := self.reading.likely.get(PIPED):
+            ignored.append(f"{piped} runs a downloaded script in a shell: read the script first")
+        replaced = "\\" if re.search(r"""replace\(r?["']\\|PureWindowsPath""", code) else "\0"
         started = [*self._read_started()]
         return replace(
             self.reading,
@@ -149,14 +153,14 @@ class ProjectReader:
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
             remote={**self.files.remote, **dict(self._tracked())},
-            inputs=tuple(self.files.inputs()),
+            inputs=tuple(each for each in self.files.inputs() if replaced not in each.path),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown(may, names),
             unmade=self.files.unmade(),
             files=(*self.modules.files(), *started),
             misfits=(
                 *ignored,
-                *self.parsers.misfits(names),
+                *self.parsers.misfits(names, self.files.constants),
                 *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
             failing=tuple((each, edit) for each, edit, sure in wrong if sure),
@@ -430,8 +434,8 @@ class ProjectReader:
         self.files.order.note((module.path, unit), lent, always=False, tests=None)  # perhaps, as optimize(objective)
         functions = [each.flow.functions.get(name) for path, name in run if (each := self.modules.at(path))]
         self.parsers.note(
-            *(node, f"{module.shown}:{node.lineno}"),
-            certain=certain and seen.always,
+            ParsedCall((module.path, unit), node, certain and seen.always, seen.tests),
+            f"{module.shown}:{node.lineno}",
             own=lambda name: bool(name) and any(named(module, unit, name, self.modules.at)),
             taken={each.arg for function in functions if function for each in function.args.args},
         )

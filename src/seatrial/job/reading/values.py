@@ -184,6 +184,13 @@ class Evaluation:
             case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [ast.List(parts) | ast.Tuple(parts)]) if parts:
                 either = ast.BoolOp(ast.Or(), [ast.Compare(left, [ast.Eq()], [each]) for each in parts])
                 return self.values(either if isinstance(kind, ast.In) else ast.UnaryOp(ast.Not(), either), unit)
+            case ast.Compare(left, [ast.In() | ast.NotIn() as kind], [right]):  # text in text
+                sides: list[Any] = [self.values(each, unit) or [0] for each in (left, right)]
+                lists = (each for each in self.constants.options.values() if "nargs" in keywords(each.node))
+                are_texts = all(isinstance(each, str) and not {ANY, "["} & {*each} for side in sides for each in side)
+                several = re.search(r"(?<!\S)-\S* [^-]\S* [^-]", " ".join(self.arguments))  # words of one option
+                if are_texts and not (several or any(map(self.typed, lists))):
+                    return frozenset((a in b) is isinstance(kind, ast.In) for a in sides[0] for b in sides[1])
             case ast.IfExp():
                 taken = _taken(_truth(self.values(node.test, unit)), node.body, node.orelse)
                 return _union([self.values(each, unit) for each in taken])
@@ -200,7 +207,8 @@ class Evaluation:
             case ast.ListComp(generators=[ast.comprehension(iter=text)]):
                 return self.values(text, unit)
             case ast.Call(func=ast.Attribute(attr="split", value=text), args=[ast.Constant(value=",")]):
-                return self.values(text, unit)
+                found = self.values(text, unit)
+                return found and frozenset(f"[{each}]" for each in found)
             case ast.Call():
                 return self._of_call(node, unit)
             case ast.Name(id=name):
