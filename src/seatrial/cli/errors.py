@@ -171,6 +171,7 @@ def as_typed(advice: str | None, argv: list[str]) -> str | None:
     """Return advice with the user's own command in place of …, WITHOUT_GPUS and WITH_TRUST."""
     if advice is None:
         return None
+    argv = [*with_dashes(argv)] if argv else argv  # an option that the advice adds would be taken for the script's
     cut = argv.index("--") if "--" in argv else len(argv)
     ours, theirs = argv[:cut], argv[cut:]
     advice = advice.replace(WITH_TRUST, shlex.join(["seatrial", *ours, "--trust", *theirs]))

@@ -198,6 +198,8 @@ def test_without_gpus_is_the_users_own_command(typed: str, run: str) -> None:
     advice = "seatrial doctor    # or, to run on the CPU: seatrial run --gpus none …"
     assert errors.as_typed(advice, shlex.split(typed)) == f"seatrial doctor    # or, to run on the CPU: {run}"
     assert errors.as_typed("ls", ["run"]) == "ls" and errors.as_typed(None, ["run"]) is None
+    behind = "seatrial run train.py --shm-size 8g -- --epochs 5"
+    assert errors.as_typed("seatrial run … --shm-size 8g", ["run", "train.py", "--epochs", "5"]) == behind
 
 
 def test_advice_for_a_sweep_has_its_own_words() -> None:
