@@ -679,6 +679,16 @@ def test_each_meaning_of_a_name_and_the_end_of_the_path_are_read(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
+@pytest.mark.parametrize(("packaging", "missing"), [({}, []), ({"setup": "setup()\n"}, ["lensless.recon"])])
+def test_a_folder_of_src_that_lacks_a_module_is_an_installed_package_unless_the_project_is_one(
+    tmp_path: Path, packaging: dict[str, str], missing: list[str]
+) -> None:
+    source = "from lensless import io\nfrom src.lensless import io\nfrom lensless.recon import admm\n"
+    found = facts_of(tmp_path, source, src__lensless____init__="", src__lensless__io="import einops\n", **packaging)
+    assert (found.imports, [*found.missing]) == (("einops", *(["lensless"] * (not missing))), missing)
+    assert found.import_roots == (("src",) if missing else ())
+
+
     "source",
     [
         "import sys\nsys.path.insert(0, 'lib')\nfrom utils import make\n",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -47,7 +47,7 @@ class ProjectReader:
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
-        before: files that run before the script, such as a module's packages. placed: see ImportRoots.
+        before: files that run before the script, such as a module's packages. placed, foreign: see ImportRoots.
         follows: scripts that it starts are read.
     """
 
@@ -70,9 +70,10 @@ class ProjectReader:
         self.project, self.start, self.calls, self.follows = project, start, calls, follows
         named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
-        self.roots = ImportRoots(project, start, roots, folder or project, placed)
+        self.roots = ImportRoots(project, start, roots, folder or project, placed, foreign)
         self.modules = modules or ParsedModules(project, start, inside, any_python=any_python)
         self.modules.begin(self.roots.provided)
+        foreign: Set[str] = frozenset(),
         self.files, self.parsers = Files(self.modules.at, arguments, self.roots.folder), ParserWords(arguments)
         self.devices = Devices(self.modules.at, self.files.constants, start, arguments)
         self.nodes = NodeReader(start, arguments, self.files.named)
@@ -460,5 +461,6 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
     while (reading := reader.read()) is None:
         known = reader.roots
         roots = [each for each in known.absolute if each not in known.packaged]
-        reader = ProjectReader(project, roots, inside, start, placed=known.placed, modules=reader.modules, **how)
+        how |= {"placed": known.placed, "foreign": known.foreign, "modules": reader.modules}
+        reader = ProjectReader(project, roots, inside, start, **how)
     return reading
