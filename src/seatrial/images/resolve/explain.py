@@ -123,7 +123,9 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
             named = [line for line in named if first is None or line != request.lines[first]] or named
         ways = {line: _opened(line, request.python, needs, again=line in opened) for line in named}
         if all(way in (line, opened.get(line)) for line, way in ways.items()):
-            break
+            ways = {line: f"{name}<{at}" for line in named for name, at in pinned([line], request.python)}  # at last
+            if {*ways.values()} <= {*opened.values()}:
+                break
         opened |= ways
         pins = dict(pinned(opened, request.python))
         lines = tuple(opened.get(line, line) for line in request.lines)
