@@ -593,6 +593,16 @@ def test_an_edit_of_an_exported_list_to_a_range_is_a_line_that_the_list_may_have
     assert read_list(tmp_path / "requirements.txt", tmp_path).lines == ("numpy>=1.11.2", "tqdm==4.0")
 
 
+def test_a_pin_that_nothing_imports_and_no_release_mends_is_removed(plan: Any) -> None:
+    plan.index.has("top", "top-1.0-py3-none-any.whl")
+    plan.index.needs["top-1.0"] = ("mid==9.0",)
+    plan.index.has("mid", "mid-1.0-py3-none-any.whl")
+    fix = plan.refused("plain==1.0\ntop==1.0\n", ScriptFacts(imports=("plain",))).splitlines()[-1]
+    assert fix == "requirements.txt:2  top==1.0 → remove it: the target does not import it"
+    fix = plan.refused("plain==1.0\ntop==1.0\n", ScriptFacts(imports=("plain", "top"))).splitlines()[-1]
+    assert fix.startswith("change one of these versions in requirements.txt")
+
+
 def test_a_fix_has_every_edit_after_which_the_project_plans(plan: Any) -> None:
     for version, needs in (("1.0", "mid==1.0"), ("1.1", "mid>=2"), ("2.0", "mid>=2")):
         plan.index.has("top", f"top-{version}-py3-none-any.whl")
