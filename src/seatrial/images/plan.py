@@ -322,7 +322,7 @@ def plan_packages(
 
 def _machine(job: Job, machine: TargetMachine | None, cpu_only: bool) -> TargetMachine | None:
     """Return the machine to build for, a named target first; None for the CPU."""
-    if job.image.target is not None:
+    if job.image.target is not None and job.gpus.kind != "none":
         return parse_target(job.image.target)
     return None if cpu_only else machine or TargetMachine()
 

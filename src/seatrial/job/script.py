@@ -274,7 +274,8 @@ def _elsewhere(target: Target, path: tuple[str, ...], *, any_python: bool) -> Sc
     top = target.value.partition(".")[0]
     if target.kind != "module" or top in STANDARD_MODULES or any_python:
         return ScriptFacts(python_path=path)
-    return ScriptFacts(imports=(top,), where={top: f"-m {target.value}"}, python_path=path)
+    place = f"-m {target.value}"
+    return ScriptFacts(imports=(top,), modules={target.value: place}, where={top: place}, python_path=path)
 
 
 def _source(target: Target, project: Path, first: list[Path]) -> Path | None:

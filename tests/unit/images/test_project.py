@@ -108,6 +108,22 @@ def test_a_build_for_cuda_is_the_one_of_the_plan(line: str, cuda: str, chosen: s
     assert found.requirements.lines == (chosen,)
 
 
+@pytest.mark.parametrize(
+    ("init", "way"),
+    [
+        ("app/__init__.py", "-m ml.train: ml lies in the project's app/: seatrial run -m app.ml.train"),
+        ("x.py", "-m ml.train imports ml, which lies in the project's app/: unless the script adds that folder to "),
+    ],
+)
+def test_a_module_that_lies_in_another_package_is_started_by_its_whole_name(
+    tmp_path: Path, init: str, way: str
+) -> None:
+    write_files(tmp_path, dict.fromkeys((init, "app/ml/__init__.py", "app/ml/train.py", "requirements.txt"), ""))
+    facts = script_facts(Target(kind="module", value="ml.train"), tmp_path)
+    [warning] = project_needs(tmp_path, facts, tmp_path).warnings
+    assert warning.startswith(way)
+
+
 def test_a_package_inside_a_folder_of_its_name_that_pages_install_is_named_with_its_path(tmp_path: Path) -> None:
     files = dict.fromkeys(("net/setup.py", "net/net/data/loader.py", "datasets/cats.csv"), "")
     source = "from net.data import loader\nfrom datasets.features import Image\n"

@@ -568,6 +568,8 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
         ("open('ckpt/log', 'w')\nos.makedirs(p)\n", "and nothing creates that folder: mkdir -p ckpt"),
         ("os.makedirs(p)\nopen('ckpt/log', 'w')\n", ""),
         ("os.makedirs('ckpt')\nopen('ckpt/log', 'w')\n", ""),
+        ("os.makedirs(config.out)\nopen('ckpt/log', 'w')\n", "nothing creates that folder: mkdir -p ckpt"),
+        ("os.makedirs(config.top)\nopen('ckpt/log', 'w')\n", ""),
         ("for name in names:\n    os.makedirs(name)\nopen('ckpt/log', 'w')\n", ""),
         ("open('made/log', 'w')\nopen('sub/log', 'w')\nopen('log', 'w')\n", ""),
         ("open('ckpt/log', 'w') if late else open('log', 'w')\n", "nothing creates that folder: mkdir -p ckpt"),
@@ -598,7 +600,7 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "prepare.sh").write_text("mkdir -p made\n")
-    target = target_of(tmp_path, source)
+    target = target_of(tmp_path, source, "out=results")
     found = [*missing_folders(Job(project=tmp_path, target=target), script_facts(target, tmp_path).unmade)]
     assert [words in each for each in found] == [True] * bool(words)
 

@@ -323,6 +323,36 @@ def test_what_a_configuration_of_hydra_composes_is_needed(
     assert script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path).imports == imports
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reads"),
+    [
+        ((), ["data/a/x.pt", "weights/small/w.pth"]),
+        (("codec.name=big", "name=b"), ["data/b/x.pt", "weights/big/w.pth"]),
+        (("codec.weights=${env}/w.pth", "name=${oc.env:NAME}"), ["data"]),
+    ],
+)
+def test_an_object_that_hydra_makes_reads_what_its_settings_name(
+    tmp_path: Path, arguments: tuple[str, ...], reads: list[str]
+) -> None:
+    texts = {
+        "conf/main.yaml": "defaults:\n- codec: dac\n- data: no\nname: a\nroot:\n  path: data/${name}/x.pt\n",
+        "conf/codec/dac.yaml": "_target_: src.Codec\nweights: weights/${codec.name}/w.pth\nname: small\n",
+        "conf/data/no.yaml": "_target_: src.Codec\nweights: not/made.pth\n",
+        "src/__init__.py": "from src.codec import Codec\n",
+        "src/codec.py": "import torch\nfrom src.base import Base\nclass Codec(Base):\n"
+        "    def __init__(self, weights, **more):\n        torch.load(weights)\n",
+        "src/base.py": "import subprocess as s\nclass Base:\n    def __getitem__(self, at):\n        s.run(['sox'])\n",
+        "train.py": "import hydra, torch\n@hydra.main(config_path='conf', config_name='main')\ndef main(config):\n"
+        "    hydra.utils.instantiate(config.codec)\n    torch.load(config.root.path)\nmain()\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    facts = script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path)
+    assert sorted(each.path for each in facts.reads if each.path[:4] != "conf") == reads
+    assert "subprocess.sox" in facts.modules
+
+
 @pytest.mark.parametrize("key", ["class_path", "_target_", "target"])
 def test_what_a_typed_configuration_names_is_needed(tmp_path: Path, key: str) -> None:
     for name, text in {
@@ -720,6 +750,16 @@ def test_a_folder_of_src_that_lacks_a_name_is_an_installed_package(tmp_path: Pat
     source = "from datasets import load_dataset\nNet = 1\n"
     found = facts_of(tmp_path, "from src.net import Net\n", src__net=source, src__datasets____init__="")
     assert (found.imports, found.missing, found.import_roots) == (("datasets",), {}, ())
+
+
+@pytest.mark.parametrize(("packaging", "missing"), [({}, []), ({"setup": "setup()\n"}, ["lensless.recon"])])
+def test_a_folder_of_src_that_lacks_a_module_is_an_installed_package_unless_the_project_is_one(
+    tmp_path: Path, packaging: dict[str, str], missing: list[str]
+) -> None:
+    source = "from lensless import io\nfrom src.lensless import io\nfrom lensless.recon import admm\n"
+    found = facts_of(tmp_path, source, src__lensless____init__="", src__lensless__io="import einops\n", **packaging)
+    assert (found.imports, [*found.missing]) == (("einops", *(["lensless"] * (not missing))), missing)
+    assert found.import_roots == (("src",) if missing else ())
 
 
 @pytest.mark.parametrize(

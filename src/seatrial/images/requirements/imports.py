@@ -203,6 +203,12 @@ def elsewhere_in_the_project(
 
     Raises ConfigError: a module is in a git submodule that was not fetched.
     """
+    started = {name: folder for name, folder in own.items() if script.where.get(name, "").startswith("-m ")}
+    for name, inside in started.items() if all(is_package(project / each) for each in started.values()) else ():
+        asked = script.where[name]
+        way = f"seatrial run -m {'.'.join((*inside.parts, asked.removeprefix('-m ')))}"
+        yield f"{asked}: {name} lies in the project's {inside}/: {way}"
+        own = {each: place for each, place in own.items() if each != name}
     if own:
         lies = [
             f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"

@@ -111,7 +111,7 @@ def _rewritten(line: str, match: re.Match[str], place: str) -> str:
     name, extras, versions = re.fullmatch(r"([\w.-]+)(\[.*\])?(.*)", line, re.S).groups()  # type: ignore[union-attr]
     own, rest = match["name"], match["rest"]
     if versions == GONE:
-        return "remove it: the package index has no such package, and the target does not import it"
+        return "remove it: the target does not import it"
     if name == "python" and (".y" in place or "Pipfile" in place):
         versions = versions[1 + ("Pipfile" in place) :].removesuffix(".*")
     name = own if ".y" in place or canonicalize_name(name) in ("python", canonicalize_name(own)) else name  # conda's

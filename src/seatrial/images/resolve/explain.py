@@ -112,7 +112,7 @@ def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | N
 def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveRequest, needs: Needs) -> list[str]:
     """Loosen conflicting lines of files until uv, preferring pinned releases, has a solution; return the changed."""
     tried: Answer = answer
-    opened, pins = dict[str, str](), dict[str, str]()
+    opened, pins, older = dict[str, str](), dict[str, str](), False
     first = framework_place(Requirements(lines=request.lines))
     kept = {line for line in request.lines if re.search(r"[\w\]]<[\d.]+$", line) and not _is_listed(line, needs)}
     while not isinstance(tried, Unreachable):
@@ -123,7 +123,9 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
             named = [line for line in named if first is None or line != request.lines[first]] or named
         ways = {line: _opened(line, request.python, needs, again=line in opened) for line in named}
         if all(way in (line, opened.get(line)) for line, way in ways.items()):
-            break
+            if older or not isinstance(tried, Unsatisfiable):
+                break
+            older, ways = True, {line: f"{name}<{at}" for line in named for name, at in pinned([line], request.python)}
         opened |= ways
         pins = dict(pinned(opened, request.python))
         lines = tuple(opened.get(line, line) for line in request.lines)
@@ -131,7 +133,13 @@ def _fitting(resolver: UvResolver, answer: Unsatisfiable, request: ResolveReques
     names = {canonical_name(line) for line in opened if Requirement(line).specifier}  # an open one follows
     found = [each for each in tried.packages if each.name in names] if isinstance(tried, Lock) else []
     listed = {*pinned(opened, request.python)}  # a list may pin two releases of one package
-    return [f"{a.name}=={a.version}" for a in found if {at for name, at in listed if name == a.name} != {a.version}]
+    edits = [f"{a.name}=={a.version}" for a in found if {at for name, at in listed if name == a.name} != {a.version}]
+    idle = {canonical_name(line) for line in _involved(answer, request.lines)}
+    idle -= {name for name in idle if name and any(provides(name, each, each) for each in needs.imports)}
+    kept_lines = tuple(line for line in request.lines if canonical_name(line) not in idle)
+    if edits or not idle or not isinstance(resolver.resolve(replace(request, lines=kept_lines)), Lock):
+        return edits
+    return [f"{name}{GONE}" for name in sorted(filter(None, idle))]
 
 
 def _is_listed(line: str, needs: Needs) -> bool:

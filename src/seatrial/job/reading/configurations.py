@@ -6,12 +6,13 @@ import ast
 import os
 import posixpath
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from seatrial.errors import ConfigError
+from seatrial.errors import ConfigError, fallback
 from seatrial.job.reading.argparse_words import typed_options
 from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.modules import is_file, is_folder
@@ -37,7 +38,9 @@ _REPORTED = f"{NAMED}{REPORT_TO}"
 _OFFLOADS = regex(r"offload_optimizer[._]device$")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
-_MOST_COMPOSED, _MOST_BYTES, _MOST_SETTINGS = 100, 100_000, 200_000
+_MOST_COMPOSED, _MOST_BYTES, _MOST_SETTINGS, _MOST_INNER = 100, 100_000, 200_000, 4
+#: The keys under which Hydra puts a file. Format: hydra.cc/docs/advanced/overriding_packages.
+_PACKAGE = regex(r"#\s*@package\s+([\w.]+)")
 #: Matches an item of a YAML list. ``_NO_OPTION`` matches items of Hydra's defaults lists that name no file of the
 #: project: Hydra's own groups, none, ``???`` and interpolations.
 _ITEM = regex(r"\s*-\s+([^\s:#][^:#]*)")
@@ -115,6 +118,44 @@ def targets(text: str) -> Iterator[tuple[int, str, bool]]:
     jsonargparse and latent-diffusion."""
     lines = ((number, line) for number, line in enumerate(text.splitlines(), 1) if line.lstrip()[:1] != "#")
     yield from ((number, found[2], bool(found[1])) for number, line in lines for found in _TARGET.finditer(line))
+
+
+def flattened(files: _Files, words: Sequence[str]) -> dict[str, str]:
+    """Return dotted key → text of the configuration that Hydra composes of files, with overrides ``data.path=a``."""
+    found = dict[str, str]()
+    base = Path(os.path.commonpath([each.parent for each, _ in files])) if files else Path()
+    for file, text in files:
+        named = _PACKAGE.match(text)
+        package = named[1].replace("_global_", "").split(".") if named else file.parent.relative_to(base).parts
+        pending = [([*filter(None, package)], fallback(None, on=ConfigError)(parse_yaml)(text, file.name))]
+        for keys, node in pending:
+            rows = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+            pending += (([*keys, str(key)], each) for key, each in rows)
+            found |= {".".join(keys): str(node)} if isinstance(node, str | int | float) else {}
+    typed = (word.lstrip("+").partition("=") for word in words)
+    return found | {key.replace("/", "."): value for key, is_given, value in typed if is_given}
+
+
+def interpolated(text: str, config: Mapping[str, str]) -> str:
+    """Return a value with ``${data.name}`` replaced by its own value, by ``*`` if that is unknown."""
+    for _ in range(_MOST_INNER):
+        text = re.sub(
+            r"\$\{(hydra:)?([\w.]+)\}", lambda each: config.get("hydra." * bool(each[1]) + each[2], ANY), text
+        )
+    return re.sub(r"\$\{.*\}", ANY, text)
+
+
+def instances(config: Mapping[str, str]) -> Iterator[tuple[str, str, ast.Call]]:
+    """Yield (dotted name of a class, the key above it, a call with its settings) of each object that Hydra makes."""
+    for above in [key.removesuffix("_target_") for key in config if f".{key}".endswith("._target_")]:
+        inside = {key.removeprefix(above): key for key in config if key.startswith(above)}
+        given = {name: interpolated(config[key], config) for name, key in inside.items() if name.isidentifier()}
+        texts = [ast.keyword(name, ast.Constant(text)) for name, text in given.items() if ANY not in text]
+        yield (
+            config[f"{above}_target_"],
+            above,
+            ast.Call(ast.Name("instantiate"), [], texts, lineno=sys.maxsize),
+        )  # after all else
 
 
 def initialized(node: ast.Call, file: Path, names: Mapping[str, str], folder: Path) -> str | None:

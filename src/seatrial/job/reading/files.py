@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from seatrial.errors import fallback
 from seatrial.job.reading import file_calls as calls
 from seatrial.job.reading.argparse_words import typed_options, typed_words
-from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, read_settings
+from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initialized, interpolated, read_settings
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import CAUGHT, Tests
@@ -71,6 +71,7 @@ class Files:
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
+        self.config: dict[str, str] = {}  # what Hydra composes, by dotted keys
         self.of_others = False  # other sub-commands run functions of their own
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:
@@ -112,7 +113,8 @@ class Files:
         opened = [found.text for pair in paths if (found := self.constants.text(*pair))]
         given = (each for each in (*composed, *self.constants.arguments, *opened) if each.endswith(CONFIGURATION))
         keys = {key.partition(".")[2] for key, *_ in self.constants.set_keys}
-        self._settings, seen = read_settings(dict.fromkeys(given), self.constants.arguments, self._folder, keys)
+        settings, seen = read_settings(dict.fromkeys(given), self.constants.arguments, self._folder, keys)
+        self._settings = [(key, interpolated(value, self.config), where) for key, value, where in settings]
         self.constants.settings = by_ends(self._set_in_code(), self._settings)
         return seen
 
@@ -435,10 +437,11 @@ class Files:
         noted = [each for each in self._noted if each.unit in reached or not self.of_others]
         for unit, node, *_ in noted:
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
-            texts = [text for path in made for text in self._texts(path, unit)]
-            if calls.called_names(node)[1] in calls.FOLDERS and not all(each and each.sure for each in texts):
+            pairs = [(text, self.constants.by_setting) for path in made for text in self._texts(path, unit)]
+            clear = (each and (each.sure or (by_setting and ANY not in each.text)) for each, by_setting in pairs)
+            if calls.called_names(node)[1] in calls.FOLDERS and not all(clear):
                 unclear.append((unit, node.lineno))
-            (alone if calls.makes_one(node) else folders).extend(filter(None, texts))
+            (alone if calls.makes_one(node) else folders).extend(each for each, _ in pairs if each)
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
         may, writes = self.order.may_run(tried=True), dict[str, Write]()
         for unit, node, _, tests in () if self._moves or self._makes_any() else noted:

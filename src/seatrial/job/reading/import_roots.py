@@ -42,15 +42,18 @@ class ImportRoots:
         folder: the working directory.
         packaged: of them, where the project's packages lie once it is installed. found_under: those that have modules.
         own: top-level names under which the project has something. missing: see Readings.
+        foreign: names of installed packages, of which src/ has a folder that lacks what the code imports.
     """
 
-    def __init__(self, project: Path, start: Path, roots: list[Path], folder: Path, placed: Sequence[Path]) -> None:
+    def __init__(
+        self, project: Path, start: Path, roots: list[Path], folder: Path, placed: Sequence[Path], foreign: Set[str]
+    ) -> None:
         self.project, self.start, self.folder = project, start, folder
         self.absolute = list(dict.fromkeys(roots))
         self.placed, self.open, self._builds = [*placed], False, False
         self.added: list[Path] = []
         self.packaged: list[Path] = []
-        self.own: set[str] = set()
+        self.own, self.foreign = set[str](), {*foreign}
         self.found_under: dict[Path, None] = {}
         self.missing: dict[str, Missing] = {}
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
@@ -63,6 +66,8 @@ class ImportRoots:
     def located(self, parts: list[str], roots: list[Path]) -> list[tuple[Path, Path] | None] | None:
         """Return (file, root) of the module and of its packages, None for each not found; None after too many names."""
         key = (".".join(parts), None if roots is self.absolute else roots[0])  # None: an absolute import
+        if roots is self.absolute and parts[0] in self.foreign:
+            return [None] * len(parts)
         if key not in self._located:
             if self.exhausted:
                 return None
@@ -100,15 +105,8 @@ class ImportRoots:
                 return
             other = at(found[-1][0]) if found[-1] is not None else None
             lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
-            # Others, as src/, are a guess for a module of no package.
-            known = (self.start.parent, self.project, *self.placed)
-            guessed = len(parts) == 1 and roots is self.absolute and found[0] is not None and found[0][1] not in known
-            if lacking and guessed:
-                found, lacking = [None], []  # the installed package datasets, not src/datasets
-            files = [each for each in found if each is not None]
-            if roots is absolute and files:
-                self.own.add(parts[0])
-                self.found_under |= dict.fromkeys(root for _, root in files)
+            home = found[0][1] if found[0] else next((each for each in roots if is_folder(each / parts[0])), None)
+            guessed = roots is absolute and home not in (None, self.start.parent, self.project, *self.placed)
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
             cython = found[-1] is None and _is_cython(".".join(parts), roots)
             folders = [root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1]
@@ -120,11 +118,20 @@ class ImportRoots:
             owner = parts if name != "__init__" else []
             missing += [([*owner, str(each)], other.shown) for each in lacking if other]
             level = node.level if isinstance(node, ast.ImportFrom) else 0
-            for lost, where in missing if needed else ():
-                if (shown := "." * level + ".".join(lost)) not in self.missing and (
-                    fix := remedy(lost, roots, self.project, where, relative=level > 0, builds=self._builds)
-                ):
-                    self.missing[shown] = Missing(f"{module.shown}:{node.lineno}", fix)
+            for lost, where in missing if needed or guessed else ():
+                fix = remedy(lost, roots, self.project, where, relative=level > 0, builds=self._builds) or ""
+                if guessed and fix.startswith(("add ", "define ")) and not (parts[1:] and self._is_packaged):
+                    self.foreign.add(parts[0])
+                elif fix and needed:
+                    self.missing.setdefault("." * level + ".".join(lost), Missing(f"{module.shown}:{node.lineno}", fix))
+            if roots is absolute and parts[0] in self.foreign:  # the installed package datasets, not src/datasets
+                self.added += [home] if home and parts[0] in self.own else []  # read again
+                yield name, [], self._holds(module, parts[0]), False
+                continue
+            files = [each for each in found if each is not None]
+            if roots is absolute and files:
+                self.own.add(parts[0])
+                self.found_under |= dict.fromkeys(root for _, root in files)
             if found[-1] is not None:
                 for local, inner in bound.items():
                     module.bind(module.bound, f"*{found[-1][0]}" if local == "*" else local, (found[-1][0], inner))
@@ -194,8 +201,7 @@ class ImportRoots:
 
     def _extend_by_package(self, top: str) -> None:
         """Look for a package in ``lib/`` or ``python/`` too: it is imported once the project is installed."""
-        is_package = any(is_file(self.project / name) for name in PACKAGING)
-        if not is_package or top in EVERYWHERE or locate_module(top, self.absolute):
+        if not self._is_packaged or top in EVERYWHERE or locate_module(top, self.absolute):
             return
         for folder in self._folders:
             if is_file(folder / top / "__init__.py"):
@@ -203,6 +209,10 @@ class ImportRoots:
                 self.absolute.append(folder)
                 self._located.clear()
                 return
+
+    @cached_property
+    def _is_packaged(self) -> bool:
+        return any(is_file(self.project / name) for name in PACKAGING)
 
     @cached_property
     def _folders(self) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import Any
 from seatrial.errors import TargetError
 from seatrial.job.reading import parsed_modules, signs
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
-from seatrial.job.reading.configurations import CONFIGURATION, composed, targets
+from seatrial.job.reading.configurations import CONFIGURATION, composed, flattened, instances, targets
 from seatrial.job.reading.constants import ANY, ParsedCall, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, PIPED, NodeReader, ProjectReading
@@ -24,7 +24,16 @@ from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
-from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, called_by, functions_of, named
+from seatrial.job.reading.parsed_modules import (
+    Import,
+    Module,
+    ParsedModules,
+    Unit,
+    called_by,
+    functions_of,
+    named,
+    source_of,
+)
 from seatrial.job.reading.signs import SETS, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
@@ -47,7 +56,7 @@ class ProjectReader:
     Args:
         calls: names in the script that its importer calls: functions, classes, ``Class.method``.
         arguments: that the script is started with. folder: the working directory; the project by default.
-        before: files that run before the script, such as a module's packages. placed: see ImportRoots.
+        before: files that run before the script, such as a module's packages. placed, foreign: see ImportRoots.
         follows: scripts that it starts are read.
     """
 
@@ -64,13 +73,14 @@ class ProjectReader:
         folder: Path | None = None,
         before: Sequence[Path] = (),
         placed: Sequence[Path] = (),
+        foreign: Set[str] = frozenset(),
         modules: ParsedModules | None = None,
         follows: bool = True,
     ) -> None:
         self.project, self.start, self.calls, self.follows = project, start, calls, follows
         named = [word.rpartition("=")[2].partition(":")[0] for word in arguments if ".py" in word]
         self.also = [*before, *((folder or project) / word for word in named if word.endswith(".py"))]
-        self.roots = ImportRoots(project, start, roots, folder or project, placed)
+        self.roots = ImportRoots(project, start, roots, folder or project, placed, foreign)
         self.modules = modules or ParsedModules(project, start, inside, any_python=any_python)
         self.modules.begin(self.roots.provided)
         self.files = Files((start, ""), self.modules.at, arguments, self.roots.folder)
@@ -88,6 +98,7 @@ class ProjectReader:
         self.imported_by_text: list[tuple[Unit, ast.expr, ast.expr | None]] = []  # module, use
         self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
+        self.made: list[tuple[Unit, str, str, ast.Call]] = []  # what Hydra may make: class, key above, settings
         self.tracking: list[tuple[Unit, ast.Call, str, Tests]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
@@ -104,7 +115,7 @@ class ProjectReader:
         for path in (each.resolve() for each in self.also if is_file(each)):
             also = self.modules.at(path)
             self.certain += [(path, ""), *(functions_of(also, "get_config") if also else ())]  # of ml_collections
-        while self.certain or self._import_by_text() or self._run_here() or self._compose():
+        while self.certain or self._import_by_text() or self._run_here() or self._compose() or self._instantiate():
             self._visit(self.certain)
             if self.roots.added and len(self.visited) == 1:  # by the script's module level, as is usual
                 return None
@@ -270,10 +281,42 @@ class ProjectReader:
             files, lost = composed(call, path, self.modules.shown(path), self.words_typed, self.project)
             missing = ((os.path.relpath(file, self.roots.folder), where) for file, where in lost)
             self.composed |= {} if "ConfigStore" in self.mentioned else dict(missing)
+            unit = next(iter(own), (path, ""))
             for file, text in files:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
                 self._name_targets(file, text)
+            self.files.config = flattened(files, self.words_typed)
+            self.made += ((unit, *each) for each in instances(self.files.config))
         return bool(self.certain)
+
+    def _instantiate(self) -> bool:
+        """Queue what an object runs that Hydra makes of a class of the project, with the settings of its file."""
+        made, self.made = self.made, []
+        for unit, name, above, call in made:
+            parts = name.split(".", signs.MOST_PARTS)[: signs.MOST_PARTS]
+            own = [each[0] for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
+            module = self.modules.at(own[-1]) if own else None
+            if module is None or (above and self.files.uses.keys().isdisjoint(above[:-1].split("."))):
+                continue
+            units = [*named(module, "", ".".join(parts[len(own) :]), self.modules.at)]
+            later = [*self._called_later(units)]
+            self.certain += (*units, *later)
+            self.files.note(unit, call, units, always=False, tests=())
+            self.files.order.note(unit, later, always=False, tests=())
+        return bool(self.certain)
+
+    def _called_later(self, called: Sequence[Unit]) -> Iterator[Unit]:
+        """Yield the methods that training calls of what is made, of its class and of those that it is derived from."""
+        for path, made in (each for each in called if each[1].endswith(".__init__")):
+            found, module, owner = set[str](), self.modules.at(path), made.removesuffix(".__init__")
+            while module is not None and owner not in found:
+                found.add(owner)
+                own = [each for each in _RUN if f"{owner}.{each}" in module.flow.functions and each not in found]
+                yield from ((module.path, f"{owner}.{each}") for each in own)
+                found.update(own)
+                base = next(iter(module.flow.bases.get(owner, ())), "")
+                place, inner = module.bound.get(base, (module.path, base))
+                module, owner = source_of(self.modules.at(place), inner or "", self.modules.at)
 
     def _name_targets(self, file: Path, text: str) -> None:
         """Queue the classes that a configuration names."""
@@ -331,11 +374,7 @@ class ProjectReader:
                 idle = self._of_command(module, name, seen.node) is False
                 self.files.of_others |= idle
                 (self.perhaps if idle else queue).extend(called)
-                made = [(at, each.rpartition(".")[0]) for at, each in called if each.endswith(".__init__")]
-                units = [(at, f"{owner}.{each}") for at, owner in made for each in _RUN]  # training calls these
-                queue += (
-                    (at, each) for at, each in units if (own := self.modules.at(at)) and each in own.flow.functions
-                )
+                queue += self._called_later(called)
                 self.either += called_by(module, name, seen.node, self.modules.at, unclear=True)
 
     def _may_visit(self) -> list[Unit]:
@@ -471,5 +510,6 @@ def read_project(project: Path, roots: list[Path], inside: Path, start: Path, **
     while (reading := reader.read()) is None:
         known = reader.roots
         roots = [each for each in known.absolute if each not in known.packaged]
-        reader = ProjectReader(project, roots, inside, start, placed=known.placed, modules=reader.modules, **how)
+        how |= {"placed": known.placed, "foreign": known.foreign, "modules": reader.modules}
+        reader = ProjectReader(project, roots, inside, start, **how)
     return reading

@@ -538,11 +538,11 @@ def test_the_edit_for_a_contradiction_is_one_that_uv_has_resolved(plan: Any) -> 
     plan("drawn==3.9\nnumpy==2.5.0\n")
 
 
-@pytest.mark.parametrize(("other", "edit"), [("3.9", "requirements.txt:1  drawn==3.8 → drawn==3.9"), ("3.7", "")])
-def test_an_edit_keeps_what_the_code_bounds_and_takes_no_older_release_of_what_it_imports(
-    plan: Any, other: str, edit: str
+@pytest.mark.parametrize(("others", "taken"), [("3.7 3.9", "3.9"), ("3.7", "3.7")])
+def test_an_edit_keeps_what_the_code_bounds_and_takes_an_older_release_of_what_it_imports_at_last(
+    plan: Any, others: str, taken: str
 ) -> None:
-    for version, needs in (("3.8", "numpy>=2"), (other, "numpy<2")):
+    for version, needs in (("3.8", "numpy>=2"), *((each, "numpy<2") for each in others.split())):
         plan.index.has("drawn", f"drawn-{version}-py3-none-any.whl")
         plan.index.needs[f"drawn-{version}"] = (needs,)
     for version in ("1.23.5", "2.5.0"):
@@ -550,7 +550,7 @@ def test_an_edit_keeps_what_the_code_bounds_and_takes_no_older_release_of_what_i
     modules = {"drawn": "train.py:1", "numpy": "train.py:2", "numpy.int": "train.py:3 np.int"}
     script = ScriptFacts(imports=("drawn", "numpy"), modules=modules, where=modules)
     fix = plan.refused("drawn==3.8\nnumpy\n", script).splitlines()[-1]
-    assert fix == edit or (not edit and fix.startswith("change one of these versions in requirements.txt"))
+    assert fix == f"requirements.txt:1  drawn==3.8 → drawn=={taken}"
 
 
 @pytest.mark.parametrize(
@@ -591,6 +591,16 @@ def test_an_edit_of_an_exported_list_to_a_range_is_a_line_that_the_list_may_have
     assert edit == "requirements.txt:1  numpy=1.11.2=py35_0 → numpy>=1.11.2"
     (tmp_path / "requirements.txt").write_text(f"{edit.rpartition(' ')[2]}\ntqdm=4.0=pypi_0\n")
     assert read_list(tmp_path / "requirements.txt", tmp_path).lines == ("numpy>=1.11.2", "tqdm==4.0")
+
+
+def test_a_pin_that_nothing_imports_and_no_release_mends_is_removed(plan: Any) -> None:
+    plan.index.has("top", "top-1.0-py3-none-any.whl")
+    plan.index.needs["top-1.0"] = ("mid==9.0",)
+    plan.index.has("mid", "mid-1.0-py3-none-any.whl")
+    fix = plan.refused("plain==1.0\ntop==1.0\n", ScriptFacts(imports=("plain",))).splitlines()[-1]
+    assert fix == "requirements.txt:2  top==1.0 → remove it: the target does not import it"
+    fix = plan.refused("plain==1.0\ntop==1.0\n", ScriptFacts(imports=("plain", "top"))).splitlines()[-1]
+    assert fix.startswith("change one of these versions in requirements.txt")
 
 
 def test_a_fix_has_every_edit_after_which_the_project_plans(plan: Any) -> None:
