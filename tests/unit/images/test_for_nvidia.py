@@ -50,9 +50,7 @@ def test_a_framework_that_is_imported_later_is_added_for_a_gpu(tmp_path: Path) -
     assert shown.startswith("2.") and "torch, which train.py:3 imports and the list leaves out" in shown
     assert plan(tmp_path, LATER, "numpy\n", cpu_only=True).startswith("None ")
     listed = "torch==1.12.1\n"  # without code for an H100, which this run does not use
-    assert plan(tmp_path, "import torch\n", listed, cpu_only=True, gpus="none", machine="h100").startswith(
-        "1.12.1+cpu "
-    )
+    assert plan(tmp_path, "import torch\n", listed, cpu_only=True, gpus="none", machine="h100").startswith("1.12.1 ")
 
 
 @pytest.mark.parametrize(
