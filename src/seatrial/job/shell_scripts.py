@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from seatrial.job.shell_grammar import Statement, joined, statements
 from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
 from seatrial.job.startable import GPUS, SHELL_SUFFIXES, SHELLS, PythonCommand, UnreadCommand, batch_request, is_python
 from seatrial.job.tasks import TASK_RUNNERS, task_commands
+from seatrial.system.names import hidden
 from seatrial.system.project_files import own_table
 
 MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
@@ -37,7 +39,7 @@ _INSTALLS = re.compile(r"python\S* (-m (v(irtual)?env|(ensure)?pip)|setup.py (in
 _LEFT_OUT = re.compile(rf"(module|ml|conda|mamba|pip3?|mkdir|ulimit) |{_INSTALLS.pattern}")
 #: Variables of batch systems with the job's folder: the folder of the submitting command.
 _FOLDERS = ("PWD", "SLURM_SUBMIT_DIR", "PBS_O_WORKDIR", "LS_SUBCWD")
-_NODES = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)")
+_NODES = re.compile(r"(?:--nodes|(?<!\S)-N)[= ]*(\d+)(?!\w)")
 _TASKS = re.compile(r"(?:--ntasks(-per-node)?|(?<!\S)-n)[= ]*(\d+)")
 #: Variables of the machine, which a container has of its own; the second with values that are not known.
 _OF_MACHINE = re.compile(
@@ -66,6 +68,7 @@ class ShellReading:
     left: list[str] = field(default_factory=list, compare=False)  # what the image replaces: ``module load``
     why: list[str] = field(default_factory=list, compare=False)  # a place of each command that has unknown words
     unset: list[str] = field(default_factory=list, compare=False)  # variables that the unread command lacks
+    secrets: dict[str, str] = field(default_factory=dict, compare=False)  # values that its lines may have → variables
 
 
 def read_shell(
@@ -73,7 +76,8 @@ def read_shell(
 ) -> ShellReading:
     """Return a script's commands in ``here``, as ``batch`` submits it, with ``env``, up to the first unread line."""
     shell = _Shell(name, [*arguments], here)
-    shell.values |= dict(each.split("=", 1) for each in env if "=" in each)
+    for variable, sign, value in (each.partition("=") for each in env):
+        shell.assign(f"{variable}={shlex.quote(value)}" * bool(sign))
     shell.batched(*batch, *startable.BATCH_LINE.findall(text))
     text, shell.reading.cut = joined(text, name)
     try:
@@ -86,8 +90,15 @@ def read_shell(
         shell.reading.unread = str(unread)
     except (RuntimeError, OSError, ValueError) as error:  # nested too deep, a path that cannot exist
         shell.reading.unread = f"{shell.place} ({error})"
-    shell.reading.unread = shell.reading.unread or next(iter(shell.reading.why), None)
-    return shell.reading
+    shown, why = partial(hidden, secrets=shell.secrets), shell.reading.unread or next(iter(shell.reading.why), None)
+    return replace(
+        shell.reading,
+        started=[(at, replace(each, secrets=shell.secrets)) for at, each in shell.reading.started],
+        others=[*map(shown, shell.reading.others)],
+        unread=why and shown(why),
+        left=[*map(shown, shell.reading.left)],
+        secrets=shell.secrets,
+    )
 
 
 class _Shell(Words):
@@ -110,8 +121,8 @@ class _Shell(Words):
         known |= {**ids, "SLURM_GPUS_ON_NODE": gpus, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
         for letter, name in (("J", "job-name"), ("c", "cpus-per-task")):
             text = re.sub(rf"(?<!\S)-{letter}[= ]*", f"--{name}=", text)
-        asked = re.findall(r"--([a-z-]+)[= ](\S+)", text)
-        self.values |= {f"SLURM_{name.upper().replace('-', '_')}": value for name, value in asked}
+        asked = re.findall(r"""--([a-z-]+)[= ]("[^"]*"|'[^']*'|\S+)""", text)
+        self.values |= {f"SLURM_{name.upper().replace('-', '_')}": value.strip("'\"") for name, value in asked}
         self.values |= known if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 
@@ -367,9 +378,13 @@ class _Shell(Words):
         if count is None:
             raise UnreadCommand(place)
         if program == "shift" or (program == "set" and "--" in arguments):
+            if count > len(self.arguments):
+                return False
+            if program == "set" and any(re.match(f"{UNKNOWN}[^$]", each) for each in arguments):  # of any number
+                raise UnreadCommand(place)
             self.arguments = self.arguments[count:] if program == "shift" else arguments[arguments.index("--") + 1 :]
         elif program == "getopts" and arguments[1:]:
-            return self._next_option(place, *arguments[:2])
+            return self._next_option(place, arguments[0], arguments[1], arguments[2:] or self.arguments)
         elif program == "read":
             self.values |= {name: unknown(name) for name in arguments if name.isidentifier()}
             return None
@@ -396,17 +411,19 @@ class _Shell(Words):
             return self._script(place, program, [*dropwhile(lambda word: word[:1] in ("-", "+"), arguments)])
         return True
 
-    def _next_option(self, place: str, letters: str, name: str) -> bool:
+    def _next_option(self, place: str, letters: str, name: str, words: Sequence[str]) -> bool:
         """Run ``getopts``: set its variables for the next option of one letter; return whether there is one."""
         at = number(str(self.values["OPTIND"])) or 1
-        word, value = [*self.arguments, "", ""][at - 1 : at + 1] if at <= len(self.arguments) else ("", "")
-        is_option = word[:1] == "-" and word not in ("-", "--")
-        takes, attached = is_option and f"{word[1]}:" in letters, word[2:]
+        word, value = [*words, "", ""][at - 1 : at + 1] if at <= len(words) else ("", "")
+        is_option, letter, attached = word[:1] == "-" and word not in ("-", "--"), word[1:2], word[2:]
+        takes = is_option and f"{letter}:" in letters
         if UNKNOWN in word or (attached and not takes):  # several letters
             raise UnreadCommand(place)
-        self.values |= {name: word[1:2] if is_option and word[1:2] in letters.strip(":") else "?"}
-        self.values |= {"OPTARG": attached or value} if takes else {}
-        self.values["OPTIND"] = str(at + (is_option or word == "--") + (takes and not attached))
+        is_silent, lacks = letters[:1] == ":", takes and not attached and at == len(words)
+        is_known = is_option and letter in letters.replace(":", "") and not lacks
+        self.values[name] = letter if is_known else ":" if lacks and is_silent else "?"
+        self.values["OPTARG"] = (attached or value) * takes if is_known or not is_silent else letter
+        self.values["OPTIND"] = str(at + (is_option or word == "--") + (takes and not attached and not lacks))
         return is_option
 
     def _script(self, place: str, program: str, words: list[str]) -> bool | None:
@@ -435,7 +452,8 @@ class _Shell(Words):
         if program == "pwd":
             return f"{HERE}{self.folder}"
         if program == "echo":
-            return " ".join(words)
+            printed = [*dropwhile(lambda word: re.fullmatch("-[neE]+", word), arguments)]
+            return UNKNOWN if "\\" in "".join(printed) and arguments[0][:1] == "-" else " ".join(printed)
         if program == "uname" and words in ([], ["-s"]):
             return "Linux"
         if program == "date" and path.startswith("+"):
@@ -503,4 +521,5 @@ def _only_shows(words: Sequence[str], here: Path) -> bool:
     parts = [each for each in re.split(r"[;\n]", code) if each.strip()]
     names = (name for name in re.findall(r"\w+", code) if is_file(here / f"{name}.py") or is_folder(here / name))
     shows = all(re.match(r"\s*(import|from|assert|print)\b", each) for each in parts)
-    return bool(parts) and shows and not any(names)
+    starts = re.search(r"\b(system|popen|subprocess|runpy|exec|eval|__import__|importlib)\b", code)
+    return bool(parts) and shows and not (starts or any(names))

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from seatrial.job.reading.values import OPERATORS
 from seatrial.job.shell_grammar import pieces, tokens
 from seatrial.job.startable import UnreadCommand
+from seatrial.system.names import is_secret
 
 #: Mark of unknown text, and mark of a path from the working directory.
 UNKNOWN, HERE = "\0", "\2"
@@ -29,7 +30,7 @@ class Words(ABC):
 
     def __init__(self, name: str, arguments: list[str]) -> None:
         self.name, self.arguments, self.place = name, arguments, name
-        self.values = dict[str, str | list[str]]()
+        self.values, self.secrets = dict[str, str | list[str]](), dict[str, str]()
 
     @abstractmethod
     def output(self, text: str) -> str:
@@ -42,7 +43,8 @@ class Words(ABC):
             return
         name, index, adds, text = match.groups()
         before = self.values.get(name)
-        if re.match(r"\((?!\s*\[)", text):  # not of declare -A
+        is_merged = adds and isinstance(before, str) and UNKNOWN in before  # it may be a list
+        if re.match(r"\((?!\s*\[)", text) and not is_merged:  # not of declare -A
             items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
             first = [before] if isinstance(before, str) else before or []
             self.values[name] = [*first, *items] if adds else items
@@ -51,6 +53,7 @@ class Words(ABC):
         if before is None:  # A=$A:x
             value = re.sub(rf":?{UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)
         self.values[name] = unknown(word) if index or text[:1] == "(" else value
+        self.secrets |= {value: name} if is_secret(name, value) and UNKNOWN not in value else {}
 
     def text(self, word: str) -> str:
         """Return a word that the shell does not split, its expansions filled in."""
@@ -112,7 +115,8 @@ class Words(ABC):
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
         if counts == "!":  # the indices, or the variable of that name
-            value, counts = [str(at) for at in range(len(value))] if isinstance(value, list) else None, ""
+            is_known = isinstance(value, list) and UNKNOWN not in "".join(value)
+            value, counts = [str(at) for at in range(len(value or ()))] if is_known else None, ""
         if change is not None and change.lstrip(":") in tuple("-+=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
             if change[-1] == "+" and not is_set:
@@ -122,8 +126,9 @@ class Words(ABC):
                 self.values |= {name: value} if change[-1] == "=" else {}
         elif change is not None and value is not None:
             value = _changed(value, change, self.text(word), first=int(name in "@*"))
-        if value is None and index and isinstance(self.values.get(name), list):
-            return self.text(f"${index}" if index.isidentifier() else index)
+        if value is None and index not in (None, "", "@", "*") and isinstance(self.values.get(name), list):
+            asked = self.text(f"${index}" if index.isidentifier() else index)
+            return asked if UNKNOWN in asked else "" if re.fullmatch(r"-?\d+", asked) else unknown(piece)
         if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
         if counts:

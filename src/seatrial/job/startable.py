@@ -6,7 +6,7 @@ import itertools
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from seatrial.errors import ConfigError, fallback
 from seatrial.job.reading.flow import only_defines
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
+from seatrial.system.names import hidden
 from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_source
 from seatrial.system.text import first_of, regex
 
@@ -171,10 +172,15 @@ class PythonCommand:
     target: tuple[str, ...]
     arguments: tuple[str, ...]
     left: tuple[str, ...] = field(default=(), compare=False)  # what its script does besides, and a run does not
+    secrets: Mapping[str, str] = field(default_factory=dict, compare=False)  # values in its script → their variables
 
     def words(self) -> list[str]:
         """Return the words of seatrial's command line."""
         return [*self.options, *self.target, *(["--", *self.arguments] if self.arguments else [])]
+
+    def typed(self) -> str:
+        """Return seatrial's command line."""
+        return hidden(f"seatrial run {shlex.join(self.words())}", self.secrets)
 
     def requesting(self, batch: Sequence[str]) -> PythonCommand:
         """Return the command with what a batch system's ``batch`` requests and the command itself does not."""
@@ -309,7 +315,7 @@ def script_alone(words: Sequence[str]) -> PythonCommand | None:
     places = (at for at, word in enumerate(words) if is_python(word) or word == "-m" or word.endswith(".py"))
     starts = (at for at in places if at >= len(own) and not {*words[at + 1 : at + 3]} & {*LAUNCHER_MODULES})
     at = next(starts, len(words))
-    counts = r" (?:-np?|--ntasks|--nproc[_-]per[_-]node|--num[_-](?:processes|gpus))[ =](\d+)(?!\S)"
+    counts = r" (?:-np?|--ntasks|--nproc[_-]per[_-]node|--(?:num[_-])?(?:processes|gpus))[ =](\d+)(?!\S)"
     count = re.search(counts, shlex.join(words[:at]))
     python = [] if any(map(is_python, words[at : at + 1])) else ["python"]
     command = read_command([*own, *python, *words[at:]])

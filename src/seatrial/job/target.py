@@ -17,6 +17,7 @@ from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
 from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, PythonCommand, beginning, likely_scripts, scripts
+from seatrial.system.names import hidden
 from seatrial.system.text import as_typed, first_of, regex
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -104,9 +105,9 @@ def python_command(
             script = "".join(f"export {shlex.quote(each)}\n" for each in variables) + shlex.join(words)
             return _one_command(typed, place or here, here, script, [], words[0], env)
     except (startable.UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
-        raise launcher_refused(words, str(error)) from None
+        raise launcher_refused([*own, *words], str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
-        raise launcher_refused(words)
+        raise launcher_refused([*own, *words])
     if startable.is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
         code = words[2] if words[1] == "-c" and words[2:] else None
         rest = words[3:] if code else dropwhile(lambda word: not word.endswith(".py"), words)
@@ -114,7 +115,7 @@ def python_command(
         file = f"echo {shlex.quote(code)} > command.py && " if code else ""
         raise TargetError(
             "seatrial starts Python itself: name the script alone",
-            run=f"{file}seatrial run {shlex.join(command.words())}" if command else None,
+            run=file + command.typed() if command else None,
         )
     if called is None:
         return None
@@ -186,7 +187,7 @@ def _one_command(
     if len(found) > _MOST_LISTED:
         found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
-    runs = [f"seatrial run {' '.join(each)}" for each in words]
+    runs = [hidden(f"seatrial run {' '.join(each)}", reading.secrets) for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
     if not found and reading.started and not reading.why and (reading.others or not reading.unread):
@@ -194,7 +195,7 @@ def _one_command(
             f"{name} starts {reading.started[0][1].target[-1]}, which does not exist"
             + ": first run what creates it" * bool(reading.others),
             cause=f"it runs {reading.others[0]}" if reading.others else None,
-            run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
+            run=reading.started[0][1].typed(),
         )
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
@@ -245,13 +246,13 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
     except startable.UnreadCommand as error:
         command, why = None, why or str(error)
     launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
-    launcher = next(launchers, None)
+    launcher, program = next(launchers, None), next(dropwhile(startable.ASSIGNMENT.fullmatch, words), words[0])
     return TargetError(
         f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
         if launcher
-        else f"seatrial does not read what {words[0]} starts here",
-        cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
-        run=f"seatrial run {shlex.join(command.words())}" if command else None,
+        else f"seatrial does not read what {program} starts here",
+        cause=why or (_MPI if program in MPI_LAUNCHERS else None),
+        run=command.typed() if command else None,
     )
 
 
@@ -406,10 +407,10 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         return TargetError("the whole command is in quotes", run=f"seatrial run {word}", instead=(word, parts))
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
-    if refused := image_refused(word):
-        raise refused
-    if "." not in word and words[1:] and startable.script_alone(words):
-        return launcher_refused(words)
+    if named := image_refused(word):
+        raise named
+    if "." not in word and words[1:] and ((refused := launcher_refused(words)).run or refused.cause):
+        return refused
     if notebook := next((each for each in words[1:] if each.endswith(".ipynb") and is_file(project / each)), None):
         convert, script = startable.converted(notebook)
         run = f"{convert} && seatrial run {shlex.quote(script)}"
