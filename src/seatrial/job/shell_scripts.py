@@ -6,7 +6,6 @@ docs/decisions.md, 0173 and 0206.
 from __future__ import annotations
 
 import copy
-import operator
 import posixpath
 import re
 import shlex
@@ -21,17 +20,16 @@ from pathlib import Path
 from seatrial.job import startable
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.shell_grammar import Statement, joined, statements
-from seatrial.job.shell_words import HERE, SET, UNKNOWN, Words, number, unknown
+from seatrial.job.shell_words import HERE, MARKS, SET, UNKNOWN, Words, number, unknown, without_missing
 from seatrial.job.startable import GPUS, SHELL_SUFFIXES, SHELLS, PythonCommand, UnreadCommand, batch_request, is_python
 from seatrial.job.tasks import TASK_RUNNERS, task_commands
 from seatrial.system.names import hidden
 from seatrial.system.project_files import own_table
 
-MARKS, _TO_HERE = re.compile(f"[{UNKNOWN}{GPUS}]"), re.compile(rf"{HERE}([\w./-]*)")
+_TO_HERE = re.compile(rf"{HERE}([\w./-]*)")
 
 _TABLE = own_table(Path(__file__).with_name("launchers.toml"))["shell"]
 _DEPENDS, _OTHERS, _HANDLES_FILES = ("|".join(_TABLE[each].split()) for each in ("depends", "others", "files"))
-_FINDS = ("which", "command", "type", "hash")
 #: bash counts up or down, and keeps zeros in front, which are not read.
 _RANGE = re.compile(r"\{(0|[1-9]\d{0,2})\.\.(0|[1-9]\d{0,2})\}")
 #: Commands that create an environment, which the image replaces; commands that only handle files.
@@ -103,11 +101,11 @@ def read_shell(
 
 class _Shell(Words):
     def __init__(self, name: str, arguments: list[str], here: Path) -> None:
-        super().__init__(name, arguments)
-        self.here, self.values = here, {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
+        super().__init__(name, arguments, here)
+        self.values = {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
         self.values["RANDOM"] = str(int(time.time()) % 32768)
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
-        self.folder, self.left, self.batch = ".", [_MOST_RUN], list[str]()
+        self.left, self.batch = [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
 
     def batched(self, *lines: str) -> None:
@@ -189,7 +187,7 @@ class _Shell(Words):
             if outcome is None:
                 return self._either(place, parts[1], [])
         elif kind == "case":
-            subject = _without_missing(self.text(words[0]))
+            subject = without_missing(self.text(words[0]))
             if MARKS.search(subject):
                 return self._either(place, *(clause.parts[0] for clause in parts[0]), [])
             fits = (each for each in parts[0] if any(fnmatchcase(subject, self.text(word)) for word in each.words))
@@ -264,7 +262,7 @@ class _Shell(Words):
             return None if (value := self.calculate(words[0][2:-2])) is None else value != 0
         if words[0] in ("[", "[[", "test"):
             texts = [self.text(word) for word in words[1:]]
-            return self._test(texts if words[0] == "test" else texts[:-1])
+            return self.test(texts if words[0] == "test" else texts[:-1])
         if words[0] in ("export", "declare", "local", "readonly", "typeset"):
             for word in words[1:]:
                 self._declare(word, exports=words[0] == "export")
@@ -284,7 +282,7 @@ class _Shell(Words):
         program, arguments = posixpath.basename(fields[0]), fields[1:]
         if program == "exec":
             return self._program(place, arguments, own, is_fed=is_fed) if arguments else True
-        if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self._path(fields[0])):
+        if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self.path(fields[0])):
             program, arguments = "bash", fields
         if is_fed and program in SHELLS and re.search(r": .*\b(curl|wget) ", place):  # the installer of a program
             self.reading.left.append(place.partition(": ")[2])
@@ -313,7 +311,7 @@ class _Shell(Words):
             return None
         depends = re.fullmatch(_DEPENDS, program) is not None
         if (depends or re.fullmatch(_OTHERS, program)) and arguments[:1] != ["run"]:  # conda run python …
-            self.printed.append(UNKNOWN if is_fed else self._answer(program, arguments))
+            self.printed.append(UNKNOWN if is_fed else self.answer(program, arguments))
             return None if depends else program != "false"
         command = self._python(place, fields, own)
         is_task = program in (*TASK_RUNNERS, *startable.RUNNERS, self.name)  # a task's own name where it was typed
@@ -384,7 +382,7 @@ class _Shell(Words):
                 raise UnreadCommand(place)
             self.arguments = self.arguments[count:] if program == "shift" else arguments[arguments.index("--") + 1 :]
         elif program == "getopts" and arguments[1:]:
-            return self._next_option(place, arguments[0], arguments[1], arguments[2:] or self.arguments)
+            return self.next_option(place, arguments[0], arguments[1], arguments[2:] or self.arguments)
         elif program == "read":
             self.values |= {name: unknown(name) for name in arguments if name.isidentifier()}
             return None
@@ -392,7 +390,7 @@ class _Shell(Words):
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             if len(paths) != 1 or paths[0] == "-":
                 raise UnreadCommand(place)
-            path = self._path(paths[0]) if UNKNOWN not in paths[0] else "/"
+            path = self.path(paths[0]) if UNKNOWN not in paths[0] else "/"
             if path[0] == "/":  # the author's: its end may be a folder here
                 self.reading.left.append(place.partition(": ")[2] or place)
                 ends = (path.split("/", count)[-1] for count in range(2, path.count("/") + 1))
@@ -411,26 +409,11 @@ class _Shell(Words):
             return self._script(place, program, [*dropwhile(lambda word: word[:1] in ("-", "+"), arguments)])
         return True
 
-    def _next_option(self, place: str, letters: str, name: str, words: Sequence[str]) -> bool:
-        """Run ``getopts``: set its variables for the next option of one letter; return whether there is one."""
-        at = number(str(self.values["OPTIND"])) or 1
-        word, value = [*words, "", ""][at - 1 : at + 1] if at <= len(words) else ("", "")
-        is_option, letter, attached = word[:1] == "-" and word not in ("-", "--"), word[1:2], word[2:]
-        takes = is_option and f"{letter}:" in letters
-        if UNKNOWN in word or (attached and not takes):  # several letters
-            raise UnreadCommand(place)
-        is_silent, lacks = letters[:1] == ":", takes and not attached and at == len(words)
-        is_known = is_option and letter in letters.replace(":", "") and not lacks
-        self.values[name] = letter if is_known else ":" if lacks and is_silent else "?"
-        self.values["OPTARG"] = (attached or value) * takes if is_known or not is_silent else letter
-        self.values["OPTIND"] = str(at + (is_option or word == "--") + (takes and not attached and not lacks))
-        return is_option
-
     def _script(self, place: str, program: str, words: list[str]) -> bool | None:
         """Run a shell script of the project; nothing for an environment's ``activate`` and for others' files."""
-        path = (self.here / self._path(words[0])).resolve() if words and UNKNOWN not in words[0] else self.here
+        path = (self.here / self.path(words[0])).resolve() if words and UNKNOWN not in words[0] else self.here
         if path.is_relative_to(self.here.resolve()) and path.name != "activate" and is_file(path):
-            body = statements(text := startable.whole(path, _MOST_TEXT), self._path(words[0]))
+            body = statements(text := startable.whole(path, _MOST_TEXT), self.path(words[0]))
             if program in SHELLS:
                 shell = self._copy()
                 shell.batched(*startable.BATCH_LINE.findall(text))
@@ -440,31 +423,6 @@ class _Shell(Words):
             raise UnreadCommand(place)
         self.reading.left.append(place.partition(": ")[2] or place)
         return True
-
-    def _path(self, name: str) -> str:
-        """Return a path relative to the working directory of the whole script."""
-        return posixpath.normpath(name[1:] if name.startswith(HERE) else posixpath.join(self.folder, name))
-
-    def _answer(self, program: str, arguments: list[str]) -> str:
-        """Return the output of a command, with a mark if it is not known."""
-        words = [each for each in arguments if each not in ("-f", "-e", "-m", "-n", "--", "-P")]
-        path = words[0] if len(words) == 1 and UNKNOWN not in words[0] else ""
-        if program == "pwd":
-            return f"{HERE}{self.folder}"
-        if program == "echo":
-            printed = [*dropwhile(lambda word: re.fullmatch("-[neE]+", word), arguments)]
-            return UNKNOWN if "\\" in "".join(printed) and arguments[0][:1] == "-" else " ".join(printed)
-        if program == "uname" and words in ([], ["-s"]):
-            return "Linux"
-        if program == "date" and path.startswith("+"):
-            return time.strftime(path[1:])
-        if program in _FINDS and words:
-            return words[-1]
-        if path and program == "dirname":
-            return posixpath.dirname(path) or (HERE if path.startswith(HERE) else "") + "."
-        if path and program in ("realpath", "readlink"):
-            return f"{HERE}{self._path(path)}"
-        return posixpath.basename(path) if path and program == "basename" else UNKNOWN
 
     def output(self, text: str) -> str:
         """Return the output of a command substitution."""
@@ -478,41 +436,6 @@ class _Shell(Words):
             return unknown(text)
         printed = "\n".join(shell.printed)
         return unknown(text) if UNKNOWN in printed or shell.reading != ShellReading() else printed
-
-    def _test(self, words: list[str]) -> bool | None:
-        """Return the value of ``[ … ]``, or None if it is not known."""
-        for sign, decides in (("||", True), ("&&", False)):
-            if sign in words[1:-1]:
-                at = words.index(sign, 1)
-                sides = (self._test(words[:at]), self._test(words[at + 1 :]))
-                return decides if decides in sides else None if None in sides else not decides
-        if words[:1] == ["!"]:
-            outcome = self._test(words[1:])
-            return None if outcome is None else not outcome
-        words = [_without_missing(each) for each in words]
-        if MARKS.search("".join(words)):
-            return None
-        match words:
-            case [] | [_]:
-                return words not in ([], [""])
-            case ["-v", name]:
-                return name in self.values
-            case [("-z" | "-n") as sign, text]:
-                return (text == "") == (sign == "-z")
-            case [("-e" | "-f" | "-d" | "-s" | "-r" | "-x") as sign, name] if not re.match("/|.*venv", name):
-                path = self.here / self._path(name)
-                return path.is_dir() if sign == "-d" else path.is_file() if sign == "-f" else path.exists()
-            case [text, ("=" | "==" | "!=") as sign, pattern]:
-                return fnmatchcase(text, pattern) == (sign != "!=")
-            case [first, sign, second] if sign in ("-eq", "-ne", "-lt", "-gt", "-le", "-ge"):
-                one, other = number(first), number(second)
-                return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
-        return None
-
-
-def _without_missing(text: str) -> str:
-    """Replace unset variables with empty text, as a condition does."""
-    return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$)(\w+)\}}?", "", text)
 
 
 def _only_shows(words: Sequence[str], here: Path) -> bool:
