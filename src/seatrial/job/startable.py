@@ -323,15 +323,11 @@ def script_alone(words: Sequence[str]) -> PythonCommand | None:
 
 
 def _launchers() -> dict[str, Any]:
-    """Return launchers.toml."""
+    """Return launchers.toml, with the role of each option."""
     from seatrial.system.project_files import own_table  # a Python script needs none of it
 
-    return own_table(Path(__file__).with_name("launchers.toml"))
-
-
-def _roles() -> dict[str, str]:
-    """Return the roles of launchers' options."""
-    return {name: role for role, names in _launchers()["roles"].items() for name in names.split()}
+    table = own_table(Path(__file__).with_name("launchers.toml"))
+    return {**table, "roles": {name: role for role, names in table["roles"].items() for name in names.split()}}
 
 
 def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> list[str]:
@@ -339,7 +335,7 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
     is_accelerate = program.startswith("accelerate")
-    roles, variables = _roles(), _launchers()["variables"]
+    roles, variables = (_launchers()[each] for each in ("roles", "variables"))
     del rest[: 2 if program == "accelerate" else 1]
     count, nodes, options = "", 1, list[str]()
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
@@ -379,7 +375,7 @@ def _configured(name: str, here: Path) -> tuple[str, list[str]]:
         table = as_table(parse_yaml(read_text(here / name, inside=None), name))
     except ConfigError as error:
         raise UnreadCommand(f"--config_file {str(error).replace(str(here / name), name)}") from None
-    roles, known, kinds, idle = _roles(), *(_launchers()[each] for each in ("variables", "kinds", "idle"))
+    roles, known, kinds, idle = (_launchers()[each] for each in ("roles", "variables", "kinds", "idle"))
     kind = str(table.get("distributed_type") or "NO").upper()  # YAML reads a bare NO as false
     if kind not in kinds:
         raise UnreadCommand(f"{name}: distributed_type {kind} has no counterpart")

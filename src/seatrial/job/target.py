@@ -151,11 +151,9 @@ def _in_shell(words: Sequence[str], here: Path, first: str, batch: str, env: Seq
         folder = (here / name).parent
         similar = _similar(name, _shell_scripts(folder, here))
         hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
-        retyped = [*words[:at], *similar[:1], *words[at + 1 :]]
-        raise TargetError(
-            f"Shell script {name} not found in {here}{hint}",
-            run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
-        )
+        retyped = shlex.join([*words[:at], *similar[:1], *words[at + 1 :]])
+        run = f"seatrial run {retyped}" if similar else f"ls {as_typed(folder)}"
+        raise TargetError(f"Shell script {name} not found in {here}{hint}", run=run)
     text = first + startable.whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
 
@@ -168,7 +166,8 @@ def _one_command(
     name: str, path: Path, here: Path, text: str, arguments: Sequence[str], called: str, env: Sequence[str], *batch: str
 ) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
-    from seatrial.job.shell_scripts import MARKS, read_shell
+    from seatrial.job.shell_scripts import read_shell
+    from seatrial.job.shell_words import MARKS
 
     reading = read_shell(text, arguments, called, here, batch, env)
     found = _existing(reading.started, here)
@@ -191,23 +190,19 @@ def _one_command(
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
     if not found and reading.started and not reading.why and (reading.others or not reading.unread):
+        command, hint = reading.started[0][1], ": first run what creates it" * bool(reading.others)
+        cause = f"it runs {reading.others[0]}" if reading.others else None
         raise TargetError(
-            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist"
-            + ": first run what creates it" * bool(reading.others),
-            cause=f"it runs {reading.others[0]}" if reading.others else None,
-            run=reading.started[0][1].typed(),
+            f"{name} starts {command.target[-1]}, which does not exist{hint}", cause=cause, run=command.typed()
         )
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
         if not reading.unset:
             raise _no_python(name, path, beyond, here)
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
-        run = " ".join(
-            ["seatrial run", *(f"-e {each}=VALUE" for each in reading.unset), shlex.join([name, *arguments])]
-        )
-        raise TargetError(
-            f"{name} needs values for {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
-        )
+        values, message = "".join(f"-e {each}=VALUE " for each in reading.unset), ", ".join(reading.unset)
+        run = f"seatrial run {values}{shlex.join([name, *arguments])}"
+        raise TargetError(f"{name} needs values for {message}", cause="".join([beyond or "", *lost]), run=run)
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
@@ -247,13 +242,11 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
         command, why = None, why or str(error)
     launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
     launcher, program = next(launchers, None), next(dropwhile(startable.ASSIGNMENT.fullmatch, words), words[0])
-    return TargetError(
-        f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
-        if launcher
-        else f"seatrial does not read what {program} starts here",
-        cause=why or (_MPI if program in MPI_LAUNCHERS else None),
-        run=command.typed() if command else None,
-    )
+    message = f"seatrial does not read what {program} starts here"
+    if launcher:
+        message = f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
+    cause = why or (_MPI if program in MPI_LAUNCHERS else None)
+    return TargetError(message, cause=cause, run=command.typed() if command else None)
 
 
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
@@ -297,9 +290,8 @@ def _script(word: str, project: Path, start: Path) -> str:
         raise manifest_refused(word) if run is None else refused
     if _is_makefile(path) or startable.is_shell(path):
         raise _no_python(word, path)
-    if path.suffix not in ("", ".py", ".pyw", ".pyc", ".pyz", ".zip") and not _CODE.search(
-        beginning(path, _MOST_OF_YAML)
-    ):
+    suffixes = ("", ".py", ".pyw", ".pyc", ".pyz", ".zip")
+    if path.suffix not in suffixes and not _CODE.search(beginning(path, _MOST_OF_YAML)):
         run = next((f"seatrial run {shlex.quote(each)}" for each in likely_scripts(path.parent)), "ls *.py")
         raise TargetError(f"{word} is not a Python script", run=run)
     if not path.is_relative_to(root):
@@ -363,13 +355,11 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         usage = re.search(r"(?i)it prints: .*\busage: *(\S.*)\)", beyond)
         run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{end[2]}p {shlex.quote(end[1])}"
         return TargetError(f"{word} ends before it starts Python", cause=beyond, run=run)
-    return TargetError(
-        f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),
-        cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
-        if beyond
-        else "seatrial starts Python itself; other programs run in an existing image",
-        run=run,
-    )
+    cause = "seatrial starts Python itself; other programs run in an existing image"
+    if beyond:
+        cause = f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
+    names = f"; it names {', '.join(named)}" if named else ""
+    return TargetError(f"{word} is a {kind}, not Python{names}", cause=cause, run=run)
 
 
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
@@ -415,9 +405,8 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         convert, script = startable.converted(notebook)
         run = f"{convert} && seatrial run {shlex.quote(script)}"
         return TargetError(f"{word} runs the notebook {notebook}; a run starts a script", run=run)
-    similar = _similar(word, [*scripts(project), *recipes]) or _similar(
-        word, _shell_scripts((project / word).parent, project)
-    )
+    of_shell = _shell_scripts((project / word).parent, project)
+    similar = _similar(word, [*scripts(project), *recipes]) or _similar(word, of_shell)
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     others = [] if similar else likely_scripts(project)
@@ -451,10 +440,7 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
     stem = Path(word).stem  # a common folder makes no script similar
-    spelled = [
-        name
-        for name in names
-        if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7
-        or sorted(stem) == sorted(Path(name).stem)
-    ]
+    stems = {name: Path(name).stem for name in names}
+    ratios = {name: difflib.SequenceMatcher(None, stem, each).ratio() for name, each in stems.items()}
+    spelled = [name for name, each in stems.items() if ratios[name] >= 0.7 or sorted(stem) == sorted(each)]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]

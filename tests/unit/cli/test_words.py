@@ -149,7 +149,7 @@ def test_options_of_ours_and_no_secret_stand_in_the_command_to_type(
     (tmp_path / "train.py").touch()
     (tmp_path / "j.sh").write_text("python train.py --key $HF_TOKEN\npython train.py\n")
     assert "fix: seatrial plan --memory 8g train.py -- --lr 1\n" in refused(
-        *"plan foo train.py --memory 8g --lr 1".split()
+        "plan", "foo", "train.py", "--memory", "8g", "--lr", "1"
     )
     text = refused("plan", "-e", "HF_TOKEN=topsecret", "j.sh")
     assert "topsecret" not in text and "fix: seatrial plan -e HF_TOKEN=$HF_TOKEN train.py -- --key $HF_TOKEN\n" in text
