@@ -105,6 +105,7 @@ class _Shell(Words):
         self.values = {"OPTIND": "1", **dict.fromkeys(_FOLDERS, f"{HERE}.")}
         self.values["RANDOM"] = str(int(time.time()) % 32768)
         self.exported, self.functions = dict[str, None](), dict[str, list[Statement]]()
+        self.locals = dict[str, str | list[str]]()  # what a function's own variables were before
         self.left, self.batch = [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
 
@@ -128,14 +129,15 @@ class _Shell(Words):
         """Return a shell that begins as this one is now, with variables; both note what they start in one place."""
         other = copy.copy(self)
         other.values, other.exported, other.functions = {**self.values}, {**self.exported}, {**self.functions}
+        other.locals = {}
         for word in own:
             other._declare(word, exports=True)
         return other
 
     def _call(self, shell: _Shell, body: Sequence[Statement], name: str, arguments: list[str]) -> bool | None:
         """Run a function or a script in this shell, or statements in a copy, which alone ends by ``exit``."""
-        before = self.name, self.arguments
-        shell.name, shell.arguments = name, arguments
+        before = self.name, self.arguments, self.locals
+        shell.name, shell.arguments, shell.locals = name, arguments, {}
         try:
             return shell.run(body)
         except _Left as left:
@@ -143,7 +145,8 @@ class _Shell(Words):
                 raise
             return None
         finally:
-            self.name, self.arguments = before
+            self.values |= self.locals if shell is self else {}
+            self.name, self.arguments, self.locals = before
 
     def run(self, statements: Sequence[Statement]) -> bool | None:
         """Run statements; return whether the last succeeds, None if that is not known. Raises UnreadCommand."""
@@ -239,7 +242,8 @@ class _Shell(Words):
         if not shells:
             raise _Left("exit", 1)
         first, readings, begun = shells[0], [each.reading for each in shells], len(self.reading.started)
-        if any((each.reading.started, each.folder) != (readings[0].started, first.folder) for each in shells):
+        ends = [(each.reading.started, each.folder, each.arguments) for each in shells]
+        if any(each != ends[0] for each in ends):
             readings[0].unread = readings[0].unread or place
             readings[0].started += [each for other in readings[1:] for each in other.started[begun:]]
         self.reading.unread = next((each.unread for each in readings if each.unread), self.reading.unread)
@@ -248,7 +252,7 @@ class _Shell(Words):
             self.values[name] = first.values[name] if values.count(values[0]) == len(values) else f"{UNKNOWN}{name}"
         self.reading.started[:] = readings[0].started
         self.reading.others[:] = dict.fromkeys(each for other in readings for each in other.others)
-        self.folder, self.exported = first.folder, first.exported
+        self.folder, self.exported, self.arguments = first.folder, first.exported, first.arguments
         return None
 
     def _command(self, place: str, words: list[str]) -> bool | None:
@@ -265,6 +269,8 @@ class _Shell(Words):
             return self.test(texts if words[0] == "test" else texts[:-1])
         if words[0] in ("export", "declare", "local", "readonly", "typeset"):
             for word in words[1:]:
+                if words[0] == "local" and (name := re.split(r"\W", word)[0]) not in self.locals:
+                    self.locals[name] = self.values.get(name, f"{UNKNOWN}${name}")
                 self._declare(word, exports=words[0] == "export")
             return True
         fields = self.every_field(word for word in words if word != "<")
@@ -293,7 +299,7 @@ class _Shell(Words):
             raise UnreadCommand(place)
         if program in self.functions:
             return self._call(self, self.functions[program], self.name, arguments)
-        if program in ("source", ".", "eval", "cd", "shift", "set", "read", "getopts", *SHELLS):
+        if program in ("source", ".", "eval", "cd", "shift", "set", "read", "unset", "getopts", *SHELLS):
             return self._builtin(place, program, arguments)
         if program in ("exit", "return", "break", "continue"):
             raise _Left(program, number("".join(arguments[:1]) or "1"))
@@ -301,14 +307,11 @@ class _Shell(Words):
             shell = self._copy()
             shell.batched(startable.batch_words(fields, inner))
             return shell._program(place, inner, own, is_fed=is_fed)
-        if _LEFT_OUT.match(shlex.join((program, *arguments))):
-            self.reading.left.append(shlex.join((program, *arguments)))
-        if _INSTALLS.match(" ".join((program, *arguments))):
-            return True
-        if is_python(program) and _only_shows(arguments, self.here / self.folder):
-            self.reading.left.append(shlex.join((program, *arguments)))
-            self.printed.append(UNKNOWN)
-            return None
+        shows, typed = is_python(program) and _only_shows(arguments, self.here / self.folder), [program, *arguments]
+        self.reading.left += [shlex.join(typed)] if shows or _LEFT_OUT.match(shlex.join(typed)) else []
+        if shows or _INSTALLS.match(" ".join(typed)):
+            self.printed += [UNKNOWN] * shows
+            return None if shows else True
         depends = re.fullmatch(_DEPENDS, program) is not None
         if (depends or re.fullmatch(_OTHERS, program)) and arguments[:1] != ["run"]:  # conda run python …
             self.printed.append(UNKNOWN if is_fed else self.answer(program, arguments))
@@ -383,9 +386,11 @@ class _Shell(Words):
             self.arguments = self.arguments[count:] if program == "shift" else arguments[arguments.index("--") + 1 :]
         elif program == "getopts" and arguments[1:]:
             return self.next_option(place, arguments[0], arguments[1], arguments[2:] or self.arguments)
-        elif program == "read":
-            self.values |= {name: unknown(name) for name in arguments if name.isidentifier()}
-            return None
+        elif program in ("read", "unset"):
+            names = filter(str.isidentifier, arguments)
+            self.values |= {name: unknown(name) if program == "read" else "" for name in names}
+            self.exported = {name: None for name in self.exported if program == "read" or name not in arguments}
+            return None if program == "read" else True
         elif program == "cd":
             paths = [each for each in arguments if each not in ("--", "-P", "-L")]
             if len(paths) != 1 or paths[0] == "-":

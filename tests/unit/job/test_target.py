@@ -413,6 +413,14 @@ def test_a_script_that_ends_shows_nothing_of_a_check_that_may_hold(tmp_path: Pat
     assert "it prints: no data)" in str(refusal.value.cause)
 
 
+def test_arguments_that_a_check_may_take_away_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text("export A=1\nunset A\nif [ -d /data ]; then shift; fi\npython train.py $1\n")
+    with pytest.raises(TargetError, match="cannot read") as refusal:
+        in_our_words(["bash", "j.sh", "a", "b"], tmp_path)
+    assert "j.sh:3: if" in str(refusal.value.cause) and "--env" not in str(refusal.value.run)
+
+
 def test_python_that_runs_the_projects_code_is_a_second_program(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     for code in ("import train; print(train)", "import os; print(os.system('./x'))"):
