@@ -110,11 +110,9 @@ def _on_no_gpu(request: GpuRequest) -> Selection:
     if request.kind == "auto":
         reason = "--gpus auto, and no NVIDIA GPU was found on this machine"
         return Selection((), (Choice(what="gpus", value="none (CPU)", reason=reason),))
-    raise GpuContractError(
-        f"--gpus {request}: no NVIDIA GPU was found on this machine",
-        cause="no NVIDIA GPU, or its driver is not loaded",
-        run="seatrial run --gpus none …    # on the CPU; the machine: seatrial doctor",
-    )
+    message, cause = "no NVIDIA GPU was found on this machine", "no NVIDIA GPU, or its driver is not loaded"
+    run = "seatrial run --gpus none …    # on the CPU; the machine: seatrial doctor"
+    raise GpuContractError(f"--gpus {request}: {message}", cause=cause, run=run)
 
 
 def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -131,10 +129,8 @@ def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
     if profile is None:
         return list(gpus)
     if not (found := [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]):
-        raise GpuContractError(
-            f"MIG slice {profile} not found; available: {_listing(_selectable(gpus))}",
-            run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into",
-        )
+        message = f"MIG slice {profile} not found; available: {_listing(_selectable(gpus))}"
+        raise GpuContractError(message, run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into")
     return found
 
 
@@ -184,11 +180,8 @@ def _free(candidates: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[st
 
 def _held(message: str, candidates: Sequence[Gpu], leased: Mapping[str, str]) -> GpusHeldError:
     holders = "; ".join(f"{_label(gpu)} is held by {leased[gpu.uuid]}" for gpu in candidates if gpu.uuid in leased)
-    return GpusHeldError(
-        f"{message}: {holders}",
-        cause="other runs hold them; name devices to share one (--gpus device=0)",
-        run="seatrial runs ls",
-    )
+    cause = "other runs hold them; name devices to share one (--gpus device=0)"
+    return GpusHeldError(f"{message}: {holders}", cause=cause, run="seatrial runs ls")
 
 
 def _auto(

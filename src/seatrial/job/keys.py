@@ -234,10 +234,8 @@ def _day(value: Any) -> str:
 def _mirror(value: str) -> str:
     matching(_URL, "a URL")(value)
     if "@" in value.partition("://")[2].partition("/")[0]:
-        raise ValueError(
-            "a login in this address would be kept in the image; "
-            "write a mirror with a login as image.index_url, which is a secret of the build"
-        )
+        advice = "write a mirror with a login as image.index_url, which is a secret of the build"
+        raise ValueError(f"a login in this address would be kept in the image; {advice}")
     return value
 
 

@@ -229,11 +229,8 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path) -> None:
     if where is None or "IPython.get_ipython" in {**reading.needed, **reading.optional}:
         return
     place, _, _ = where.partition(" ")
-    raise notebook_error(
-        f"{place} calls get_ipython(), which exists only in a notebook",
-        project / place.rpartition(":")[0],
-        "/get_ipython()/d",
-    )
+    file, message = project / place.rpartition(":")[0], f"{place} calls get_ipython(), which exists only in a notebook"
+    raise notebook_error(message, file, "/get_ipython()/d")
 
 
 def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, start: Path, project: Path) -> None:

@@ -113,10 +113,8 @@ def python_command(
         rest = words[3:] if code else dropwhile(lambda word: not word.endswith(".py"), words)
         command = startable.read_command(["python", *["command.py"][: bool(code)], *rest])
         file = f"echo {shlex.quote(code)} > command.py && " if code else ""
-        raise TargetError(
-            "seatrial starts Python itself: name the script alone",
-            run=file + command.typed() if command else None,
-        )
+        run = file + command.typed() if command else None
+        raise TargetError("seatrial starts Python itself: name the script alone", run=run)
     if called is None:
         return None
     module, function, _, folder = called
@@ -128,12 +126,11 @@ def python_command(
         file, starts = os.path.relpath(found[0], here), "__main__" in text
         run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"
         raise TargetError(f"{what}, which has no {function}", run=run, instead=(words[0], [file]) if starts else None)
-    raise TargetError(
+    message, first = (
         f"{what}, which -m {module} does not",
-        run=f"seatrial run {name}",
-        instead=(words[0], [name]),
-        first=f"echo 'from {module} import {function}; {function}()' > {name}",
+        f"echo 'from {module} import {function}; {function}()' > {name}",
     )
+    raise TargetError(message, run=f"seatrial run {name}", instead=(words[0], [name]), first=first)
 
 
 def _shell_scripts(folder: Path, here: Path) -> list[str]:
@@ -277,17 +274,13 @@ def _script(word: str, project: Path, start: Path) -> str:
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        convert, script = startable.converted(word)
-        raise TargetError(
-            f"{word} is a notebook, not a script",
-            run=f"{convert} && seatrial run {shlex.quote(script)}",
-            instead=(word, [script]),
-            first=convert,
-        )
+        first, script = startable.converted(word)
+        run = f"{first} && seatrial run {shlex.quote(script)}"
+        raise TargetError(f"{word} is a notebook, not a script", run=run, instead=(word, [script]), first=first)
     if found := _of_another_file(path):
-        kind, run = found
-        refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
-        raise manifest_refused(word) if run is None else refused
+        kind, command = found
+        refused = TargetError(f"{word} is {kind}, not a script", run=f"{command} {shlex.quote(word)}")
+        raise manifest_refused(word) if command is None else refused
     if _is_makefile(path) or startable.is_shell(path):
         raise _no_python(word, path)
     suffixes = ("", ".py", ".pyw", ".pyc", ".pyz", ".zip")
@@ -295,13 +288,10 @@ def _script(word: str, project: Path, start: Path) -> str:
         run = next((f"seatrial run {shlex.quote(each)}" for each in likely_scripts(path.parent)), "ls *.py")
         raise TargetError(f"{word} is not a Python script", run=run)
     if not path.is_relative_to(root):
-        raise TargetError(
-            f"{word} is outside the project {root}",
-            cause="only the project folder is in the container",
-            run=f"cd {as_typed(path.parent)} && seatrial run {shlex.quote(path.name)}",
-            instead=(word, [path.name]),
-            first=f"cd {as_typed(path.parent)}",
-        )
+        message, cause = f"{word} is outside the project {root}", "only the project folder is in the container"
+        enter = f"cd {as_typed(path.parent)}"
+        run = f"{enter} && seatrial run {shlex.quote(path.name)}"
+        raise TargetError(message, cause=cause, run=run, instead=(word, [path.name]), first=enter)
     name = str(path.relative_to(root))
     return f"./{name}" if name.startswith("-") else name  # Python takes it for an option
 
