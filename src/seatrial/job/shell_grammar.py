@@ -116,10 +116,8 @@ def _without_documents(lines: Sequence[str]) -> str:
 
 def _input(here: re.Match[str], body: str) -> str:
     """Return an empty input for a here-document; a batch system's is a script, which ``--wrap`` gives it too."""
-    is_quoted, is_script = (
-        here[1].lstrip()[0] in "\\'\"",
-        re.search(r"\b(sbatch|qsub|bsub)\b[^|;&]*$", here.string[: here.start()]),
-    )
+    is_script = re.search(r"\b(sbatch|qsub|bsub)\b[^|;&]*$", here.string[: here.start()])
+    is_quoted = here[1].lstrip()[0] in "\\'\""
     if not is_script or (re.search(r"\$\(|`", body) and '"' in body and not is_quoted):
         return "<" + here[1] + "\n" * (body.count("\n") + 1)
     escaped = re.sub(r'(\\?)"|\\.', lambda each: r"\\\"" if each[1] else r"\"" if each[0] == '"' else each[0], body)

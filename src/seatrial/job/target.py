@@ -126,10 +126,8 @@ def python_command(
         file, starts = os.path.relpath(found[0], here), "__main__" in text
         run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"
         raise TargetError(f"{what}, which has no {function}", run=run, instead=(words[0], [file]) if starts else None)
-    message, first = (
-        f"{what}, which -m {module} does not",
-        f"echo 'from {module} import {function}; {function}()' > {name}",
-    )
+    first = f"echo 'from {module} import {function}; {function}()' > {name}"
+    message = f"{what}, which -m {module} does not"
     raise TargetError(message, run=f"seatrial run {name}", instead=(words[0], [name]), first=first)
 
 
@@ -188,10 +186,9 @@ def _one_command(
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
     if not found and reading.started and not reading.why and (reading.others or not reading.unread):
         command, hint = reading.started[0][1], ": first run what creates it" * bool(reading.others)
+        message = f"{name} starts {command.target[-1]}, which does not exist{hint}"
         cause = f"it runs {reading.others[0]}" if reading.others else None
-        raise TargetError(
-            f"{name} starts {command.target[-1]}, which does not exist{hint}", cause=cause, run=command.typed()
-        )
+        raise TargetError(message, cause=cause, run=command.typed())
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
         if not reading.unset:

@@ -197,13 +197,9 @@ def _stages(words: Sequence[str], here: Path) -> Iterator[tuple[str, str]]:
 
 def _paths(stages: Any, name: str, key: str) -> list[PurePosixPath]:
     """Return the paths of a stage's inputs or outputs, from the file's folder."""
-    listed = (
-        next(iter(each), "") if isinstance(each, dict) else each
-        for each in filter(None, as_list(as_table(stages, name).get(key)))
-    )
-    return [
-        PurePosixPath(posixpath.normpath(posixpath.join(_text(stages, name, "wdir"), str(each)))) for each in listed
-    ]
+    listed, folder = filter(None, as_list(as_table(stages, name).get(key))), _text(stages, name, "wdir")
+    paths = (next(iter(each), "") if isinstance(each, dict) else str(each) for each in listed)
+    return [PurePosixPath(posixpath.normpath(posixpath.join(folder, each))) for each in paths]
 
 
 def _entry_point(words: Sequence[str], folder: str, file: Path) -> tuple[str, str]:
