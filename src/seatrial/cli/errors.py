@@ -134,7 +134,7 @@ def _advice(error: errors.SeatrialError, argv: list[str]) -> str | None:
         isinstance(error, errors.UsageError) and (advice or "").startswith("seatrial run --gpus ")
     )
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
-        advice = re.sub(r"(?m)^(\(cd .+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
+        advice = re.sub(r"(?m)(^| && )seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
     if advice and argv[:1] == ["plan"]:  # which starts nothing
         advice = advice.replace("seatrial up ", "seatrial up --plan ")

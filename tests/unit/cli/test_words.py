@@ -151,6 +151,8 @@ def test_options_of_ours_and_no_secret_stand_in_the_command_to_type(
     assert "fix: seatrial plan --memory 8g train.py -- --lr 1\n" in refused(
         "plan", "foo", "train.py", "--memory", "8g", "--lr", "1"
     )
+    (tmp_path / "lab.ipynb").touch()
+    assert " && seatrial plan lab.py\n" in refused("plan", "papermill", "lab.ipynb", "out.ipynb")
     text = refused("plan", "-e", "HF_TOKEN=topsecret", "j.sh")
     assert "topsecret" not in text and "fix: seatrial plan -e HF_TOKEN=$HF_TOKEN train.py -- --key $HF_TOKEN\n" in text
 
