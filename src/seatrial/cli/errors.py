@@ -25,7 +25,7 @@ from seatrial.cli.words import declared_options, is_script, similar_option, type
 from seatrial.findings.finding import CAUSE, FIX, with_own_words
 from seatrial.job.flags import ELSEWHERE, OPTIONS
 from seatrial.system.host import Host
-from seatrial.system.names import REDACTED, SECRET_TEXT
+from seatrial.system.names import hidden
 from seatrial.system.text import as_typed as typed_path
 
 #: The file is of another kind, or has other permissions, than expected.
@@ -118,10 +118,10 @@ def _defect(error: Exception, argv: list[str]) -> Sentence:
 
 
 def _print(console: Console, message: str, cause: str | None, run: str | None) -> None:
-    sentence = _FULL_STOP.sub("", SECRET_TEXT.sub(REDACTED, " ".join(message.splitlines())))
+    sentence = _FULL_STOP.sub("", hidden(" ".join(message.splitlines())))
     for name, text in (("error", sentence), (f"  {CAUSE}", cause), (f"  {FIX}", run)):
         if text:
-            words = f"{name}: " + _LINE_START.sub("\n    ", SECRET_TEXT.sub(REDACTED, text))
+            words = f"{name}: " + _LINE_START.sub("\n    ", hidden(text))
             line = Text((terminal.at_comment if text is run else terminal.at_words)(words, console))
             line.stylize("bold red" if text is sentence else "bold", 0, len(name))
             console.print(line)
@@ -134,7 +134,7 @@ def _advice(error: errors.SeatrialError, argv: list[str]) -> str | None:
         isinstance(error, errors.UsageError) and (advice or "").startswith("seatrial run --gpus ")
     )
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
-        advice = re.sub(r"(?m)^(\(cd .+ && )?seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
+        advice = re.sub(r"(?m)(^| && )seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
     if advice and argv[:1] == ["plan"]:  # which starts nothing
         advice = advice.replace("seatrial up ", "seatrial up --plan ")

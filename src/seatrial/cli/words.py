@@ -15,7 +15,7 @@ from seatrial.cli.options import Root, has_undecoded, options_of, quoted
 from seatrial.cli.verbs import OTHER_WORDS, VERBS
 from seatrial.errors import UsageError
 from seatrial.job.flags import read_table
-from seatrial.system.names import SECRET
+from seatrial.system.names import SECRET, hidden
 
 #: Files of a project that are searched for the name of an option.
 _MOST_READ, _MOST_BYTES = 200, 20 << 20
@@ -90,21 +90,21 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     if (read := python_command([*python, *typed], Path.cwd(), RECIPES, env)) is None:
         odd = any(not name and each[0][:1] == "-" for name, each in typed_parts(argv[at + 1 : cut], known))
         is_apart = "--" in argv or not odd or Path(argv[at]).exists() or argv[at] in RECIPES
-        return argv if is_apart else [*argv[: at + 1], "--", *argv[at + 1 :]]  # another program, with its options
+        others = [*argv[:at], *itertools.chain(*ours), typed[0], "--", *typed[1:]]  # another program, with its options
+        return argv if is_apart else others
     parts = list(typed_parts(read.words(), known))
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     parts_behind = typed_parts(argv[at + 1 : cut], known)  # what the script requests gives way; its arguments stay
     behind = [words for name, words in parts_behind if name and words[0] not in (*read.arguments, "--launcher", "-m")]
-    behind = (
-        ours if {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun", "dvc", "mlflow"} else behind
-    )  # these have options of their own
+    has_options = {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun", "dvc", "mlflow"}
+    behind = ours if has_options else behind
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]
     if read.target[-1] not in typed and not {"-q", "--quiet"} & {*argv[:cut]}:
         left = f"; left out: {', '.join([*read.left[:_MOST_LEFT], *['…'][: len(read.left) > _MOST_LEFT]])}"
         note = f"seatrial {shlex.join(typed)} is read as: seatrial {shlex.join(found)}{left * bool(read.left)}"
-        click.echo(note, err=True)
+        click.echo(hidden(note, read.secrets), err=True)
     return found
 
 

@@ -73,7 +73,7 @@ class GpuRequest:
             raise _unreadable(text, "no GPUs given")
         request = _parse_what(what or ["1"], text)
         if request.kind == "none" and capabilities:
-            raise GpuRequestError(f"GPU request {text!r}: capabilities without a GPU", run="seatrial run --gpus none …")
+            raise refused(f"GPU request {text!r}: capabilities without a GPU", "none")
         return replace(request, capabilities=_parse_capabilities(capabilities, text))
 
     def __str__(self) -> str:
@@ -112,14 +112,10 @@ def _parse_what(words: list[str], text: str) -> GpuRequest:
     if single in ("auto", "none", "all") and not key:
         return GpuRequest(single)  # type: ignore[arg-type]  # mypy does not narrow str by membership
     if single in ("all", "-1"):
-        raise GpuRequestError(
-            f"GPU request {text!r}: to request every GPU, use the word all", run="seatrial run --gpus all …"
-        )
+        raise refused(f"GPU request {text!r}: to request every GPU, use the word all", "all")
     if single is not None and key in ("", "count") and _INTEGER.fullmatch(single):
         if int(single) == 0:
-            raise GpuRequestError(
-                "0 is ambiguous. First GPU: device=0. CPU: none", run="seatrial run --gpus device=0 …"
-            )
+            raise refused("0 is ambiguous. First GPU: device=0. CPU: none", "device=0")
         return GpuRequest("count", count=int(single))
     if single is not None and key in ("", "device") and (match := _PROFILE.fullmatch(single)):
         return GpuRequest("count", count=1, profile="+".join(filter(None, match.groups())))
@@ -136,10 +132,7 @@ def _parse_devices(words: list[str], text: str) -> tuple[str, ...]:
         if (device := _canonical_device(word)) is None:
             raise _unreadable(text, f"{word!r} does not name a GPU")
         if device in devices:
-            raise GpuRequestError(
-                f"GPU request {text!r} names {device} twice",
-                run=f"seatrial run --gpus device={','.join(dict.fromkeys(words))} …",
-            )
+            raise refused(f"GPU request {text!r} names {device} twice", f"device={','.join(dict.fromkeys(words))}")
         devices.append(device)
     return tuple(devices)
 
@@ -159,20 +152,23 @@ def _parse_capabilities(words: list[str], text: str) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in CAPABILITIES]:
         raise _unreadable(text, f"unknown capability {unknown[0]!r}; known: {', '.join(CAPABILITIES)}")
     if names and not {"compute", "all"} & set(names):
-        raise GpuRequestError(
-            f"GPU request {text!r}: CUDA needs the capability compute",
-            run=f"seatrial run --gpus all,capabilities=compute,{','.join(names)} …",
-        )
+        needed = f"all,capabilities=compute,{','.join(names)}"
+        raise refused(f"GPU request {text!r}: CUDA needs the capability compute", needed)
     return tuple(dict.fromkeys(names))
+
+
+def refused(message: str, request: str, cause: str | None = None) -> GpuRequestError:
+    """Return the error for a request, with another one in its command."""
+    return GpuRequestError(message, cause=cause, run=f"seatrial run --gpus {request} …")
 
 
 def _unreadable(text: str, why: str) -> GpuRequestError:
     about = f"{text!r} is not a valid GPU request ({why})" if repr(text) not in why else why
-    run = "seatrial run --help"
+    message, other = f"{about}; write {_EXAMPLES}", ""
     if (match := _OTHERS.fullmatch(text)) and (first := int(match[1])) <= (last := int(match[2] or first)) < first + 16:
-        run = f"seatrial run --gpus device={','.join(map(str, range(first, last + 1)))} …"
+        other = f"device={','.join(map(str, range(first, last + 1)))}"
     elif _PROFILE.fullmatch(f"mig-{text}"):
-        run = f"seatrial run --gpus mig-{text} …"
+        other = f"mig-{text}"
     elif close := difflib.get_close_matches(text.lower(), ("auto", "none", "all"), n=1, cutoff=0.7):
-        run = f"seatrial run --gpus {close[0]} …"
-    return GpuRequestError(f"{about}; write {_EXAMPLES}", run=run)
+        other = close[0]
+    return refused(message, other) if other else GpuRequestError(message, run="seatrial run --help")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from seatrial.errors import GpuContractError, GpuRequestError, GpusHeldError
-from seatrial.job.gpu_request import GpuRequest
+from seatrial.job.gpu_request import GpuRequest, refused
 from seatrial.job.plan import Choice, Gpu
 
 #: A GPU whose load is at most this is idle: ``auto`` takes several only from among those. Desktop compositors
@@ -71,11 +71,8 @@ def select(
     if request.capabilities:
         reason += f"; driver capabilities {','.join(request.capabilities)}"
     if len(chosen) > 1 and (slices := [gpu for gpu in chosen if gpu.mig]):
-        raise GpuRequestError(
-            f"{_listing(chosen)}: CUDA gives a process one MIG slice and no other GPU",
-            cause="a process cannot compute on several MIG slices",
-            run=f"seatrial run --gpus device={slices[0].mig} …",
-        )
+        message = f"{_listing(chosen)}: CUDA gives a process one MIG slice and no other GPU"
+        raise refused(message, f"device={slices[0].mig}", cause="a process cannot compute on several MIG slices")
     chosen = sorted(chosen, key=_pci_order)
     choices = [Choice(what="gpus", value=", ".join(map(_label, chosen)), reason=reason)]
     choices += [
@@ -104,15 +101,18 @@ def _selectable(gpus: Sequence[Gpu]) -> list[Gpu]:
     return [gpu for gpu in gpus if gpu.mig or gpu.index not in parents]
 
 
+def _alike(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return the whole GPUs, or the slices where every GPU is in MIG mode."""
+    return [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
+
+
 def _on_no_gpu(request: GpuRequest) -> Selection:
     if request.kind == "auto":
         reason = "--gpus auto, and no NVIDIA GPU was found on this machine"
         return Selection((), (Choice(what="gpus", value="none (CPU)", reason=reason),))
-    raise GpuContractError(
-        f"--gpus {request}: no NVIDIA GPU was found on this machine",
-        cause="no NVIDIA GPU, or its driver is not loaded",
-        run="seatrial run --gpus none …    # on the CPU; the machine: seatrial doctor",
-    )
+    message, cause = "no NVIDIA GPU was found on this machine", "no NVIDIA GPU, or its driver is not loaded"
+    run = "seatrial run --gpus none …    # on the CPU; the machine: seatrial doctor"
+    raise GpuContractError(f"--gpus {request}: {message}", cause=cause, run=run)
 
 
 def _by_name(devices: Sequence[str], gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -129,10 +129,8 @@ def _of_profile(profile: str | None, gpus: Sequence[Gpu]) -> list[Gpu]:
     if profile is None:
         return list(gpus)
     if not (found := [gpu for gpu in gpus if gpu.mig and gpu.name.split()[-1] == profile]):
-        raise GpuContractError(
-            f"MIG slice {profile} not found; available: {_listing(_selectable(gpus))}",
-            run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into",
-        )
+        message = f"MIG slice {profile} not found; available: {_listing(_selectable(gpus))}"
+        raise GpuContractError(message, run="nvidia-smi mig -lgip   # the sizes that a GPU can be cut into")
     return found
 
 
@@ -141,10 +139,8 @@ def _find(device: str, gpus: Sequence[Gpu]) -> Gpu:
     if device.isdigit():
         found = [gpu for gpu in selectable if not gpu.mig and gpu.index == int(device)]
         if slices := [gpu for gpu in gpus if gpu.mig and gpu.index == int(device)]:
-            raise GpuRequestError(
-                f"GPU {device} is in MIG mode: name one of its slices, {_listing(slices)}",
-                run=f"seatrial run --gpus device={slices[0].mig} …",
-            )
+            message = f"GPU {device} is in MIG mode: name one of its slices, {_listing(slices)}"
+            raise refused(message, f"device={slices[0].mig}")
     elif ":" in device:
         found = [gpu for gpu in selectable if gpu.mig == device]
     else:
@@ -163,12 +159,10 @@ def _idlest(
     request: GpuRequest, gpus: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float]
 ) -> tuple[list[Gpu], str]:
     count = request.count or 1
-    candidates = [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
+    candidates = _alike(gpus)
     if count > len(candidates):
-        raise GpuContractError(
-            f"{count} GPUs requested; this machine has {len(candidates)}: {_listing(candidates)}",
-            run=f"seatrial run --gpus {len(candidates)} …",
-        )
+        message = f"{count} GPUs requested; this machine has {len(candidates)}: {_listing(candidates)}"
+        raise GpuContractError(message, run=f"seatrial run --gpus {len(candidates)} …")
     free = _free(candidates, leased, load)
     if request.share and not free:
         raise _held(f"No GPU has {request.share:g} of it free", candidates, leased)
@@ -186,17 +180,14 @@ def _free(candidates: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[st
 
 def _held(message: str, candidates: Sequence[Gpu], leased: Mapping[str, str]) -> GpusHeldError:
     holders = "; ".join(f"{_label(gpu)} is held by {leased[gpu.uuid]}" for gpu in candidates if gpu.uuid in leased)
-    return GpusHeldError(
-        f"{message}: {holders}",
-        cause="other runs hold them; name devices to share one (--gpus device=0)",
-        run="seatrial runs ls",
-    )
+    cause = "other runs hold them; name devices to share one (--gpus device=0)"
+    return GpusHeldError(f"{message}: {holders}", cause=cause, run="seatrial runs ls")
 
 
 def _auto(
     gpus: Sequence[Gpu], leased: Mapping[str, str], load: Mapping[str, float], evidence: str | None
 ) -> tuple[list[Gpu], str]:
-    candidates = [gpu for gpu in _selectable(gpus) if not gpu.mig] or _selectable(gpus)
+    candidates = _alike(gpus)
     if not (free := _free(candidates, leased, load)):
         raise _held("--gpus auto found no free GPU", candidates, leased)
     whole_idle = [gpu for gpu in free if not gpu.mig and load.get(gpu.uuid, 0.0) <= IDLE_LOAD]

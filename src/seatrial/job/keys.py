@@ -15,16 +15,8 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    PlainSerializer,
-    Strict,
-)
+import pydantic
+from pydantic import BeforeValidator, ConfigDict, PlainSerializer
 from pydantic import WithJsonSchema as Schema
 from pydantic_core import CoreSchema
 
@@ -55,7 +47,7 @@ class KeyTable(Value):
     model_config = ConfigDict(strict=True)
 
 
-def typed_keys(table: type[BaseModel]) -> dict[str, str]:
+def typed_keys(table: type[pydantic.BaseModel]) -> dict[str, str]:
     """Return a table's keys as the file spells them → the fields' names."""
     return {str(field.validation_alias or name): name for name, field in table.model_fields.items()}
 
@@ -141,10 +133,12 @@ class Typed:
         self._validator = BeforeValidator(lambda value, info: value if info.context is None else read(value))
         self._schema = schema
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: Any, handler: pydantic.GetCoreSchemaHandler) -> CoreSchema:
         return self._validator.__get_pydantic_core_schema__(source, handler)
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: pydantic.GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return handler(schema) if self._schema is None else {**self._schema}
 
 
@@ -155,9 +149,9 @@ class Matched(Typed):
         super().__init__(matching(pattern, what), {**TEXT, "pattern": f"^{pattern}$"})
 
 
-def _checked(check: Callable[[Any], Any]) -> AfterValidator:
+def _checked(check: Callable[[Any], Any]) -> pydantic.AfterValidator:
     """Make a validator like ``Typed``, for text that pydantic has found to be text."""
-    return AfterValidator(lambda value, info: value if info.context is None else check(value))
+    return pydantic.AfterValidator(lambda value, info: value if info.context is None else check(value))
 
 
 def _located(read: Callable[[Any, Path], Any]) -> BeforeValidator:
@@ -240,10 +234,8 @@ def _day(value: Any) -> str:
 def _mirror(value: str) -> str:
     matching(_URL, "a URL")(value)
     if "@" in value.partition("://")[2].partition("/")[0]:
-        raise ValueError(
-            "a login in this address would be kept in the image; "
-            "write a mirror with a login as image.index_url, which is a secret of the build"
-        )
+        advice = "write a mirror with a login as image.index_url, which is a secret of the build"
+        raise ValueError(f"a login in this address would be kept in the image; {advice}")
     return value
 
 
@@ -305,7 +297,7 @@ def or_false(read: Callable[[Any], Any], *schemas: dict[str, Any]) -> Typed:
 
 T = TypeVar("T")
 #: Any list, kept as a tuple.
-Listed = Annotated[tuple[T, ...], Strict(False)]
+Listed = Annotated[tuple[T, ...], pydantic.Strict(False)]
 #: Written to plan.json as its text.
 _AS_TEXT = PlainSerializer(str, when_used="json")
 

@@ -247,10 +247,8 @@ def _file_source(project: Path) -> _Source:
     tool = as_table(read_toml(shared, inside=project), "tool") if is_there(shared) else {}
     shared_table = tool.get("seatrial")
     if own_table is not None and shared_table is not None:
-        raise ConfigError(
-            "both seatrial.toml and [tool.seatrial] in pyproject.toml exist: keep one of them",
-            run=edit + as_typed(shared),
-        )
+        message = "both seatrial.toml and [tool.seatrial] in pyproject.toml exist: keep one of them"
+        raise ConfigError(message, run=edit + as_typed(shared))
     if shared_table is not None:
         return _Source("pyproject.toml: tool.seatrial.", edit + as_typed(shared), project, shared_table)
     return _Source("seatrial.toml: ", edit + as_typed(own), project, own_table or {})
@@ -326,9 +324,8 @@ def _target(
     start = cwd if typed else project
     args = from_flags.get("args") or named.get("args", ())
     if "target" in named and "module" in named and named is from_file:
-        raise ConfigError(
-            "the project's file sets both target and module: keep one of them", run="seatrial plan train.py"
-        )
+        message = "the project's file sets both target and module: keep one of them"
+        raise ConfigError(message, run="seatrial plan train.py")
     words = [named["target"]] if "target" in named else []
     if words and named is from_flags and not typed and (cwd / words[0]).is_file():
         words = [str(cwd / words[0])]

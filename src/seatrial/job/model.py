@@ -11,15 +11,8 @@ import posixpath
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    StrictBool,
-    ValidationInfo,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import ConfigDict, Field, StrictBool, ValidationInfo, model_serializer, model_validator
 
 from seatrial.job import keys
 from seatrial.job.asks import Ask, notify_asks
@@ -129,7 +122,7 @@ class Criteria(KeyTable):
         return Criteria(**{name: getattr(self, name) for name in names if name in self.model_fields_set}, **more)
 
     @model_serializer(mode="wrap")
-    def _only_what_was_set(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _only_what_was_set(self, handler: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Keep in a plan which criteria were requested."""
         return {key: value for key, value in handler(self).items() if key in self.model_fields_set}
 

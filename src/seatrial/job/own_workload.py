@@ -81,10 +81,8 @@ def blocked_mount(own: OwnWorkload) -> str | None:
             kind = next((each for each in _READ_ONLY if each in volumes.get(name, {})), None)
             inner = path.rstrip("/").removeprefix(f"{outer.rstrip('/')}/")
             if kind and inner != path.rstrip("/") and f'"{inner.partition("/")[0]}/' not in json.dumps(volumes[name]):
-                return (
-                    f"{own.file} mounts {path} inside {outer}, a {kind}, which is read-only: the folder for the mount "
-                    "cannot be made, so no container starts"
-                )
+                mounts_it = f"{own.file} mounts {path} inside {outer}, a {kind}, which is read-only"
+                return f"{mounts_it}: the folder for the mount cannot be made, so no container starts"
     return None
 
 
@@ -106,10 +104,8 @@ def read_own(path: Path, project: Path, given: Mapping[str, Any]) -> tuple[OwnWo
     if len(kinds) != 1 or kinds[0] not in _KINDS:
         others = "kubectl apply -f OTHERS.yaml && seatrial run -f JOB.yaml"
         made = {"JobSet": "jobset", "TrainJob": "trainjob"}.get(kinds[0].rpartition(" ")[2] if len(kinds) == 1 else "")
-        raise ConfigError(
-            f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}",
-            run=f"seatrial run train.py --on k8s --kind {made}" if made else others,
-        )
+        message = f"{path} has {', '.join(kinds) or 'nothing'}; --file takes one object: {' or '.join(_KINDS)}"
+        raise ConfigError(message, run=f"seatrial run train.py --on k8s --kind {made}" if made else others)
     try:
         own, flags = _read(objects[0], str(path), project)
     except (LookupError, TypeError, AttributeError, ValueError) as error:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from seatrial.job.startable import UnreadCommand
 
 _EXPANSION = r"\$(?:[A-Za-z_]\w*|[\d@*#?$!-])"
-_PIECE = re.compile(rf"\\.|'[^']*'|{_EXPANSION}|([$<>]?\(|\$\{{|[\"'`])|[\w./-]+|.", re.S)
+_PIECE = re.compile(rf"\\.|'[^']*'|\$'(?:\\.|[^'\\])*'|{_EXPANSION}|([$<>]?\(|\$\{{|[\"'`])|[\w./-]+|.", re.S)
 _QUOTED_PIECE = re.compile(rf"\\.|{_EXPANSION}|(\$\(|\$\{{|`)|[^\\$`\"]+|.", re.S)
 _CLOSING = {"(": ")", "{": "}", '"': '"', "'": "'", "`": "`"}
 _BLANK = re.compile(r"(?:[ \t\r]|\\\r?\n)+|#[^\n]*")
 _OPERATOR = re.compile(r"(\d*(?:&>>?|<<<|[<>]&|<>|>>|>\||<(?!\()|>(?!\()))|(?:&&|\|\||\|&?)\s*|;;|[;&()\n]")
 _ARRAY = re.compile(r"\w+\+?=(?=\()")
-_HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+)[^\n]*)\n((?:.*\n)*?)\t*\2(?=\n|\Z)")
+_HEREDOC = re.compile(r"(?<!<)<<-?(\s*[\\'\"]?([^\s\\'\";&|<>()]+).*)")
 #: A placeholder, ``<path>``: no file follows it, which would make ``>`` a redirection.
 _PLACEHOLDER = re.compile(r"(?<!<)<([A-Za-z][\w ./-]*)>(?=/|[ \t]*(?:[\n\\;&|)\"'-]|\Z))")
 #: A ``\\`` before a space or a comment, and comments between a command's lines; both end the command.
@@ -67,8 +67,7 @@ def pieces(text: str, *, quoted: bool = False) -> Iterator[str]:
 def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
     """Yield words and operators with ``place``, or ``name:line: text``; ``<`` for an input. Raises UnreadCommand."""
     lines = text.split("\n")
-    text = _HEREDOC.sub(_input, text)
-    text = _PLACEHOLDER.sub(lambda match: "$" + re.sub(r"\W", "_", match[1]), text)
+    text = _PLACEHOLDER.sub(lambda match: "$" + re.sub(r"\W", "_", match[1]), _without_documents(lines))
     at, line, is_file = 0, 0, False
     while at < len(text):
         start, found = at, place or f"{name}:{line + 1}: {lines[line].strip()[:80]}"
@@ -95,13 +94,34 @@ def tokens(text: str, name: str, place: str = "") -> Iterator[tuple[str, str]]:
         line += text.count("\n", start, at)
 
 
-def _input(here: re.Match[str]) -> str:
+def _without_documents(lines: Sequence[str]) -> str:
+    """Return a script's text with an empty input in place of each here-document."""
+    found, places, at = list[str](), dict[str, list[int]](), 0
+    for number in reversed(range(len(lines))):
+        places.setdefault(lines[number].lstrip("\t"), []).append(number)
+    while at < len(lines):
+        line, end = lines[at], at
+        for here in _HEREDOC.finditer(line):
+            ends = places.get(here[2], [])
+            while ends and ends[-1] <= at:
+                ends.pop()
+            if ends:
+                end = ends[-1]
+                line = line[: here.start()] + _input(here, "".join(f"{each}\n" for each in lines[at + 1 : end]))
+                break
+        found.append(line)
+        at = end + 1
+    return "\n".join(found)
+
+
+def _input(here: re.Match[str], body: str) -> str:
     """Return an empty input for a here-document; a batch system's is a script, which ``--wrap`` gives it too."""
-    line = here.string[here.string.rfind("\n", 0, here.start()) + 1 : here.start()]
-    is_quoted, body = here[1].lstrip()[0] in "\\'\"", here[3]
-    if not re.search(r"\b(sbatch|qsub|bsub)\b[^|;&]*$", line) or ("$(" in body and '"' in body and not is_quoted):
-        return "<" + here[1] + "\n" * here[0].count("\n")
-    quoted = shlex.quote(body) if is_quoted else '"' + body.replace('"', '\\"') + '"'
+    is_script = re.search(r"\b(sbatch|qsub|bsub)\b[^|;&]*$", here.string[: here.start()])
+    is_quoted = here[1].lstrip()[0] in "\\'\""
+    if not is_script or (re.search(r"\$\(|`", body) and '"' in body and not is_quoted):
+        return "<" + here[1] + "\n" * (body.count("\n") + 1)
+    escaped = re.sub(r'(\\?)"|\\.', lambda each: r"\\\"" if each[1] else r"\"" if each[0] == '"' else each[0], body)
+    quoted = shlex.quote(body) if is_quoted else f'"{escaped}"'
     return f" --wrap {quoted}{here[1].partition(here[2])[2].lstrip(here[1].lstrip()[0] * is_quoted)}\n"
 
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import ast
+import operator
+import posixpath
 import re
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import dropwhile
+from pathlib import Path
 
 from seatrial.job.reading.values import OPERATORS
 from seatrial.job.shell_grammar import pieces, tokens
-from seatrial.job.startable import UnreadCommand
+from seatrial.job.startable import GPUS, UnreadCommand
+from seatrial.system.names import is_secret
 
 #: Mark of unknown text, and mark of a path from the working directory.
 UNKNOWN, HERE = "\0", "\2"
+MARKS = re.compile(f"[{UNKNOWN}{GPUS}]")
 
 SET = re.compile(r"(\w+)(\[\w*\])?(\+?)=(.*)", re.S)
 _SUBSTITUTED = re.compile(r"\$\{([#!]?)(\w+|[@*#])(?:\[([^]]*)\])?(?:(:?[-+=?]|##?|%%?|:)(.*))?\}", re.S)
+_FINDS = ("which", "command", "type", "hash")
 _MADE_BY_SHELL = re.compile(r"\*|\{[^{}]*(?:,|\.\.)")
 #: An assignment in an expression that could not be computed.
 _SETS = re.compile(r"(\w+)(?:\[[^]]*\])?\s*(?:<<|>>|[-+*/%&|^:])=(?!=)")
@@ -25,11 +33,11 @@ _LONGEST, _MOST_WORDS, _LONGEST_CUT, _LONGEST_SUM = 20_000, 1_000, 1_000, 200
 
 
 class Words(ABC):
-    """Hold what a shell knows: its name, its arguments, its variables, and the place of the statement that it runs."""
+    """Hold what a shell knows: its name, arguments, variables and folder, and the place of its statement."""
 
-    def __init__(self, name: str, arguments: list[str]) -> None:
-        self.name, self.arguments, self.place = name, arguments, name
-        self.values = dict[str, str | list[str]]()
+    def __init__(self, name: str, arguments: list[str], here: Path) -> None:
+        self.name, self.arguments, self.place, self.here, self.folder = name, arguments, name, here, "."
+        self.values, self.secrets = dict[str, str | list[str]](), dict[str, str]()
 
     @abstractmethod
     def output(self, text: str) -> str:
@@ -42,7 +50,8 @@ class Words(ABC):
             return
         name, index, adds, text = match.groups()
         before = self.values.get(name)
-        if re.match(r"\((?!\s*\[)", text):  # not of declare -A
+        is_merged = adds and isinstance(before, str) and UNKNOWN in before  # it may be a list
+        if re.match(r"\((?!\s*\[)", text) and not is_merged:  # not of declare -A
             items = self.every_field(token.strip() for token, _ in tokens(text[1:-1], ""))
             first = [before] if isinstance(before, str) else before or []
             self.values[name] = [*first, *items] if adds else items
@@ -51,6 +60,7 @@ class Words(ABC):
         if before is None:  # A=$A:x
             value = re.sub(rf":?{UNKNOWN}\$(?:\{{{name}\}}|{name}\b)", "", value)
         self.values[name] = unknown(word) if index or text[:1] == "(" else value
+        self.secrets |= {value: name} if is_secret(name, value) and UNKNOWN not in value else {}
 
     def text(self, word: str) -> str:
         """Return a word that the shell does not split, its expansions filled in."""
@@ -112,7 +122,8 @@ class Words(ABC):
         counts, name, index, change, word = match.groups()
         value = self._get(name, index)
         if counts == "!":  # the indices, or the variable of that name
-            value, counts = [str(at) for at in range(len(value))] if isinstance(value, list) else None, ""
+            is_known = isinstance(value, list) and UNKNOWN not in "".join(value)
+            value, counts = [str(at) for at in range(len(value or ()))] if is_known else None, ""
         if change is not None and change.lstrip(":") in tuple("-+=?"):
             is_set = value is not None and (value != "" or change[0] != ":")
             if change[-1] == "+" and not is_set:
@@ -122,8 +133,9 @@ class Words(ABC):
                 self.values |= {name: value} if change[-1] == "=" else {}
         elif change is not None and value is not None:
             value = _changed(value, change, self.text(word), first=int(name in "@*"))
-        if value is None and index and isinstance(self.values.get(name), list):
-            return self.text(f"${index}" if index.isidentifier() else index)
+        if value is None and index not in (None, "", "@", "*") and isinstance(self.values.get(name), list):
+            asked = self.text(f"${index}" if index.isidentifier() else index)
+            return asked if UNKNOWN in asked else "" if re.fullmatch(r"-?\d+", asked) else unknown(piece)
         if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
         if counts:
@@ -181,6 +193,76 @@ class Words(ABC):
                 return int(OPERATORS[type(sign)](self._number(one), self._number(other)))
         return int(ast.unparse(node))
 
+    def path(self, name: str) -> str:
+        """Return a path relative to the working directory of the whole script."""
+        return posixpath.normpath(name[1:] if name.startswith(HERE) else posixpath.join(self.folder, name))
+
+    def answer(self, program: str, arguments: list[str]) -> str:
+        """Return the output of a command, with a mark if it is not known."""
+        words = [each for each in arguments if each not in ("-f", "-e", "-m", "-n", "--", "-P")]
+        path = words[0] if len(words) == 1 and UNKNOWN not in words[0] else ""
+        if program == "pwd":
+            return f"{HERE}{self.folder}"
+        if program == "echo":
+            printed = [*dropwhile(lambda word: re.fullmatch("-[neE]+", word), arguments)]
+            return UNKNOWN if "\\" in "".join(printed) and arguments[0][:1] == "-" else " ".join(printed)
+        if program == "uname" and words in ([], ["-s"]):
+            return "Linux"
+        if program == "date" and path.startswith("+"):
+            return time.strftime(path[1:])
+        if program in _FINDS and words:
+            return words[-1]
+        if path and program == "dirname":
+            return posixpath.dirname(path) or (HERE if path.startswith(HERE) else "") + "."
+        if path and program in ("realpath", "readlink"):
+            return f"{HERE}{self.path(path)}"
+        return posixpath.basename(path) if path and program == "basename" else UNKNOWN
+
+    def next_option(self, place: str, letters: str, name: str, words: Sequence[str]) -> bool:
+        """Run ``getopts``: set its variables for the next option of one letter; return whether there is one."""
+        at = number(str(self.values["OPTIND"])) or 1
+        word, value = [*words, "", ""][at - 1 : at + 1] if at <= len(words) else ("", "")
+        is_option, letter, attached = word[:1] == "-" and word not in ("-", "--"), word[1:2], word[2:]
+        takes = is_option and f"{letter}:" in letters
+        if UNKNOWN in word or (attached and not takes):  # several letters
+            raise UnreadCommand(place)
+        is_silent, lacks = letters[:1] == ":", takes and not attached and at == len(words)
+        is_known = is_option and letter in letters.replace(":", "") and not lacks
+        self.values[name] = letter if is_known else ":" if lacks and is_silent else "?"
+        self.values["OPTARG"] = (attached or value) * takes if is_known or not is_silent else letter
+        self.values["OPTIND"] = str(at + (is_option or word == "--") + (takes and not attached and not lacks))
+        return is_option
+
+    def test(self, words: list[str]) -> bool | None:
+        """Return the value of ``[ … ]``, or None if it is not known."""
+        for sign, decides in (("||", True), ("&&", False)):
+            if sign in words[1:-1]:
+                at = words.index(sign, 1)
+                sides = (self.test(words[:at]), self.test(words[at + 1 :]))
+                return decides if decides in sides else None if None in sides else not decides
+        if words[:1] == ["!"]:
+            outcome = self.test(words[1:])
+            return None if outcome is None else not outcome
+        words = [without_missing(each) for each in words]
+        if MARKS.search("".join(words)):
+            return None
+        match words:
+            case [] | [_]:
+                return words not in ([], [""])
+            case ["-v", name]:
+                return name in self.values
+            case [("-z" | "-n") as sign, text]:
+                return (text == "") == (sign == "-z")
+            case [("-e" | "-f" | "-d" | "-s" | "-r" | "-x") as sign, name] if not re.match("/|.*venv", name):
+                path = self.here / self.path(name)
+                return path.is_dir() if sign == "-d" else path.is_file() if sign == "-f" else path.exists()
+            case [text, ("=" | "==" | "!=") as sign, pattern]:
+                return fnmatchcase(text, pattern) == (sign != "!=")
+            case [first, sign, second] if sign in ("-eq", "-ne", "-lt", "-gt", "-le", "-ge"):
+                one, other = number(first), number(second)
+                return None if one is None or other is None else bool(getattr(operator, sign[1:])(one, other))
+        return None
+
 
 def number(text: str) -> int | None:
     """Return a number that bash can hold; None for another text."""
@@ -190,6 +272,11 @@ def number(text: str) -> int | None:
 def unknown(text: str) -> str:
     """Return a mark and the text, as one word."""
     return UNKNOWN + re.sub(r"\s", "_", text)
+
+
+def without_missing(text: str) -> str:
+    """Replace unset variables with empty text, as a condition does."""
+    return re.sub(rf"{UNKNOWN}\$\{{?(?!HOME|USER|PATH|\?|\$)(\w+)\}}?", "", text)
 
 
 def _changed(value: str | list[str], change: str, word: str, *, first: int) -> str | list[str] | None:

@@ -6,7 +6,7 @@ import itertools
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,6 +15,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.job.reading.flow import only_defines
 from seatrial.job.reading.modules import folders_of, is_file, locate_module
 from seatrial.job.reading.parsed_modules import CONVERT
+from seatrial.system.names import hidden
 from seatrial.system.source import MAX_BYTES, UnreadableSourceError, parse_source
 from seatrial.system.text import first_of, regex
 
@@ -166,10 +167,15 @@ class PythonCommand:
     target: tuple[str, ...]
     arguments: tuple[str, ...]
     left: tuple[str, ...] = field(default=(), compare=False)  # what its script does besides, and a run does not
+    secrets: Mapping[str, str] = field(default_factory=dict, compare=False)  # values in its script → their variables
 
     def words(self) -> list[str]:
         """Return the words of seatrial's command line."""
         return [*self.options, *self.target, *(["--", *self.arguments] if self.arguments else [])]
+
+    def typed(self) -> str:
+        """Return seatrial's command line."""
+        return hidden(f"seatrial run {shlex.join(self.words())}", self.secrets)
 
     def requesting(self, batch: Sequence[str]) -> PythonCommand:
         """Return the command with what a batch system's ``batch`` requests and the command itself does not."""
@@ -304,7 +310,7 @@ def script_alone(words: Sequence[str]) -> PythonCommand | None:
     places = (at for at, word in enumerate(words) if is_python(word) or word == "-m" or word.endswith(".py"))
     starts = (at for at in places if at >= len(own) and not {*words[at + 1 : at + 3]} & {*LAUNCHER_MODULES})
     at = next(starts, len(words))
-    counts = r" (?:-np?|--ntasks|--nproc[_-]per[_-]node|--num[_-](?:processes|gpus))[ =](\d+)(?!\S)"
+    counts = r" (?:-np?|--ntasks|--nproc[_-]per[_-]node|--(?:num[_-])?(?:processes|gpus))[ =](\d+)(?!\S)"
     count = re.search(counts, shlex.join(words[:at]))
     python = [] if any(map(is_python, words[at : at + 1])) else ["python"]
     command = read_command([*own, *python, *words[at:]])
@@ -312,15 +318,11 @@ def script_alone(words: Sequence[str]) -> PythonCommand | None:
 
 
 def _launchers() -> dict[str, Any]:
-    """Return launchers.toml."""
+    """Return launchers.toml, with the role of each option."""
     from seatrial.system.project_files import own_table  # a Python script needs none of it
 
-    return own_table(Path(__file__).with_name("launchers.toml"))
-
-
-def _roles() -> dict[str, str]:
-    """Return the roles of launchers' options."""
-    return {name: role for role, names in _launchers()["roles"].items() for name in names.split()}
+    table = own_table(Path(__file__).with_name("launchers.toml"))
+    return {**table, "roles": {name: role for role, names in table["roles"].items() for name in names.split()}}
 
 
 def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> list[str]:
@@ -328,7 +330,7 @@ def _launched(program: str, rest: list[str], here: Path, visible: str = "") -> l
     if "horovod" in program:
         raise UnreadCommand(f"{program} starts ranks that meet by MPI or Gloo")
     is_accelerate = program.startswith("accelerate")
-    roles, variables = _roles(), _launchers()["variables"]
+    roles, variables = (_launchers()[each] for each in ("roles", "variables"))
     del rest[: 2 if program == "accelerate" else 1]
     count, nodes, options = "", 1, list[str]()
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "--module"):
@@ -368,7 +370,7 @@ def _configured(name: str, here: Path) -> tuple[str, list[str]]:
         table = as_table(parse_yaml(read_text(here / name, inside=None), name))
     except ConfigError as error:
         raise UnreadCommand(f"--config_file {str(error).replace(str(here / name), name)}") from None
-    roles, known, kinds, idle = _roles(), *(_launchers()[each] for each in ("variables", "kinds", "idle"))
+    roles, known, kinds, idle = (_launchers()[each] for each in ("roles", "variables", "kinds", "idle"))
     kind = str(table.get("distributed_type") or "NO").upper()  # YAML reads a bare NO as false
     if kind not in kinds:
         raise UnreadCommand(f"{name}: distributed_type {kind} has no counterpart")

@@ -135,9 +135,8 @@ def _settings(value: Any) -> Any:
     for name, spec in value.items():
         for one in spec if isinstance(spec, list) and spec else [spec]:
             if not isinstance(one, str | int | float) or one == "":
-                raise ValueError(
-                    f'expected values such as [32, 64] or a range such as "1..8" for {name}, got {shown(spec)}'
-                )
+                expected = 'values such as [32, 64] or a range such as "1..8"'
+                raise ValueError(f"expected {expected} for {name}, got {shown(spec)}")
     return value
 
 
@@ -203,14 +202,11 @@ def from_flags(words: Collection[str]) -> dict[str, Any]:
             raise UsageError(f"notify: {word!r} is not text", run='notify=["notify-send done"]')
         retired = "desktop" if word == "desktop" else "webhook" if word.startswith(("http://", "https://")) else ""
         if retired:
-            raise UsageError(
-                f"--notify {'URL' if retired == 'webhook' else word} was removed: {KEYS[f'notify.{retired}']}"
-            )
+            what = "URL" if retired == "webhook" else word
+            raise UsageError(f"--notify {what} was removed: {KEYS[f'notify.{retired}']}")
         if not word.strip() or (len(word.split()) == 1 and not shutil.which(word)):
-            raise UsageError(
-                f"--notify {word!r}: command not found on this machine",
-                run="seatrial run … --notify 'notify-send done'",
-            )
+            message = f"--notify {word!r}: command not found on this machine"
+            raise UsageError(message, run="seatrial run … --notify 'notify-send done'")
     return {"command": list(words)} if words else {}
 
 

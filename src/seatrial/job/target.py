@@ -18,6 +18,7 @@ from seatrial.job.model import Target
 from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
 from seatrial.job.reading.parsed_modules import CONVERT
 from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, PythonCommand, beginning, likely_scripts, scripts
+from seatrial.system.names import hidden
 from seatrial.system.text import as_typed, first_of, regex
 
 #: runpy finds a module by the name of its file, which may have hyphens.
@@ -105,18 +106,16 @@ def python_command(
             script = "".join(f"export {shlex.quote(each)}\n" for each in variables) + shlex.join(words)
             return _one_command(typed, place or here, here, script, [], words[0], env)
     except (startable.UnreadCommand, RuntimeError, OSError, ValueError) as error:  # one of a path, one of nesting
-        raise launcher_refused(words, str(error)) from None
+        raise launcher_refused([*own, *words], str(error)) from None
     if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS):
-        raise launcher_refused(words)
+        raise launcher_refused([*own, *words])
     if startable.is_python(words[0]) and words[1:] and (words[1] != "-m" or not words[2:]):
         code = words[2] if words[1] == "-c" and words[2:] else None
         rest = words[3:] if code else dropwhile(lambda word: not word.endswith(".py"), words)
         command = startable.read_command(["python", *["command.py"][: bool(code)], *rest])
         file = f"echo {shlex.quote(code)} > command.py && " if code else ""
-        raise TargetError(
-            "seatrial starts Python itself: name the script alone",
-            run=f"{file}seatrial run {shlex.join(command.words())}" if command else None,
-        )
+        run = file + command.typed() if command else None
+        raise TargetError("seatrial starts Python itself: name the script alone", run=run)
     if called is None:
         return None
     module, function, _, folder = called
@@ -128,12 +127,9 @@ def python_command(
         file, starts = os.path.relpath(found[0], here), "__main__" in text
         run = f"seatrial run {shlex.quote(file)}" if starts else f"grep -n '^def ' {shlex.quote(file)}"
         raise TargetError(f"{what}, which has no {function}", run=run, instead=(words[0], [file]) if starts else None)
-    raise TargetError(
-        f"{what}, which -m {module} does not",
-        run=f"seatrial run {name}",
-        instead=(words[0], [name]),
-        first=f"echo 'from {module} import {function}; {function}()' > {name}",
-    )
+    first = f"echo 'from {module} import {function}; {function}()' > {name}"
+    message = f"{what}, which -m {module} does not"
+    raise TargetError(message, run=f"seatrial run {name}", instead=(words[0], [name]), first=first)
 
 
 def _shell_scripts(folder: Path, here: Path) -> list[str]:
@@ -151,11 +147,9 @@ def _in_shell(words: Sequence[str], here: Path, first: str, batch: str, env: Seq
         folder = (here / name).parent
         similar = _similar(name, _shell_scripts(folder, here))
         hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
-        retyped = [*words[:at], *similar[:1], *words[at + 1 :]]
-        raise TargetError(
-            f"Shell script {name} not found in {here}{hint}",
-            run=f"seatrial run {shlex.join(retyped)}" if similar else f"ls {as_typed(folder)}",
-        )
+        retyped = shlex.join([*words[:at], *similar[:1], *words[at + 1 :]])
+        run = f"seatrial run {retyped}" if similar else f"ls {as_typed(folder)}"
+        raise TargetError(f"Shell script {name} not found in {here}{hint}", run=run)
     text = first + startable.whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
 
@@ -168,7 +162,8 @@ def _one_command(
     name: str, path: Path, here: Path, text: str, arguments: Sequence[str], called: str, env: Sequence[str], *batch: str
 ) -> PythonCommand:
     """Return the only command of a script. Raises TargetError, with each command, for a script that does more."""
-    from seatrial.job.shell_scripts import MARKS, read_shell
+    from seatrial.job.shell_scripts import read_shell
+    from seatrial.job.shell_words import MARKS
 
     reading = read_shell(text, arguments, called, here, batch, env)
     found = _existing(reading.started, here)
@@ -187,27 +182,22 @@ def _one_command(
     if len(found) > _MOST_LISTED:
         found = sorted(found, key=lambda each: "train" not in each[1].target[-1])[:1]
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
-    runs = [f"seatrial run {' '.join(each)}" for each in words]
+    runs = [hidden(f"seatrial run {' '.join(each)}", reading.secrets) for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
     if not found and reading.started and not reading.why and (reading.others or not reading.unread):
-        raise TargetError(
-            f"{name} starts {reading.started[0][1].target[-1]}, which does not exist"
-            + ": first run what creates it" * bool(reading.others),
-            cause=f"it runs {reading.others[0]}" if reading.others else None,
-            run=f"seatrial run {shlex.join(reading.started[0][1].words())}",
-        )
+        command, hint = reading.started[0][1], ": first run what creates it" * bool(reading.others)
+        message = f"{name} starts {command.target[-1]}, which does not exist{hint}"
+        cause = f"it runs {reading.others[0]}" if reading.others else None
+        raise TargetError(message, cause=cause, run=command.typed())
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
         if not reading.unset:
             raise _no_python(name, path, beyond, here)
         lost = [f"; not read: {each}" for each in reading.left if re.match(r"(source|\.) (?!.*activate)", each)][:1]
-        run = " ".join(
-            ["seatrial run", *(f"-e {each}=VALUE" for each in reading.unset), shlex.join([name, *arguments])]
-        )
-        raise TargetError(
-            f"{name} needs values for {', '.join(reading.unset)}", cause="".join([beyond or "", *lost]), run=run
-        )
+        values, message = "".join(f"-e {each}=VALUE " for each in reading.unset), ", ".join(reading.unset)
+        run = f"seatrial run {values}{shlex.join([name, *arguments])}"
+        raise TargetError(f"{name} needs values for {message}", cause="".join([beyond or "", *lost]), run=run)
     if reading.cut:
         message = f"bash ends the command at {reading.cut}, so its next lines are not part of it"
         rule = "a \\ must be the last character of its line, and no comment may stand between the lines"
@@ -246,14 +236,12 @@ def launcher_refused(words: Sequence[str], why: str | None = None) -> TargetErro
     except startable.UnreadCommand as error:
         command, why = None, why or str(error)
     launchers = (word for word in words if Path(word).name in (*LAUNCHERS, *startable.LAUNCHER_MODULES, *MPI_LAUNCHERS))
-    launcher = next(launchers, None)
-    return TargetError(
-        f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
-        if launcher
-        else f"seatrial does not read what {words[0]} starts here",
-        cause=why or (_MPI if words[0] in MPI_LAUNCHERS else None),
-        run=f"seatrial run {shlex.join(command.words())}" if command else None,
-    )
+    launcher, program = next(launchers, None), next(dropwhile(startable.ASSIGNMENT.fullmatch, words), words[0])
+    message = f"seatrial does not read what {program} starts here"
+    if launcher:
+        message = f"seatrial starts the ranks itself: {launcher} is a launcher, not a script"
+    cause = why or (_MPI if program in MPI_LAUNCHERS else None)
+    return TargetError(message, cause=cause, run=command.typed() if command else None)
 
 
 def _module_target(module: str, words: Sequence[str], project: Path, start: Path) -> Target:
@@ -284,32 +272,24 @@ def _script(word: str, project: Path, start: Path) -> str:
     path = (start / word).resolve()
     root = project.resolve()
     if path.suffix == ".ipynb":
-        convert, script = f"{CONVERT} {shlex.quote(word)}", str(Path(word).with_suffix(".py"))
-        raise TargetError(
-            f"{word} is a notebook, not a script",
-            run=f"{convert} && seatrial run {shlex.quote(script)}",
-            instead=(word, [script]),
-            first=convert,
-        )
+        first, script = f"{CONVERT} {shlex.quote(word)}", str(Path(word).with_suffix(".py"))
+        run = f"{first} && seatrial run {shlex.quote(script)}"
+        raise TargetError(f"{word} is a notebook, not a script", run=run, instead=(word, [script]), first=first)
     if found := _of_another_file(path):
-        kind, run = found
-        refused = TargetError(f"{word} is {kind}, not a script", run=f"{run} {shlex.quote(word)}")
-        raise manifest_refused(word) if run is None else refused
+        kind, command = found
+        refused = TargetError(f"{word} is {kind}, not a script", run=f"{command} {shlex.quote(word)}")
+        raise manifest_refused(word) if command is None else refused
     if _is_makefile(path) or startable.is_shell(path):
         raise _no_python(word, path)
-    if path.suffix not in ("", ".py", ".pyw", ".pyc", ".pyz", ".zip") and not _CODE.search(
-        beginning(path, _MOST_OF_YAML)
-    ):
+    suffixes = ("", ".py", ".pyw", ".pyc", ".pyz", ".zip")
+    if path.suffix not in suffixes and not _CODE.search(beginning(path, _MOST_OF_YAML)):
         run = next((f"seatrial run {shlex.quote(each)}" for each in likely_scripts(path.parent)), "ls *.py")
         raise TargetError(f"{word} is not a Python script", run=run)
     if not path.is_relative_to(root):
-        raise TargetError(
-            f"{word} is outside the project {root}",
-            cause="only the project folder is in the container",
-            run=f"cd {as_typed(path.parent)} && seatrial run {shlex.quote(path.name)}",
-            instead=(word, [path.name]),
-            first=f"cd {as_typed(path.parent)}",
-        )
+        message, cause = f"{word} is outside the project {root}", "only the project folder is in the container"
+        enter = f"cd {as_typed(path.parent)}"
+        run = f"{enter} && seatrial run {shlex.quote(path.name)}"
+        raise TargetError(message, cause=cause, run=run, instead=(word, [path.name]), first=enter)
     name = str(path.relative_to(root))
     return f"./{name}" if name.startswith("-") else name  # Python takes it for an option
 
@@ -363,13 +343,11 @@ def _no_python(word: str, path: Path, beyond: str | None = None, here: Path = Pa
         usage = re.search(r"(?i)it prints: .*\busage: *(\S.*)\)", beyond)
         run = f"seatrial run {usage[1]}" if usage else f"sed -n 1,{end[2]}p {shlex.quote(end[1])}"
         return TargetError(f"{word} ends before it starts Python", cause=beyond, run=run)
-    return TargetError(
-        f"{word} is a {kind}, not Python" + (f"; it names {', '.join(named)}" if named else ""),
-        cause=f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
-        if beyond
-        else "seatrial starts Python itself; other programs run in an existing image",
-        run=run,
-    )
+    cause = "seatrial starts Python itself; other programs run in an existing image"
+    if beyond:
+        cause = f"seatrial runs a script's one command of Python, and this one does more: {beyond}"
+    names = f"; it names {', '.join(named)}" if named else ""
+    return TargetError(f"{word} is a {kind}, not Python{names}", cause=cause, run=run)
 
 
 def _nothing(project: Path, recipes: Collection[str]) -> TargetError:
@@ -407,17 +385,16 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         return TargetError("the whole command is in quotes", run=f"seatrial run {word}", instead=(word, parts))
     if "." in word and _MODULE.fullmatch(word) and find_module(word, [project], main=True):
         return TargetError(f"{word} is a module", run=f"seatrial run -m {word}", instead=(word, ["-m", word]))
-    if refused := image_refused(word):
-        raise refused
-    if "." not in word and words[1:] and startable.script_alone(words):
-        return launcher_refused(words)
+    if named := image_refused(word):
+        raise named
+    if "." not in word and words[1:] and ((refused := launcher_refused(words)).run or refused.cause):
+        return refused
     if notebook := next((each for each in words[1:] if each.endswith(".ipynb") and is_file(project / each)), None):
         script = shlex.quote(str(Path(notebook).with_suffix(".py")))
         run = f"{CONVERT} {shlex.quote(notebook)} && seatrial run {script}"
         return TargetError(f"{word} runs the notebook {notebook}; a run starts a script", run=run)
-    similar = _similar(word, [*scripts(project), *recipes]) or _similar(
-        word, _shell_scripts((project / word).parent, project)
-    )
+    of_shell = _shell_scripts((project / word).parent, project)
+    similar = _similar(word, [*scripts(project), *recipes]) or _similar(word, of_shell)
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
     kind = "script" if word.endswith(".py") or "/" in word else "script or recipe"
     others = [] if similar else likely_scripts(project)
@@ -451,10 +428,7 @@ def _similar(word: str, names: Sequence[str]) -> list[str]:
     same_file = [name for name in names if Path(name).name in (Path(word).name, f"{Path(word).name}.py")]
     same_file.sort(key=lambda name: -len({*Path(name).parts} & {*Path(word).parts}))
     stem = Path(word).stem  # a common folder makes no script similar
-    spelled = [
-        name
-        for name in names
-        if difflib.SequenceMatcher(None, stem, Path(name).stem).ratio() >= 0.7
-        or sorted(stem) == sorted(Path(name).stem)
-    ]
+    stems = {name: Path(name).stem for name in names}
+    ratios = {name: difflib.SequenceMatcher(None, stem, each).ratio() for name, each in stems.items()}
+    spelled = [name for name, each in stems.items() if ratios[name] >= 0.7 or sorted(stem) == sorted(each)]
     return list(dict.fromkeys([*same_file, *difflib.get_close_matches(word, spelled, n=2, cutoff=0.6)]))[:2]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from seatrial.errors import ConfigError
@@ -45,16 +46,19 @@ def makefile(here: Path) -> Path | None:
 def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
     """Return the commands of ``make``'s goals or of a task, each with its place, or "" for a task's."""
     if words[0] == "make":
-        if option := next((word for word in words if word.startswith("-")), None):
-            raise UnreadCommand(f"{shlex.join(words)}: only goals and variables of make are read, not {option}")
+        _refuse_options(words, "goals and variables of make")
         file = makefile(here)
         return _make_commands(words, file) if file else []
     if words[0] in ("invoke", "inv") and is_file(here / "tasks.py"):
         return [*_invoked(words[1:], here / "tasks.py")]
-    if words[0] == "dvc" and words[1:2] in (["repro"], ["exp"]):
-        return [*_stages(words, here)]
+    if words[0] == "dvc" and (words[1:2] == ["repro"] or words[1:3] == ["exp", "run"]):
+        _refuse_options(words, "stages of DVC and params.yaml", "-f", "--force", "-s", "--single-item")
+        return [*_stages(words[2 + (words[1] == "exp") :], here)]
     if words[:2] == ["mlflow", "run"]:
-        return [each for word in words[2:] for each in _entry_point(words[2:], word, here / word / "MLproject")]
+        folder = next((each for each in words[2:] if is_file(here / each / "MLproject")), None)
+        if folder is None:
+            raise UnreadCommand(f"{shlex.join(words)} names no folder here that has a file MLproject")
+        return [_entry_point(words[2:], folder, here / folder / "MLproject")]
     name, *arguments = words[1:] if words[0] == "task" and words[1:] else without_runner(words) or words
     typed = shlex.join(arguments[arguments[:1] == ["--"] :])
     for table in _tables(here) if not is_file(here / name) else ():
@@ -64,6 +68,11 @@ def task_commands(words: Sequence[str], here: Path) -> list[tuple[str, str]]:
             if text and "{{" not in text:  # a template
                 return [(filled if filled != text else f"{text} {typed}", "")]
     return []
+
+
+def _refuse_options(words: Sequence[str], read: str, *known: str) -> None:
+    if option := next((word for word in words if word.startswith("-") and word not in known), None):
+        raise UnreadCommand(f"{shlex.join(words)}: only {read} are read, not {option}")
 
 
 def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
@@ -94,18 +103,22 @@ def _make_commands(words: Sequence[str], file: Path) -> list[tuple[str, str]]:
     goals = [word for word in words[1:] if "=" not in word] or [first]
     if missing := [goal for goal in goals if goal not in rules]:
         raise UnreadCommand(f"{file.name} has no rule of the name {missing[0]}")
-    return [*_lines(goals, rules, variables, set())]
+    return [*_lines(goals, rules, variables)]
 
 
-def _lines(
-    goals: Sequence[str], rules: dict[str, _Rule], variables: dict[str, str], done: set[str]
-) -> Iterator[tuple[str, str]]:
+def _in_order(names: Sequence[str], needs: dict[str, list[str]], done: set[str]) -> Iterator[str]:
+    """Yield names of tasks once, those that they need first."""
+    for name in (each for each in names if each not in done):
+        done.add(name)
+        yield from _in_order(needs.get(name, []), needs, done)
+        yield name
+
+
+def _lines(goals: Sequence[str], rules: dict[str, _Rule], variables: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the commands of goals with their places, prerequisites first."""
-    for goal in (each for each in goals if each not in done):
-        done.add(goal)
+    for goal in _in_order(goals, {goal: needs for goal, (needs, _) in rules.items()}, set()):
         if goal in rules:
             needs, recipe = rules[goal]
-            yield from _lines(needs, rules, variables, done)
             automatic = {"@": goal, "<": next(iter(needs), ""), "^": " ".join(needs)}
             filled = ((_expanded(text, {**variables, **automatic}), place) for text, place in recipe)
             yield from ((text.replace("$$", "$"), place) for text, place in filled)
@@ -164,34 +177,52 @@ def _tables(here: Path, *files: str) -> Iterator[Any]:
 
 
 def _stages(words: Sequence[str], here: Path) -> Iterator[tuple[str, str]]:
-    """Yield the commands of DVC's stages up to the named one, with values of params.yaml, and their places."""
-    if {"-S", "--set-param"} & {*words}:
-        raise UnreadCommand("--set-param is not read: write the value into params.yaml")
+    """Yield the commands of DVC's stages and of those that they need, with values of params.yaml, and their places."""
     stages = as_table(next(_tables(here, "dvc.yaml"), {}), "stages")
     params: Any = next(_tables(here, "params.yaml"), {})
-    last = max((at for at, name in enumerate(stages) if name in words), default=len(stages))
-    for name in [*stages][: last + 1]:
+    names = [each for each in words if each[:1] != "-"]
+    if missing := [each for each in names if each not in stages]:
+        raise UnreadCommand(f"dvc.yaml has no stage of the name {missing[0]}")
+    made = {path: name for name in stages for path in _paths(stages, name, "outs")}
+    needs = {
+        name: [made[each] for path in _paths(stages, name, "deps") for each in (path, *path.parents) if each in made]
+        for name in stages
+    }
+    for name in names if {"-s", "--single-item"} & {*words} else _in_order(names or [*stages], needs, set()):
         folder = shlex.quote(_text(stages, name, "wdir") or ".")
         for text in as_list(as_table(stages, name).get("cmd", [])):
             filled = re.sub(r"\$\{([\w.]+)\}", lambda each: _text(params, *each[1].split(".")) or each[0], str(text))
-            yield f"(cd {folder} && {filled})", f"dvc.yaml: {name}"
+            yield f"(cd {folder} && {filled}\n)", f"dvc.yaml: {name}"
 
 
-def _entry_point(words: Sequence[str], folder: str, file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the command of an MLproject's entry point, with the typed values and the defaults of its parameters."""
-    pairs = list(pairwise(words))
+def _paths(stages: Any, name: str, key: str) -> list[PurePosixPath]:
+    """Return the paths of a stage's inputs or outputs, from the file's folder."""
+    listed, folder = filter(None, as_list(as_table(stages, name).get(key))), _text(stages, name, "wdir")
+    paths = (next(iter(each), "") if isinstance(each, dict) else str(each) for each in listed)
+    return [PurePosixPath(posixpath.normpath(posixpath.join(folder, each))) for each in paths]
+
+
+def _entry_point(words: Sequence[str], folder: str, file: Path) -> tuple[str, str]:
+    """Return the command of an MLproject's entry point, with the typed values and its parameters' defaults."""
+    parts = (re.split(r"(?<=^-[Pe])(?=.)|(?<=^--param-list)=|(?<=^--entry-point)=", word) for word in words)
+    pairs = [*pairwise(part for each in parts for part in each)]
     name = next((value for option, value in pairs if option in ("-e", "--entry-point")), "main")
     table = as_table(next(_tables(file.parent, file.name), {}), "entry_points", name)
-    values = {key: _text(table, "parameters", key, "default") for key in as_table(table, "parameters")}
-    values |= dict(value.partition("=")[::2] for option, value in pairs if option == "-P")
-    if text := _text(table, "command"):
-        filled = re.sub(r"\{(\w+)\}", lambda each: values.get(each[1]) or f"${each[1]}", text)
-        yield f"(cd {shlex.quote(folder)} && {filled})", f"{file.name}: {name}"
+    if not (text := _text(table, "command")):
+        raise UnreadCommand(f"{file.name} has no command of an entry point {name}")
+    known = {key: _text(table, "parameters", key, "default") for key in as_table(table, "parameters")}
+    typed = dict(value.partition("=")[::2] for option, value in pairs if option in ("-P", "--param-list"))
+    values = {key: shlex.quote(value) for key, value in {**known, **typed}.items() if value}
+    filled = re.sub(r"\{(\w+)\}", lambda each: values.get(each[1], f"${each[1]}"), text)
+    filled += "".join(f" --{key} {values[key]}" for key in typed if key not in known)
+    return f"(cd {shlex.quote(folder)} && {filled}\n)", f"{file.name}: {name}"
 
 
 def _text(table: Any, *keys: str) -> str:
     """Return the text of a nested value; an empty one without a value."""
     value = as_table(table, *keys[:-1]).get(keys[-1])
+    if isinstance(value, bool):
+        return str(value).lower()
     return "" if value is None or isinstance(value, dict | list) else str(value)
 
 

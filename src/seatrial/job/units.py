@@ -20,17 +20,14 @@ _BYTES: dict[str, int] = {
 _SECONDS: dict[str, float] = {"ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 _NUMBER = r"[0-9]{1,15}(?:\.[0-9]{1,15})?"
-_SIZE = re.compile(rf"({_NUMBER})\s*([a-z]+)")
+_AMOUNT = re.compile(rf"({_NUMBER})\s*([a-z]+)")
 _DURATION = re.compile(rf"(?:{_NUMBER}\s*[a-z]+\s*)+")
-_DURATION_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)")
-
 _SIZE_EXAMPLES = "512m, 8GB or 2GiB"
-_DURATION_EXAMPLES = "30s, 10m or 1h30m"
 
 
 def parse_bytes(text: str) -> int:
     """Parse a size with its unit: ``"4GB"`` → 4000000000, ``"512m"`` → 536870912. Raises UsageError, also below 1."""
-    match = _SIZE.fullmatch(text.strip().lower())
+    match = _AMOUNT.fullmatch(text.strip().lower())
     if match is None or match[2] not in _BYTES:
         what = "a size needs a unit" if re.fullmatch(_NUMBER, text.strip()) else "expected a size"
         raise UsageError(f"{what}, such as {_SIZE_EXAMPLES}; got {text!r}", instead=(text, [_like(text, "8", "g")]))
@@ -46,13 +43,13 @@ def parse_seconds(text: str) -> float:
     if re.fullmatch(_NUMBER, plain):
         seconds = float(plain)
     else:
-        parts = _DURATION_PART.findall(plain)
+        parts = _AMOUNT.findall(plain)
         if not _DURATION.fullmatch(plain) or any(unit not in _SECONDS for _, unit in parts):
-            message = f"expected a duration, such as {_DURATION_EXAMPLES}; got {text!r}"
+            message = f"expected a duration, such as 30s, 10m or 1h30m; got {text!r}"
             raise UsageError(message, instead=(text, [_like(text, "10", "m")]))
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     if seconds <= 0:
-        message = f"a duration must be above zero, such as {_DURATION_EXAMPLES}; got {text!r}"
+        message = f"a duration must be above zero, such as 30s, 10m or 1h30m; got {text!r}"
         raise UsageError(message, instead=(text, ["10m"]))
     return seconds
 

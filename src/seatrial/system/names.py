@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from seatrial.findings.catalogue import entries
 from seatrial.system.host import Host
 
 #: Names of variables whose values are secrets.
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
+SECRET = re.compile(
+    r"TOKEN(?!IZ)|SECRET|PASSW|CREDENTIAL|AUTH(?!OR)|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE
+)
 
 #: Text that is a secret wherever it stands: user info of a URL, and well-known tokens.
 SECRET_TEXT = re.compile(
@@ -130,10 +133,36 @@ def _vocabulary() -> frozenset[str]:
     return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower())) | set(common.split())
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Return True if a variable's name says that its value is a secret, and the value may be one."""
+    return bool(SECRET.search(name)) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
+
+
+def hidden(text: str, secrets: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a sentence or a command with ``$NAME`` for the value of each variable whose name says secret.
+
+    Args:
+        secrets: values of variables that the text does not name → their names.
+    """
+    found = {**secrets}
+
+    def named(match: re.Match[str]) -> str:
+        name, value = match[2] or match[4], (match[3] or match[5]).strip("'\"")
+        if not is_secret(name, value) or "$" in value:
+            return match[0]
+        found[value] = name
+        return f"{name}=${name}"
+
+    assigned = r"""(['"])(\w+)=((?:(?!\1).)+)\1|\b(\w+)=((?:'[^']*'|"[^"]*"|[^\s'"])+)"""
+    text = re.sub(assigned, named, text)
+    for value in _longest_first(found):
+        text = text.replace(value, f"${found[value]}")
+    return SECRET_TEXT.sub(REDACTED, text)
+
+
 def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:
     for name, value in {**host.env, **host.secrets}.items():
-        guessed = SECRET.search(name) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
-        if name in named or guessed:
+        if name in named or is_secret(name, value):
             yield value
     yield from filter(None, map(host.secret, named))  # a login that no variable has
 

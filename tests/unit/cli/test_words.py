@@ -142,6 +142,21 @@ def test_the_options_of_an_unknown_program_are_its_own(
     assert refused("plan", "composer", "-n", "2", "train.py", "--lr", "1").startswith("error: seatrial does not read")
 
 
+def test_options_of_ours_and_no_secret_stand_in_the_command_to_type(
+    refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text("python train.py --key $HF_TOKEN\npython train.py\n")
+    assert "fix: seatrial plan --memory 8g train.py -- --lr 1\n" in refused(
+        "plan", "foo", "train.py", "--memory", "8g", "--lr", "1"
+    )
+    (tmp_path / "lab.ipynb").touch()
+    assert " && seatrial plan lab.py\n" in refused("plan", "papermill", "lab.ipynb", "out.ipynb")
+    text = refused("plan", "-e", "HF_TOKEN=topsecret", "j.sh")
+    assert "topsecret" not in text and "fix: seatrial plan -e HF_TOKEN=$HF_TOKEN train.py -- --key $HF_TOKEN\n" in text
+
+
 def test_a_command_for_another_folder_keeps_the_verb(refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").mkdir()

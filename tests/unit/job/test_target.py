@@ -141,6 +141,7 @@ def test_a_task_that_is_not_read_is_refused_with_its_reason(
         ("dvc exp run fit", "train.py -- --lr 0.1"),
         ("mlflow run . -P lr=2", "train.py -- --lr 2 --n 3"),
         ("mlflow run -e main .", "train.py -- --lr 1 --n 3"),
+        ("mlflow run . -Plr='2 3' --param-list=more='$(x)'", "train.py -- --lr '2 3' --n 3 --more '$(x)'"),
     ],
 )
 def test_a_stage_of_dvc_and_an_entry_point_of_mlflow_have_their_values(tmp_path: Path, typed: str, words: str) -> None:
@@ -152,16 +153,53 @@ def test_a_stage_of_dvc_and_an_entry_point_of_mlflow_have_their_values(tmp_path:
     values = "{lr: {type: float, default: 1}, n: {default: 3}}"
     main = f"{{parameters: {values}, command: 'python train.py --lr {{lr}} --n {{n}}'}}"
     (tmp_path / "MLproject").write_text(f"name: x\nentry_points:\n  main: {main}\n")
-    assert " ".join(in_our_words(typed.split(), tmp_path) or ()) == words
-    with pytest.raises(TargetError, match="does not read") as refusal:
-        in_our_words(["dvc", "exp", "run", "-S", "fit.lr=2"], tmp_path)
-    assert "params.yaml" in str(refusal.value.cause)
+    assert shlex.join(in_our_words(shlex.split(typed), tmp_path) or ()) == words
+    refused = {"dvc exp run -S lr=2": "params.yaml", "dvc exp run --set-param=lr=2 fit": "params.yaml"}
+    refused |= {"dvc repro fat": "no stage of the name fat", "mlflow run . -e fit": "no command of an entry point fit"}
+    for other, cause in {**refused, "mlflow run fit -e X": "no folder here that has a file MLproject"}.items():
+        with pytest.raises(TargetError, match="does not read") as refusal:
+            in_our_words(other.split(), tmp_path)
+        assert cause in str(refusal.value.cause)
+    assert in_our_words(["dvc", "exp", "show"], tmp_path) is None
+
+
+def test_a_stage_of_dvc_comes_behind_those_that_make_its_inputs(tmp_path: Path) -> None:
+    fit = "  fit:\n    cmd: python train.py ${all} # x\n    deps: [data/x/a.csv]\n    outs: [model.pt]\n"
+    others = "  test:\n    cmd: python test.py\n    deps: [model.pt]\n    outs:\n"
+    others += "  load:\n    cmd: python load.py\n    outs:\n    - data/x:\n        cache: false\n"
+    (tmp_path / "dvc.yaml").write_text(f"stages:\n{fit}{others}")
+    (tmp_path / "params.yaml").write_text("all: true\n")
+    for name in ("train.py", "test.py", "load.py"):
+        (tmp_path / name).touch()
+    with pytest.raises(TargetError, match="starts Python 2 times") as refusal:
+        in_our_words(["dvc", "repro", "fit"], tmp_path)
+    assert refusal.value.run == "seatrial run load.py\nseatrial run train.py -- true"
+    assert in_our_words(["dvc", "repro", "-s", "fit"], tmp_path) == ["train.py", "--", "true"]
+
+
+def test_no_value_of_a_secret_in_a_script_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    start = "python train.py --key $MY_TOKEN"
+    text = f"export WANDB_API_KEY=abcdef1 TOKENIZER=gpt2-medium\nMY_TOKEN='qwertz+2'\n{start}\n"
+    (tmp_path / "j.sh").write_text(f"{text}wandb login --relogin abcdef1\npython train.py\n")
+    with pytest.raises(TargetError, match="does more") as refusal:
+        in_our_words(["bash", "j.sh"], tmp_path)
+    shown = f"{refusal.value.cause}\n{refusal.value.run}"
+    assert "abcdef1" not in shown and "qwertz" not in shown
+    assert "--env WANDB_API_KEY=$WANDB_API_KEY --env TOKENIZER=gpt2-medium train.py" in shown
+    (tmp_path / "j.sh").write_text(text)
+    command = python_command(["bash", "j.sh"], tmp_path)
+    assert command and command.arguments == ("--key", "qwertz+2") and "qwertz" not in command.typed()
+    with pytest.raises(TargetError, match="mpirun") as refusal:
+        in_our_words(["A=1", "API_KEY=topsecret", "mpirun", "-np", "2", "python", "train.py"], tmp_path)
+    assert refusal.value.run == "seatrial run --env A=1 --env API_KEY=$API_KEY --gpus 2 train.py"
 
 
 @pytest.mark.parametrize(
     ("typed", "message", "run"),
     [
         ("composer -n 2 train.py --lr 1", "does not read what composer starts", "--gpus 2 train.py -- --lr 1"),
+        ("foo --gpus 2 train.py --lr 1", "does not read what foo starts", "--gpus 2 train.py -- --lr 1"),
         ("papermill lab.ipynb out.ipynb", "runs the notebook lab.ipynb", "lab.py"),
         ("dvc repro", "recipe dvc not found", "train.py"),
     ],
@@ -172,6 +210,13 @@ def test_an_unknown_program_is_refused_with_what_it_would_start(
     with pytest.raises(TargetError, match=message) as refusal:
         resolve_target(typed.split(), None, None, project, RECIPES)
     assert str(refusal.value.run).endswith(f"seatrial run {run}") and (refusal.value.instead is None)
+
+
+def test_an_unknown_program_with_a_launchers_unknown_option_is_refused(project: Path) -> None:
+    typed = "foo python -u -m torch.distributed.run --bogus 1 train.py"
+    with pytest.raises(TargetError, match="is a launcher") as refusal:
+        resolve_target(typed.split(), None, None, project, RECIPES)
+    assert "--bogus" in str(refusal.value.cause)
 
 
 def test_an_invoke_task_gets_its_values_and_a_taskfile_gets_the_typed_words(tmp_path: Path) -> None:
@@ -290,7 +335,7 @@ def test_commands_of_known_packages_start_their_modules_or_name_their_functions(
     assert refusal.value.run == "seatrial run yolo.py"
 
 
-@pytest.mark.parametrize("lines", ["-N 1 -J tune", "--job-name=tune"])
+@pytest.mark.parametrize("lines", ["-N 1 -J tune", '--job-name="tune" -N 3dnet'])
 def test_a_batch_job_has_an_id_and_a_name_and_asks_for_its_place_in_an_array(tmp_path: Path, lines: str) -> None:
     (tmp_path / "train.py").touch()
     text = f"#SBATCH {lines}\n#SBATCH --cpus-per-task=8\nrates=(1 2)\n"
@@ -324,6 +369,7 @@ def test_srun_starts_a_program_on_each_node(tmp_path: Path, typed: str, words: s
     [
         ("-l 2 -v -n a b", "--lr 2 --name a --verbose b"),
         ("-l2 -- -n b", "--lr 2 --name x -n b"),
+        ("-v -l 3 -n -v", "--lr 3 --name -v --verbose"),
         ("", "--lr 1 --name x"),
     ],
 )
@@ -332,8 +378,9 @@ def test_a_script_takes_its_options_as_getopts_does(tmp_path: Path, typed: str, 
     loop = f'while getopts ":l:n:v" opt; do\n case "$opt" in\n {cases} esac\ndone\nshift $((OPTIND - 1))\n'
     (tmp_path / "j.sh").write_text(f"LR=1 NAME=x V=\n{loop}python train.py --lr $LR --name $NAME $V $@\n")
     assert in_our_words(["bash", "j.sh", *typed.split()], tmp_path) == ["train.py", "--", *words.split()]
-    with pytest.raises(TargetError, match="ends before it starts Python"):
-        in_our_words(["bash", "j.sh", "-z"], tmp_path)
+    for wrong in ("-z", "-l"):  # unknown, and without its value
+        with pytest.raises(TargetError, match="ends before it starts Python"):
+            in_our_words(["bash", "j.sh", wrong], tmp_path)
 
 
 @pytest.mark.parametrize("end", ["EOT", "'EOT'"])
@@ -367,11 +414,20 @@ def test_a_script_that_ends_shows_nothing_of_a_check_that_may_hold(tmp_path: Pat
     assert "it prints: no data)" in str(refusal.value.cause)
 
 
+def test_arguments_that_a_check_may_take_away_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "j.sh").write_text("export A=1\nunset A\nif [ -d /data ]; then shift; fi\npython train.py $1\n")
+    with pytest.raises(TargetError, match="cannot read") as refusal:
+        in_our_words(["bash", "j.sh", "a", "b"], tmp_path)
+    assert "j.sh:3: if" in str(refusal.value.cause) and "--env" not in str(refusal.value.run)
+
+
 def test_python_that_runs_the_projects_code_is_a_second_program(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    (tmp_path / "j.sh").write_text('python -c "import train; print(train)"\npython train.py\n')
-    with pytest.raises(TargetError, match="does more than start Python"):
-        in_our_words(["bash", "j.sh"], tmp_path)
+    for code in ("import train; print(train)", "import os; print(os.system('./x'))"):
+        (tmp_path / "j.sh").write_text(f'python -c "{code}"\npython train.py\n')
+        with pytest.raises(TargetError, match="does more than start Python"):
+            in_our_words(["bash", "j.sh"], tmp_path)
 
 
 def test_a_job_of_several_nodes_asks_for_them(tmp_path: Path) -> None:
@@ -852,6 +908,8 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         f"shift {'9' * 5000}\n",
         f"[ -d {'d' * 5000} ] && cd {'d' * 5000}\n",
         *(f"A=$(({each}))\nls\n" for each in ("~" * 9000 + "1", "a" * 19_000, "i=" * 9000)),
+        f"<<{'A' * 40}\n" * 3_000,
+        f"cat <<{'A' * 3000}\n" + "b\n" * 20_000,
         "".join(f"A{at}=A{at + 1}+A{at + 1}\n" for at in range(30)) + "A30=1\nA=$((A0))\nls\n",
     ],
     ids=[
@@ -879,6 +937,8 @@ def test_a_folder_is_no_shell_script_and_is_not_proposed_as_one(tmp_path: Path) 
         "complements",
         "letters",
         "assignments",
+        "documents",
+        "document",
         "names",
     ],
 )
