@@ -59,10 +59,8 @@ def run(
     The target's own arguments go after --: seatrial run train.py --gpus 1 -- --epochs 5
     """
     if interactive and detach:
-        raise UsageError(
-            "--interactive and --detach exclude each other: nobody can type to a run in the background",
-            run="seatrial run … --interactive",
-        )
+        problem = "--interactive and --detach exclude each other: nobody can type to a run in the background"
+        raise UsageError(problem, run="seatrial run … --interactive")
     with cli.importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen

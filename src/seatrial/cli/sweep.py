@@ -136,11 +136,9 @@ def _refuse_more(study: str) -> None:
         if name == "words" and not context.params.get(name):
             continue
         flag = "target" if name == "words" else max(parameter.opts, key=len)
-        raise UsageError(
-            f"--resume cannot be combined with {flag}",
-            cause="it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change",
-            run=f"seatrial sweep --resume {study}",
-        )
+        cause = "it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change"
+        run = f"seatrial sweep --resume {study}"
+        raise UsageError(f"--resume cannot be combined with {flag}", cause=cause, run=run)
 
 
 def _run_search(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:

@@ -169,10 +169,8 @@ class GroupStore:
         """Return the group of an ID, part of one, or name; ``last`` is the newest. Raises RunNotFoundError."""
         if (group := self.look_up(reference)) is None:
             names = [each.name for each in self.all() if each.name]
-            raise RunNotFoundError(
-                f'No group "{reference}" in this project{did_you_mean(reference, names)}',
-                run="seatrial runs ls   # lists groups too",
-            )
+            problem = f'No group "{reference}" in this project{did_you_mean(reference, names)}'
+            raise RunNotFoundError(problem, run="seatrial runs ls   # lists groups too")
         return group
 
     def look_up(self, reference: str) -> Group | None:

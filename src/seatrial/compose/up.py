@@ -284,9 +284,8 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
     if found:
         return EngineError(f"{place}: {found[0].message}", cause=found[0].cause, run=found[0].fix)
     reason = last_meaningful(failing_step(ended.stdout.splitlines()))
-    return EngineError(
-        f"{place}: {', '.join(built)} cannot be built: {reason}", run=f"docker compose -f {from_here(file.path)} build"
-    )
+    run = f"docker compose -f {from_here(file.path)} build"
+    return EngineError(f"{place}: {', '.join(built)} cannot be built: {reason}", run=run)
 
 
 def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: ComposeContext) -> None:

@@ -188,9 +188,8 @@ def try_pod(path: Path, image: str, models: Volume) -> str:
             f"{image} on {pod.host}: pulled, mounted, written, logged and ended in {time.monotonic() - begin_s:.1f} s"
         )
     if pod.ended:
-        raise ClusterError(
-            f"exit code {pod.exit_code}, not {_EXIT_CODE}: {log.replace(token, '').strip() or pod.message}"
-        )
+        problem = f"exit code {pod.exit_code}, not {_EXIT_CODE}: {log.replace(token, '').strip() or pod.message}"
+        raise ClusterError(problem)
     words = [f"{one.get('reason')}: {one.get('message')}" for one in events]
     raise ClusterError(f"not started in {TRY_S:g} s: {max(words, key=len, default=pod.unschedulable or pod.phase)}")
 

@@ -113,18 +113,15 @@ def join(job: Job, rank_of: int | None, host: Host) -> Job:
     """
     on_a_cluster = table.is_elsewhere(job.backend)
     if on_a_cluster and job.hosts:
-        raise UsageError(
-            "on Kubernetes --nodes takes a number: the scheduler picks the hosts", run="seatrial run … --nodes 2"
-        )
+        problem = "on Kubernetes --nodes takes a number: the scheduler picks the hosts"
+        raise UsageError(problem, run="seatrial run … --nodes 2")
     if on_a_cluster or (job.nodes == 1 and not job.hosts):
         if rank_of is not None:
             raise UsageError("--rank-of needs --nodes host1,host2", run="seatrial run … --nodes a,b --rank-of 0")
         return job
     if not job.hosts:
-        raise UsageError(
-            f"{job.nodes} nodes need their names: only Kubernetes can discover them",
-            run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
-        )
+        run = "seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm"
+        raise UsageError(f"{job.nodes} nodes need their names: only Kubernetes can discover them", run=run)
     hosts = slurm_hosts(host) if job.hosts == SLURM else job.hosts
     if job.hosts == SLURM and rank_of is None:
         rank_of = int(host.env.get("SLURM_NODEID", "0"))
@@ -137,10 +134,8 @@ def slurm_hosts(host: Host) -> tuple[str, ...]:
     """Return the hosts of this Slurm job, in its order. Raises UsageError outside of one."""
     listed = host.env.get("SLURM_JOB_NODELIST") or host.env.get("SLURM_NODELIST")
     if not listed:
-        raise UsageError(
-            "--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set",
-            run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
-        )
+        run = "srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm"
+        raise UsageError("--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set", run=run)
     if (program := shutil.which("scontrol", path=host.env.get("PATH", ""))) is not None:
         shown = command.run([program, "show", "hostnames", listed], timeout_s=SCONTROL_S)
         if shown.exit_code == 0 and shown.stdout.strip():

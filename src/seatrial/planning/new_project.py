@@ -144,11 +144,9 @@ def _refuse_what_is_there(folder: Path) -> None:
         return
     if os.path.lexists(folder):
         what = "The folder {} is not empty" if folder.is_dir() else "There is a file {} already"
-        raise UsageError(
-            f"{what.format(folder)}: nothing was written",
-            cause="init NAME makes a new folder; in an existing project, init without a name writes seatrial.toml",
-            run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME",
-        )
+        cause = "init NAME makes a new folder; in an existing project, init without a name writes seatrial.toml"
+        run = f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME"
+        raise UsageError(f"{what.format(folder)}: nothing was written", cause=cause, run=run)
 
 
 def two_moons(points: int = POINTS, seed: int = 0) -> str:

@@ -123,16 +123,13 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UsageError(
-            f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {as_typed(path)}"
-        ) from None
+        problem = f"{path.name} is not UTF-8, so it cannot go into a ConfigMap"
+        raise UsageError(problem, run=f"file {as_typed(path)}") from None
     name = job.target.value if not job.target.value.startswith("/") else path.name
     if (size := len(text.encode())) >= MAX_CONFIG_MAP_BYTES:
-        raise UsageError(
-            f"{name} has {format_bytes(size)}, but a ConfigMap must be under 1 MiB",
-            cause="[kubernetes] code = 'configmap'",
-            run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
-        )
+        cause = "[kubernetes] code = 'configmap'"
+        run = 'in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"'
+        raise UsageError(f"{name} has {format_bytes(size)}, but a ConfigMap must be under 1 MiB", cause=cause, run=run)
     choice = Choice(what="code", value=f"ConfigMap, {format_bytes(size)}", reason=reason)
     return image, Code("configmap", choice, {name: text}, _left_here(job, script, [path]))
 
@@ -170,9 +167,8 @@ def volumes_of(job: Job, run_id: str) -> Volumes:
     places = Places(job.folder_inside, CONTAINER_RUN, data, CONTAINER_MODELS, CONTAINER_RESUME if job.resume else None)
     if job.resume is not None:
         if not models.lasting:
-            raise UsageError(
-                "--resume needs the volume with the earlier run's checkpoints", run="seatrial run … --models pvc:NAME"
-            )
+            problem = "--resume needs the volume with the earlier run's checkpoints"
+            raise UsageError(problem, run="seatrial run … --models pvc:NAME")
         path = f".seatrial/{job.resume}/checkpoints"
         resume = PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
     if options.kind == "trainjob" and models.lasting:  # a TrainJob can mount a volume once
@@ -266,20 +262,14 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
             return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
         return PodGpus(plan, _choice(f"1 {name}", reason + claimed), facts, claim=claim)
     if request.kind != "count" or request.count is None:
-        raise GpuRequestError(
-            f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
-            run="seatrial run … --gpus 1   # per pod; --nodes N for several pods",
-        )
+        problem = f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested"
+        raise GpuRequestError(problem, run="seatrial run … --gpus 1   # per pod; --nodes N for several pods")
     if request.share:
-        raise GpuRequestError(
-            f"--gpus {request}: Kubernetes hands out whole GPUs and MIG slices, no parts of one",
-            run="seatrial run … --gpus mig-1g.10gb   # or --gpus 1",
-        )
+        problem = f"--gpus {request}: Kubernetes hands out whole GPUs and MIG slices, no parts of one"
+        raise GpuRequestError(problem, run="seatrial run … --gpus mig-1g.10gb   # or --gpus 1")
     if request.count > 1 and name.startswith(MIG_RESOURCE):
-        raise GpuRequestError(
-            f"{request.count} {name} per pod: CUDA gives a process one MIG slice and no other GPU",
-            run="seatrial run … --gpus 1 --nodes N",
-        )
+        problem = f"{request.count} {name} per pod: CUDA gives a process one MIG slice and no other GPU"
+        raise GpuRequestError(problem, run="seatrial run … --gpus 1 --nodes N")
     warning = _capacity_problem(request.count, name, facts)
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")

@@ -306,9 +306,8 @@ def _refuse_folders(job: Job) -> None:
                 run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a single-machine cluster",
             )
     if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
-        raise UsageError(
-            f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
-        )
+        problem = f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes"
+        raise UsageError(problem, run="seatrial run … --nodes N")
 
 
 def _env(job: Job, places: Places, host: Host) -> dict[str, str]:

@@ -201,10 +201,8 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         same = [name for name in reported if direction(name) == direction(objective.metric)] or list(reported)
         better = (alike or [nearest(objective.metric, same) or min(same)])[0]
         good = {1: "max", -1: "min"}.get(direction(better), objective.direction)
-        return UsageError(
-            f"No trial reports {objective.metric}: {words} reported {names}",
-            run=f"seatrial sweep … --metric {better}:{good}",
-        )
+        run = f"seatrial sweep … --metric {better}:{good}"
+        return UsageError(f"No trial reports {objective.metric}: {words} reported {names}", run=run)
     return UsageError(
         f"No trial reports {objective.metric}: {words} reported no metric at all",
         cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
@@ -228,11 +226,9 @@ def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
         return None  # one printed number of few digits may well be the same
     one = len(done[0].settings) == 1
     names = f"The setting{'' if one else 's'} {' and '.join(done[0].settings)} make{'s' if one else ''} no difference"
-    return UsageError(
-        f"{names}: {len(done)} trials reported exactly the same numbers",
-        cause="the script reads the setting and does not use it, or overwrites it",
-        run=f"seatrial runs compare {done[0].run_id} {done[-1].run_id}",
-    )
+    cause = "the script reads the setting and does not use it, or overwrites it"
+    run = f"seatrial runs compare {done[0].run_id} {done[-1].run_id}"
+    return UsageError(f"{names}: {len(done)} trials reported exactly the same numbers", cause=cause, run=run)
 
 
 def _numbers(trial: Trial) -> tuple[object, ...]:

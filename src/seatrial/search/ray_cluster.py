@@ -121,9 +121,8 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
     """Return what a trial takes, by Ray's names. Raises UsageError: GPUs by name, or all; CapacityError: too many."""
     request, cpus = job.gpus, job.cpus or 1.0
     if request.kind in ("devices", "all") or request.profile is not None:
-        raise errors.UsageError(
-            f"--gpus {request} means GPUs of one machine, and Ray chooses the node", run="seatrial sweep … --gpus 1"
-        )
+        problem = f"--gpus {request} means GPUs of one machine, and Ray chooses the node"
+        raise errors.UsageError(problem, run="seatrial sweep … --gpus 1")
     any_gpu = float(any(node.resources.get("GPU") for node in nodes))
     gpus = {"none": 0.0, "auto": any_gpu}.get(request.kind, request.share or float(request.count or 0))
     needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
@@ -156,9 +155,8 @@ def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Pa
             answer = ray.get(reference, timeout=_CHECK_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no answer"]
-            raise errors.EngineUnavailableError(
-                f"{name} does not answer: {lines[-1][:200]}", run="ray status"
-            ) from error
+            problem = f"{name} does not answer: {lines[-1][:200]}"
+            raise errors.EngineUnavailableError(problem, run="ray status") from error
         if answer["version"] != seatrial.__version__:
             raise errors.EngineUnavailableError(
                 f"{name} has seatrial {answer['version']}, not {seatrial.__version__}",
@@ -166,9 +164,8 @@ def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Pa
                 run=f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node",
             )
         if answer["problem"]:
-            raise errors.EngineUnavailableError(
-                f"{name} cannot run a trial: {answer['problem']}", run="seatrial doctor   # on that node"
-            )
+            problem = f"{name} cannot run a trial: {answer['problem']}"
+            raise errors.EngineUnavailableError(problem, run="seatrial doctor   # on that node")
         answers.append(answer)
     return all(answer["shared"] for answer in answers)
 
@@ -248,9 +245,8 @@ class NodeSearch(Search):
         request = self.job.gpus
         held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
-            raise errors.GpusHeldError(
-                f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls"
-            )
+            problem = f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial"
+            raise errors.GpusHeldError(problem, run="seatrial runs ls")
         return self.job
 
     def why_stop(self) -> tuple[str, str | None] | None:

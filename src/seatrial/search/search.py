@@ -219,11 +219,8 @@ def find_study(store: RunStore, name: str) -> Study:
     name = known[0] if known and name == "last" else name
     if name not in known or not Study(_file(store, name)).is_made:
         advised = f"--resume {nearest(name, known) or known[0]}" if known else "train.py --set lr=0.1,0.01"
-        raise RunNotFoundError(
-            f"Study {name} not found in this project",
-            cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
-            run=f"seatrial sweep {advised}",
-        )
+        cause = f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None
+        raise RunNotFoundError(f"Study {name} not found in this project", cause=cause, run=f"seatrial sweep {advised}")
     return Study(_file(store, name))
 
 

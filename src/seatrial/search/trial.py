@@ -233,10 +233,8 @@ def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]])
     for name, way in ways.items():
         wrong = [value for value in values.get(name, ()) if value.lower() not in (*_TRUE, *_FALSE)]
         if "?" in way and wrong:
-            raise UsageError(
-                f"--set {name}={wrong[0]}: {way.partition('?')[0]} takes no value",
-                run=f"seatrial sweep … --set {name}=true,false",
-            )
+            run = f"seatrial sweep … --set {name}=true,false"
+            raise UsageError(f"--set {name}={wrong[0]}: {way.partition('?')[0]} takes no value", run=run)
 
 
 def _sources(job: Job) -> str | None:

@@ -81,12 +81,8 @@ def run(
     except (FileNotFoundError, PermissionError) as error:
         raise _not_there(argv, error) from error
     except subprocess.TimeoutExpired as error:
-        raise CommandTimeoutError(
-            f"{argv[0]} did not respond within {timeout_s:g} s",
-            argv=argv,
-            exit_code_of_command=-9,
-            stderr=_text(error.stderr),
-        ) from error
+        problem = f"{argv[0]} did not respond within {timeout_s:g} s"
+        raise CommandTimeoutError(problem, argv=argv, exit_code_of_command=-9, stderr=_text(error.stderr)) from error
     return Completed(tuple(argv), ended.returncode, _text(ended.stdout), _text(ended.stderr))
 
 
@@ -100,12 +96,8 @@ def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
 
 def failed(ended: Completed) -> CommandError:
     """Return the error for a command that ended with an exit code other than 0."""
-    return CommandError(
-        f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
-        argv=ended.argv,
-        exit_code_of_command=ended.exit_code,
-        stderr=ended.stderr,
-    )
+    problem = f"{Path(ended.argv[0]).name} failed: {ended.last_line()}"
+    return CommandError(problem, argv=ended.argv, exit_code_of_command=ended.exit_code, stderr=ended.stderr)
 
 
 def stream(

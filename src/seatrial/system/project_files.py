@@ -60,11 +60,9 @@ def real_project(project: Path) -> Path:
     real = Path(os.path.realpath(project))
     for above in Path(os.path.abspath(project)).parents:  # noqa: PTH100  # resolve() would follow that link
         if (above / ".seatrial").is_dir() and not real.is_relative_to(os.path.realpath(above)):
-            raise UsageError(
-                f"The project {project} leads out of the project {above}, to {real}",
-                cause="It is a symlink, which any script that ran there could have created",
-                run=f"cd {as_typed(real)}   # if that is the folder you mean",
-            )
+            cause = "It is a symlink, which any script that ran there could have created"
+            run = f"cd {as_typed(real)}   # if that is the folder you mean"
+            raise UsageError(f"The project {project} leads out of the project {above}, to {real}", cause=cause, run=run)
     return real
 
 

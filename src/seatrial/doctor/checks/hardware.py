@@ -22,12 +22,9 @@ def _present(machine: Machine) -> Verdict:
     if listed := machine.inventory.gpus:
         return ok(f"NVML lists {listed[0].name}; no GPU is visible on the PCI bus here (a container or sandbox)")
     if not machine.names(PCI_FOLDER):  # a sandbox, or WSL
-        return found(
-            "no-gpu-on-bus",
-            [f"{PCI_FOLDER}: empty or missing"],
-            message="No NVIDIA GPU, and no PCI bus is visible",
-            cause="This is a container or virtual machine without GPU passthrough",
-        )
+        message = "No NVIDIA GPU, and no PCI bus is visible"
+        cause = "This is a container or virtual machine without GPU passthrough"
+        return found("no-gpu-on-bus", [f"{PCI_FOLDER}: empty or missing"], message=message, cause=cause)
     evidence = [f"{PCI_FOLDER}: no device of vendor {PCI_VENDOR} and class 03", "/dev/dxg: missing"]
     return found("no-gpu-on-bus", evidence)
 
