@@ -164,10 +164,9 @@ def run_to_receipt(
 
     with remembering():
         with handled((signal.SIGTERM,), signal.default_int_handler):  # raises KeyboardInterrupt for it, too
+            caller = None if detach else caller
             with screen.working("planning"):
-                prepared = launch.prepare(
-                    job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
-                )
+                prepared = launch.prepare(job, host, building=screen.building, caller=caller, notifies=notifies)
             screen.announce(prepared.plan)
             try:
                 before_start(prepared)

@@ -181,12 +181,8 @@ def _no_file(request: UpRequest) -> UsageError:
 
 def _job(project: Path, target: str | None = None) -> Job:
     """Return what seatrial.toml has for every service: how images are built, criteria; without its target."""
-    job = load_job(
-        project,
-        {"image": {"ready": "compose", **({"target": target} if target else {})}},
-        recipes=RECIPES,
-        without_container=table.runs_here,
-    ).without_notify
+    flags = {"image": {"ready": "compose", **({"target": target} if target else {})}}
+    job = load_job(project, flags, recipes=RECIPES, without_container=table.runs_here).without_notify
     kept = {key: getattr(job, key) for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s")}
     return Job(project=job.project, target=Target(kind="image", value=""), **kept)
 
@@ -214,6 +210,5 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     if (follower := Process.of(pid)) is not None:  # until it has loaded and writes itself down
         store.change_group(group, launcher=identity(follower))
     name, where = group.name, store.runs.option
-    console.note(
-        f"{name} is up in the background; seatrial runs ls{where} lists it, seatrial runs stop {name}{where} ends it"
-    )
+    commands = f"seatrial runs ls{where} lists it, seatrial runs stop {name}{where} ends it"
+    console.note(f"{name} is up in the background; {commands}")

@@ -51,11 +51,9 @@ class ComposeContext:
         found = {}
         for name, service in self.file.services.items():
             ask = self.file.gpu_ask(service)
-            if ask is None or (
-                ask.ways == ("environment",) and self.gpus is None and not (self.host.gpus or self.job.image.target)
-            ):
-                continue
-            found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
+            by_variable = ask is not None and ask.ways == ("environment",) and self.gpus is None
+            if ask is not None and not (by_variable and not (self.host.gpus or self.job.image.target)):
+                found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
         if self.gpus is not None and self.gpus.kind != "none" and not found:
             raise ConfigError(
                 f"--gpus {self.gpus}: no service of {self.file.path.name} requests a GPU, so there is none to replace",

@@ -59,10 +59,8 @@ class Planned(NamedTuple):
 
     @property
     def containers(self) -> list[ContainerPlan]:
-        return [
-            *filter(None, (plan.container for plan in self.plans.values())),
-            *(each for each, _ in self.others.values()),
-        ]
+        of_runs = filter(None, (plan.container for plan in self.plans.values()))
+        return [*of_runs, *(each for each, _ in self.others.values())]
 
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
@@ -306,11 +304,9 @@ def _check_override(compose: Compose, planned: Planned) -> None:
     """Check that Compose can read both files together before anything starts. Raises EngineError."""
     ended = compose.ask("config", "--quiet", *planned.file.services)
     if ended.exit_code != 0:
-        raise EngineError(
-            f"Compose does not take what seatrial adds to {from_here(planned.file.path)}: {ended.last_line()}",
-            cause="!reset and !override in an override file need Docker Compose 2.24",
-            run="docker compose version",
-        )
+        problem = f"Compose does not take what seatrial adds to {from_here(planned.file.path)}: {ended.last_line()}"
+        cause = "!reset and !override in an override file need Docker Compose 2.24"
+        raise EngineError(problem, cause=cause, run="docker compose version")
 
 
 def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[str, Run]) -> Group:

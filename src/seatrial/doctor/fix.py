@@ -225,9 +225,8 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
     argv = ["snap", "restart", "docker"] if snap else ["systemctl", "restart", "docker"]
     command = f"sudo {' '.join(argv)}"
     if running:
-        console.print(
-            f"Docker reads it at its next start, which would stop the {running} running containers: {command}"
-        )
+        stops = f"which would stop the {running} running containers"
+        console.print(f"Docker reads it at its next start, {stops}: {command}")
         return
     if not ask("Restart Docker now? No container is running."):
         console.print(f"Docker reads it at its next start: {command}")

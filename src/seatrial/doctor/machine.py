@@ -151,9 +151,8 @@ class Machine:
     def _pci_devices(self, kind: str) -> tuple[PciDevice, ...]:
         found = []
         for address in self.names(PCI_FOLDER):
-            vendor, of_kind, number = (
-                (self.read(f"{PCI_FOLDER}/{address}/{file}") or "").strip() for file in ("vendor", "class", "device")
-            )
+            texts = (self.read(f"{PCI_FOLDER}/{address}/{file}") for file in ("vendor", "class", "device"))
+            vendor, of_kind, number = ((text or "").strip() for text in texts)
             if vendor == PCI_VENDOR and of_kind.startswith(kind):
                 entry = self.here(f"{PCI_FOLDER}/{address}")
                 name = (entry / "driver").readlink().name if (entry / "driver").is_symlink() else None

@@ -72,10 +72,9 @@ def refuse_pickle(path: Path) -> None:
         start = file.read(4)
     names = [name.partition("/")[2] for name in _entries(path)] if start == b"PK\x03\x04" else []
     if start[:1] == b"\x80" or path.suffix in _PICKLES or "data.pkl" in names:
-        raise ModelFileError(
-            f"{path.name} is a pickle: loading one can run any code of its author, so it is not opened",
-            fix=f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve",
-        )
+        problem = f"{path.name} is a pickle: loading one can run any code of its author, so it is not opened"
+        fix = f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve"
+        raise ModelFileError(problem, fix=fix)
 
 
 def _entries(path: Path) -> list[str]:
@@ -164,10 +163,8 @@ def _of_program(path: Path) -> Original:
     else:
         free = all(0 in each for each in varying.values())
         rows = 16 if free else int(next(iter(program.inputs.values())).shape[0])
-        shapes = {
-            name: [size if isinstance(size, int) else 8 for size in value.shape[1:]]
-            for name, value in program.inputs.items()
-        }
+        sizes = {name: value.shape[1:] for name, value in program.inputs.items()}
+        shapes = {name: [size if isinstance(size, int) else 8 for size in each] for name, each in sizes.items()}
         inputs = drawn(shapes, {name: value.dtype for name, value in program.inputs.items()}, rows)
     exported = program.exported
     original = _of_user(path, exported.module(), inputs, given=False, state=exported.state_dict)

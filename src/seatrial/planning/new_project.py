@@ -116,11 +116,9 @@ def new_project(folder: Path) -> list[str]:
     """Make the project, whole or not at all; its files. Raises UsageError: it is not empty, or misnamed; DiskError."""
     name = folder.name
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project",
-            cause="its folder and its image get the name: letters, digits, . _ -, at most 63",
-            run="seatrial init my-project",
-        )
+        problem = f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project"
+        cause = "its folder and its image get the name: letters, digits, . _ -, at most 63"
+        raise UsageError(problem, cause=cause, run="seatrial init my-project")
     if not folder.parent.is_dir():
         raise UsageError(f"Folder not found: {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
     packaged, contents = Path(__file__).parent / STARTER, {}

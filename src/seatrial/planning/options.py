@@ -50,11 +50,9 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
         run = "seatrial run …   # without --gpu-memory"
         raise UsageError("--gpu-memory limits nothing on a run without GPUs (--gpus none)", run=run)
     if script.framework not in LIMITED_FRAMEWORKS:
-        raise UsageError(
-            f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit",
-            cause="torch, TensorFlow and JAX support a limit; CUDA itself does not",
-            run="seatrial run …   # without --gpu-memory",
-        )
+        problem = f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit"
+        cause = "torch, TensorFlow and JAX support a limit; CUDA itself does not"
+        raise UsageError(problem, cause=cause, run="seatrial run …   # without --gpu-memory")
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
     if smallest is not None and limit > smallest.memory_bytes:
         has = format_bytes(smallest.memory_bytes)

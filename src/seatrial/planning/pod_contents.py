@@ -70,11 +70,9 @@ def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
     """
     facts = _facts_here(image.tag, host)
     if facts is None and job.target.kind == "image" and not job.target.args:
-        raise ImageError(
-            f"The command of {image.tag} is unknown: no engine on this machine has it",
-            cause="the agent starts the image's command, so it must know the command",
-            run=f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}",
-        )
+        problem = f"The command of {image.tag} is unknown: no engine on this machine has it"
+        run = f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}"
+        raise ImageError(problem, cause="the agent starts the image's command, so it must know the command", run=run)
     known = {"entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env} if facts else {}
     return image.changed(python=job.image.python or "python3", **known)
 
@@ -187,10 +185,8 @@ def volume_warnings(models: Volume, data: Volume | None, facts: ClusterFacts) ->
         if facts.nodes is not None and len(facts.nodes) == 1:
             yield f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
         else:
-            yield (
-                f"{path}: {each} its own folder there, so a pod on another node finds it empty; "
-                "use pvc:NAME, or [kubernetes.node_selector] for one node"
-            )
+            way = "use pvc:NAME, or [kubernetes.node_selector] for one node"
+            yield f"{path}: {each} its own folder there, so a pod on another node finds it empty; {way}"
 
 
 def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], scratch: Collection[str]) -> list[Write]:
@@ -219,10 +215,8 @@ def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each variable that hides GPUs. Args: source: what sets it: ``-e``, ``job.yaml sets``."""
     for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
         if name in env:
-            yield (
-                f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and the variable can "
-                "only hide them or show GPUs of other pods; delete it"
-            )
+            why = "the variable can only hide them or show GPUs of other pods; delete it"
+            yield f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and {why}"
 
 
 class PodGpus(NamedTuple):

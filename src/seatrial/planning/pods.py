@@ -266,10 +266,8 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
 def _workload_warnings(job: Job, facts: ClusterFacts, image: ImagePlan) -> Iterator[str]:
     options = job.kubernetes
     if job.nodes > 1 and options.kind != "pytorchjob" and not facts.indexed:
-        yield (
-            f"Kubernetes {facts.git_version} has no Indexed Jobs (1.24 and later do), so its pods do not learn which "
-            "node of the run they are, and the run fails at its start"
-        )
+        follows = "its pods do not learn which node of the run they are, and the run fails at its start"
+        yield f"Kubernetes {facts.git_version} has no Indexed Jobs (1.24 and later do), so {follows}"
     if options.kind == "trainjob":
         yield (
             f"The runtime {options.runtime} restarts a failed pod, 6 times unless it sets another limit, and a "

@@ -185,11 +185,8 @@ def _env(plan: Plan, container: ContainerPlan) -> dict[str, str]:
 
 def _mounts(plan: Plan, container: ContainerPlan) -> list[Mount]:
     """Return the user's folders and the driver's files; nothing of ours, which may not be there."""
-    return [
-        each
-        for each in container.mounts
-        if not each.target.startswith((_OURS, CACHE)) and plan.run_id not in each.source.parts
-    ]
+    theirs = (each for each in container.mounts if plan.run_id not in each.source.parts)
+    return [each for each in theirs if not each.target.startswith((_OURS, CACHE))]
 
 
 def _tmpfs(plan: Plan, container: ContainerPlan) -> list[str]:

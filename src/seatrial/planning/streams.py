@@ -72,10 +72,8 @@ def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, 
         return script.input_evidence is not None or not script.files, ()
     if script.input_evidence is None:
         return False, ()
-    return False, (
-        f"Standard input is a file here, which is passed to the target only with --interactive; the target reads it"
-        f" ({script.input_evidence})",
-    )
+    reads = f"the target reads it ({script.input_evidence})"
+    return False, (f"Standard input is a file here, which is passed to the target only with --interactive; {reads}",)
 
 
 def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, str] | None:

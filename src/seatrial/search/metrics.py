@@ -173,9 +173,8 @@ def series_of(objective: Objective, ending: Ending) -> str | None:
 
     What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
     """
-    return ending.series or next(
-        (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
-    )
+    names = (phase + objective.metric for phase in PHASES)
+    return ending.series or next((name for name in names if name in ending.metrics), None)
 
 
 def _state(receipt: Receipt) -> State:
@@ -190,11 +189,9 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
     reported = trial.ending.metrics if trial.ending else {}
     words = f"trial {trial.number} (run {trial.run_id})"
     if objective.pattern is not None:
-        return UsageError(
-            f"--metric-from '{objective.pattern}' matched no number in the output of {words}",
-            cause=f"its last line was: {last_line}" if last_line else "it printed nothing",
-            run=f"seatrial runs logs {trial.run_id}",
-        )
+        problem = f"--metric-from '{objective.pattern}' matched no number in the output of {words}"
+        cause = f"its last line was: {last_line}" if last_line else "it printed nothing"
+        return UsageError(problem, cause=cause, run=f"seatrial runs logs {trial.run_id}")
     if reported:
         names = ", ".join(sorted(reported)[:12])
         alike = [name for name in reported if objective.metric in name or name in objective.metric]

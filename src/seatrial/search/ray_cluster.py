@@ -79,10 +79,9 @@ def _check_address(where: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
     except OSError as error:
-        raise errors.EngineUnavailableError(
-            f"No Ray cluster answers at {where}: {error.strerror or error}",
-            run=f"ray start --head --port {port}   # on {host}; on each other machine: ray start --address={where}",
-        ) from error
+        problem = f"No Ray cluster answers at {where}: {error.strerror or error}"
+        run = f"ray start --head --port {port}   # on {host}; on each other machine: ray start --address={where}"
+        raise errors.EngineUnavailableError(problem, run=run) from error
 
 
 def connection_error(where: str, text: str) -> errors.SeatrialError:
@@ -97,10 +96,9 @@ def connection_error(where: str, text: str) -> errors.SeatrialError:
             run=f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'",
         )
     if "uthenticat" in text or "token" in text.lower():
-        return errors.UsageError(
-            f"The Ray cluster at {where} requires a token that this machine does not have",
-            run="scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token",
-        )
+        problem = f"The Ray cluster at {where} requires a token that this machine does not have"
+        run = "scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token"
+        return errors.UsageError(problem, run=run)
     return errors.EngineUnavailableError(
         f"Ray cannot be reached at {where}: {text.strip().splitlines()[0][:300]}",
         cause="The searcher's machine must be one of the cluster's nodes; it need not run trials",
@@ -112,9 +110,8 @@ def nodes_of_cluster() -> list[RayNode]:
     import ray
 
     alive = [each for each in ray.nodes() if each["Alive"]]
-    return [
-        RayNode(each["NodeID"], each.get("NodeName") or each["NodeManagerAddress"], each["Resources"]) for each in alive
-    ]
+    named = ((each.get("NodeName") or each["NodeManagerAddress"], each) for each in alive)
+    return [RayNode(each["NodeID"], name, each["Resources"]) for name, each in named]
 
 
 def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
@@ -131,11 +128,9 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
             f"{node.name} {node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs"
             for node in nodes
         )
-        raise errors.CapacityError(
-            f"A trial requires {cpus:g} CPUs and {gpus:g} GPUs, and no node of the Ray cluster has as many",
-            cause=f"Ray counts: {', '.join(counted)}",
-            run="ray start --address=HEAD:6379   # on a machine that has; or: seatrial sweep … --cpus 1 --gpus none",
-        )
+        problem = f"A trial requires {cpus:g} CPUs and {gpus:g} GPUs, and no node of the Ray cluster has as many"
+        run = "ray start --address=HEAD:6379   # on a machine that has; or: seatrial sweep … --cpus 1 --gpus none"
+        raise errors.CapacityError(problem, cause=f"Ray counts: {', '.join(counted)}", run=run)
     return needs
 
 
@@ -158,11 +153,9 @@ def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Pa
             problem = f"{name} does not answer: {lines[-1][:200]}"
             raise errors.EngineUnavailableError(problem, run="ray status") from error
         if answer["version"] != seatrial.__version__:
-            raise errors.EngineUnavailableError(
-                f"{name} has seatrial {answer['version']}, not {seatrial.__version__}",
-                cause=answer["problem"],
-                run=f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node",
-            )
+            problem = f"{name} has seatrial {answer['version']}, not {seatrial.__version__}"
+            run = f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node"
+            raise errors.EngineUnavailableError(problem, cause=answer["problem"], run=run)
         if answer["problem"]:
             problem = f"{name} cannot run a trial: {answer['problem']}"
             raise errors.EngineUnavailableError(problem, run="seatrial doctor   # on that node")

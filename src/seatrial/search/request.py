@@ -50,9 +50,8 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
     name, _, direction = text.rpartition(":")
     if not name.strip() or direction not in ("max", "min"):
         bare = (name or text).strip(": ") or "accuracy"
-        first, other = (
-            ("min", "max") if re.search("loss|error|perplexity|ppl|mse|mae|rmse|wer|cer", bare) else ("max", "min")
-        )
+        is_error = re.search("loss|error|perplexity|ppl|mse|mae|rmse|wer|cer", bare)
+        first, other = ("min", "max") if is_error else ("max", "min")
         run = f"seatrial sweep … --metric {bare}:{first}   # or {bare}:{other}"
         raise UsageError(f"--metric {text!r} names no direction: max or min", run=run)
     if pattern is not None:

@@ -184,10 +184,8 @@ def parse_space(texts: Sequence[str]) -> Space:
 
 def from_table(table: Mapping[str, Any]) -> list[str]:
     """Return ``[sweep.set]`` of the project's file as it would be typed behind --set."""
-    return [
-        f"{name}={','.join(map(_toml_text, value)) if isinstance(value, list | tuple) else _toml_text(value)}"
-        for name, value in table.items()
-    ]
+    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in table.items()}
+    return [f"{name}={','.join(map(_toml_text, values))}" for name, values in lists.items()]
 
 
 def _toml_text(value: Any) -> str:

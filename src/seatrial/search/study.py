@@ -74,9 +74,8 @@ class Study:
             return False
         require_optuna()
         with self._errors():
-            return any(each.study_name == self.path.parent.name for each in self._storage.get_all_studies()) and bool(
-                self._optuna.user_attrs.get("definition")
-            )
+            names = [each.study_name for each in self._storage.get_all_studies()]
+            return self.path.parent.name in names and bool(self._optuna.user_attrs.get("definition"))
 
     @cached_property
     def definition(self) -> Definition:
@@ -292,11 +291,9 @@ class Study:
         try:
             yield
         except OSError as error:
-            raise DiskError(
-                f"The study {self.path} cannot be read or written: {error.strerror or error}",
-                cause="No disk space, or no permission",
-                run=f"ls -l {self.path}; df -h {self.path.parent}",
-            ) from error
+            problem = f"The study {self.path} cannot be read or written: {error.strerror or error}"
+            cause = "No disk space, or no permission"
+            raise DiskError(problem, cause=cause, run=f"ls -l {self.path}; df -h {self.path.parent}") from error
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
             raise DiskError(
                 f"The study {name} is damaged: {type(error).__name__}: {str(error)[:200]}",

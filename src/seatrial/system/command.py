@@ -239,9 +239,8 @@ class Piped:
 
 def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
     """Start a command that leaves a child, in a session of its own; return its pipes. Raises EngineUnavailableError."""
-    process = _start(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
-    )
+    pipe, root = subprocess.PIPE, Path("/")
+    process = _start(argv, stdin=pipe, stdout=pipe, start_new_session=True, env=env, cwd=root)
     process.wait()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -260,11 +259,9 @@ def _not_there(argv: Sequence[str], error: OSError) -> EngineUnavailableError:
     if error.filename not in (None, argv[0]):  # the working directory, or /dev/null
         verb, place = "open" if error.filename == os.devnull else "enter", shlex.quote(str(error.filename))
         return EngineUnavailableError(f"Cannot {verb} {error.filename}: {error.strerror}", run=f"ls -ld {place}")
-    return EngineUnavailableError(
-        f'"{argv[0]}" cannot be run: {error.strerror}',
-        cause="it is not installed, or not on PATH",
-        run=f"command -v {shlex.quote(argv[0])}; echo $PATH",
-    )
+    problem = f'"{argv[0]}" cannot be run: {error.strerror}'
+    cause = "it is not installed, or not on PATH"
+    return EngineUnavailableError(problem, cause=cause, run=f"command -v {shlex.quote(argv[0])}; echo $PATH")
 
 
 def _pass_on(descriptor: int, kept: bytearray, withhold: re.Pattern[str] | None) -> None:

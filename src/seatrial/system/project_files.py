@@ -242,11 +242,9 @@ def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str
         inner = inner.setdefault(each, {})
     inner[last] = dict(values)
     if parse_toml(after, path) != expected:
-        raise ConfigError(
-            f"{path.name}: [{table}] cannot be written without changing what else is there",
-            cause="it stands there in another form, such as an inline table",
-            run=f"${{EDITOR:-vi}} {as_typed(path)}",
-        )
+        problem = f"{path.name}: [{table}] cannot be written without changing what else is there"
+        cause = "it stands there in another form, such as an inline table"
+        raise ConfigError(problem, cause=cause, run=f"${{EDITOR:-vi}} {as_typed(path)}")
     return write_inside(project, path.name, data=after.encode())
 
 

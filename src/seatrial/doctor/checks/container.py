@@ -112,9 +112,8 @@ def _holds(term: str, values: dict[str, str]) -> bool:
     have, want = _numbers(values[name]), _numbers(wanted)
     length = min(len(have), len(want)) or 1
     have, want = have[:length], want[:length]
-    return {">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want}.get(
-        sign, (have == want) == (sign == "=")
-    )
+    orders = {">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want}
+    return orders.get(sign, (have == want) == (sign == "="))
 
 
 def _numbers(text: str) -> list[int]:

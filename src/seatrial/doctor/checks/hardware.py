@@ -33,9 +33,8 @@ def _present(machine: Machine) -> Verdict:
 def _answers(machine: Machine) -> Verdict:
     if not machine.gpus_on_bus:
         return skipped("no PCI bus to query")
-    evidence = [
-        f"{PCI_FOLDER}/{gpu.address}/config reads ff ff ff ff" for gpu in machine.gpus_on_bus if not gpu.answers
-    ]
+    silent = [gpu.address for gpu in machine.gpus_on_bus if not gpu.answers]
+    evidence = [f"{PCI_FOLDER}/{address}/config reads ff ff ff ff" for address in silent]
     evidence += [fault for fault in machine.inventory.faults if "lost" in fault.lower()]
     return found("gpu-lost", evidence + _xids(machine)) if evidence else ok("every GPU responds on the bus")
 

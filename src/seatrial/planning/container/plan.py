@@ -223,7 +223,6 @@ def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
     warnings += shm_warnings(job)
     local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
-        warnings.append(
-            f"{', '.join(local)}: a proxy on this host's loopback is unreachable from the container; use --network host"
-        )
+        proxy = f"{', '.join(local)}: a proxy on this host's loopback"
+        warnings.append(f"{proxy} is unreachable from the container; use --network host")
     return tuple(warnings)
