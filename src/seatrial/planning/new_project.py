@@ -147,11 +147,11 @@ def _refuse_what_is_there(folder: Path) -> None:
         raise UsageError(f"{what.format(folder)}: nothing was written", cause=cause, run=run)
 
 
-def two_moons(points: int = POINTS, seed: int = 0) -> str:
+def two_moons() -> str:
     """Return a CSV of two interlocking half circles: no line divides them, and a small network does."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     rows = ["x,y,label"]
-    for number in range(points):
+    for number in range(POINTS):
         angle, label = math.pi * chance.random(), number % 2
         x, y = (math.cos(angle), math.sin(angle)) if label == 0 else (1 - math.cos(angle), 0.5 - math.sin(angle))
         rows.append(f"{x + chance.gauss(0, 0.1):.4f},{y + chance.gauss(0, 0.1):.4f},{label}")
