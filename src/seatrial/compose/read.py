@@ -215,16 +215,10 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
         raise UsageError(f"{from_here(paths[0])} has no service to bring up", cause=cause, run=run)
     waits = [wait for each in found.values() for wait in (each.get("depends_on") or {}).items()]
     awaited = {name for name, how in waits if how.get("condition") == COMPLETED}
-    services = {
-        name: Service(
-            name,
-            each,
-            str(each.get("image") or f"{config['name']}-{name}"),
-            awaited=name in awaited,
-            by_path=tuple(_by_path(config, each)),
-        )
-        for name, each in found.items()
-    }
+    services = {}
+    for name, each in found.items():
+        image, by_path = str(each.get("image") or f"{config['name']}-{name}"), tuple(_by_path(config, each))
+        services[name] = Service(name, each, image, awaited=name in awaited, by_path=by_path)
     # Keep the order of the files; Compose sorts services.
     order = sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
     unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))

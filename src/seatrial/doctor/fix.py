@@ -56,12 +56,9 @@ class Change:
         """Return the difference in the form of ``diff -u``."""
         if self.link:
             return f"+ {self.path} -> {self.after}\n"
-        lines = difflib.unified_diff(
-            (self.before or "").splitlines(keepends=True),
-            self.after.splitlines(keepends=True),
-            str(self.path) if self.before is not None else "/dev/null",
-            str(self.path),
-        )
+        before, after = (text.splitlines(keepends=True) for text in (self.before or "", self.after))
+        earlier = str(self.path) if self.before is not None else "/dev/null"
+        lines = difflib.unified_diff(before, after, earlier, str(self.path))
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
     def make(self) -> None:

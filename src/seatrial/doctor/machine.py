@@ -220,11 +220,9 @@ class Machine:
         try:
             ended = self.ask(*self.host.client_call(name), "info", "--format", dialect.info_format)
         except CommandTimeoutError as error:
-            silent = EngineUnavailableError(
-                error.message[:1].upper() + error.message[1:],
-                cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
-                run=dialect.restart,
-            )
+            problem = error.message[:1].upper() + error.message[1:]
+            cause = "it hangs: its daemon or its storage is blocked, or the machine is out of memory"
+            silent = EngineUnavailableError(problem, cause=cause, run=dialect.restart)
             return as_addressed(silent, name, self.host)
         if ended is None:
             return None

@@ -96,10 +96,4 @@ def _terminal(caller: Caller, *, typed: bool) -> Terminal | None:
     if 1 not in caller.screens:
         return None
     keyboard = (0,) if typed and caller.input == "terminal" else ()
-    return Terminal(
-        columns=caller.columns,
-        lines=caller.lines,
-        streams=(*keyboard, *caller.screens),
-        term=caller.term,
-        colors=caller.colors,
-    )
+    return Terminal(caller.columns, caller.lines, (*keyboard, *caller.screens), caller.term, caller.colors)
