@@ -200,12 +200,10 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
         good = {1: "max", -1: "min"}.get(direction(better), objective.direction)
         run = f"seatrial sweep … --metric {better}:{good}"
         return UsageError(f"No trial reports {objective.metric}: {words} reported {names}", run=run)
-    return UsageError(
-        f"No trial reports {objective.metric}: {words} reported no metric at all",
-        cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
-        run=rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'   # what it prints: "
-        f"seatrial runs logs {trial.run_id}",
-    )
+    cause = "a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers"
+    finds = rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'"
+    run = f"{finds}   # what it prints: seatrial runs logs {trial.run_id}"
+    return UsageError(f"No trial reports {objective.metric}: {words} reported no metric at all", cause=cause, run=run)
 
 
 def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:

@@ -89,12 +89,10 @@ def connection_error(where: str, text: str) -> errors.SeatrialError:
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if "ersion mismatch" in text and len(versions) == 2:
         (ray_there, python_there), (ray_here, python_here) = versions
-        return errors.UsageError(
-            f"The cluster runs Ray {ray_there} on Python {python_there}, "
-            f"and here are Ray {ray_here} on Python {python_here}",
-            cause="Ray passes Python objects between machines: both versions must be the same on all of them",
-            run=f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'",
-        )
+        there, here = f"Ray {ray_there} on Python {python_there}", f"Ray {ray_here} on Python {python_here}"
+        cause = "Ray passes Python objects between machines: both versions must be the same on all of them"
+        run = f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'"
+        return errors.UsageError(f"The cluster runs {there}, and here are {here}", cause=cause, run=run)
     if "uthenticat" in text or "token" in text.lower():
         problem = f"The Ray cluster at {where} requires a token that this machine does not have"
         run = "scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token"

@@ -252,10 +252,8 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not Study(path).is_made:
                 study = Study.create(path, wanted)
-                with (
-                    nofollow.folder(store.project, *PLACE_FOLDER, wanted.name, make=True) as shown,
-                    contextlib.suppress(FileExistsError),
-                ):
+                parts = (*PLACE_FOLDER, wanted.name)
+                with nofollow.folder(store.project, *parts, make=True) as shown, contextlib.suppress(FileExistsError):
                     os.symlink(path, FILE, dir_fd=shown)
                 return study
         study = Study(path)

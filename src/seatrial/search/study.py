@@ -236,14 +236,11 @@ class Study:
 
         known = [one for one in self.definition.parsed_space().dimensions if one.name in settings]
         number = len(self._optuna.get_trials(deepcopy=False))
-        self._optuna.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params={one.name: one.value(settings[one.name]) for one in known},
-                distributions={one.name: one.distribution() for one in known},
-                user_attrs={"settings": dict(settings), **attributes},
-            )
-        )
+        params = {one.name: one.value(settings[one.name]) for one in known}
+        ranges = {one.name: one.distribution() for one in known}
+        kept = {"settings": dict(settings), **attributes}
+        made = create_trial(state=TrialState.RUNNING, params=params, distributions=ranges, user_attrs=kept)
+        self._optuna.add_trial(made)
         return number
 
     def _visible(self) -> list[FrozenTrial]:
