@@ -177,11 +177,9 @@ def start(
     """
     job, host = _job(target, args, project, options), Host()
     if job.asks and not trust and not TrustStore(host).allows(job.project, [ask.remembered for ask in job.asks]):
-        raise TrustError(
-            "This project needs permissions that were not granted yet",
-            cause="\n    ".join(["it requests:", *(ask.words for ask in job.asks)]),
-            run="seatrial.run(…, trust=True)",
-        )
+        problem = "This project needs permissions that were not granted yet"
+        cause = "\n    ".join(["it requests:", *(ask.words for ask in job.asks)])
+        raise TrustError(problem, cause=cause, run="seatrial.run(…, trust=True)")
     echo = progress or (lambda line: None)
     prepared = launch.prepare(job, host, building=lambda: nullcontext(echo), notifies=True)
     try:

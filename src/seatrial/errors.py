@@ -187,16 +187,9 @@ class CommandError(EngineError):
     """
 
     def __init__(
-        self,
-        message: str,
-        *,
-        argv: Sequence[str],
-        exit_code_of_command: int,
-        stderr: str,
-        cause: str | None = None,
-        run: str | None = None,
+        self, message: str, *, argv: Sequence[str], exit_code_of_command: int, stderr: str, run: str | None = None
     ) -> None:
-        super().__init__(message, cause=cause, run=run)
+        super().__init__(message, run=run)
         self.argv = list(argv)
         self.exit_code_of_command = exit_code_of_command
         self.stderr = stderr

@@ -130,9 +130,8 @@ def _print(console: Console, message: str, cause: str | None, run: str | None) -
 def _advice(error: errors.SeatrialError, argv: list[str]) -> str | None:
     """Return the error's command in the words that were typed."""
     advice = error.run
-    about_words = isinstance(error, errors.TargetError | errors.GpuRequestError) or (
-        isinstance(error, errors.UsageError) and (advice or "").startswith("seatrial run --gpus ")
-    )
+    of_gpus = isinstance(error, errors.UsageError) and (advice or "").startswith("seatrial run --gpus ")
+    about_words = of_gpus or isinstance(error, errors.TargetError | errors.GpuRequestError)
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
         advice = re.sub(r"(?m)(^| && )seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
     advice = as_typed(advice, argv)
@@ -326,9 +325,8 @@ def _no_option(option: str, argv: Sequence[str], place: str) -> Sentence:
     names = list(own) if option.startswith("--") else [f"-{option}"] if f"-{option}" in own else []
     unknown = f"No such option: {option}"
     begun = [name for name in names if name.startswith(option)]
-    if not own_option and (  # ``--epochs`` is close to no option of ours
-        close := begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.81)
-    ):
+    close = begun if len(begun) == 1 else difflib.get_close_matches(option, names, n=1, cutoff=0.81)
+    if close and not own_option:  # ``--epochs`` is close to no option of ours
         words = [close[0] + word[len(option) :] if word.split("=")[0] == option else word for word in ours]
         words += argv[len(ours) :]
         return f"{unknown}; did you mean {close[0]}?", None, shlex.join(["seatrial", *words])

@@ -79,9 +79,8 @@ def read_job(
     if anew:
         return _load(project, {**flags, "resume": earlier.id}, leave_out)
     if (serving := earlier.plan().job.serve) is not None:
-        raise UsageError(
-            f"Run {earlier.id} was a server: it has nothing to resume", run=f"seatrial serve {serving.typed}"
-        )
+        problem = f"Run {earlier.id} was a server: it has nothing to resume"
+        raise UsageError(problem, run=f"seatrial serve {serving.typed}")
     update: dict[str, Any] = {"resume": earlier.id, **({"criteria": Criteria()} if leave_out else {})}
     return _again(earlier.plan().job, flags, update)
 
@@ -96,19 +95,15 @@ def _too_many(words: list[str], arguments: list[str], project: Path, flags: Mapp
     for end in range(len(words), 1, -1):
         if module is None and is_file(project / (name := " ".join(words[:end]))):
             rest = [*words[end:], *arguments]
-            return TargetError(
-                f"The file {name} has a space in its name: put it in quotes",
-                run=f"seatrial run {shlex.join([name, *(['--', *rest] if rest else [])])}",
-            )
+            run = f"seatrial run {shlex.join([name, *(['--', *rest] if rest else [])])}"
+            return TargetError(f"The file {name} has a space in its name: put it in quotes", run=run)
     if module is None and (refused := image_refused(words[0], [*words[1:], *arguments])):
         return refused
     if module is None and not (is_file(project / words[0]) or words[0] in RECIPES or words[0].endswith(".py")):
         resolve_target(words, None, None, project.absolute(), RECIPES)
     target, theirs = (["-m", module], words) if module is not None else (words[:1], words[1:])
-    return TargetError(
-        f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --',
-        run=f"seatrial run {shlex.join([*target, '--', *theirs, *arguments])}",
-    )
+    run = f"seatrial run {shlex.join([*target, '--', *theirs, *arguments])}"
+    return TargetError(f'"{theirs[0]}" is an unexpected argument: the target\'s own arguments go after --', run=run)
 
 
 def _own_job(file: Path, project: Path, flags: Mapping[str, Any], more: Collection[str]) -> Job:

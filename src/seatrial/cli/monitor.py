@@ -98,10 +98,8 @@ def dashboard(
     except ImportError as error:
         from seatrial.system.command import install_extra
 
-        raise UsageError(
-            f"The dashboard needs the extra seatrial[dashboard]: {error.name} is not installed",
-            run=install_extra("dashboard"),
-        ) from error
+        problem = f"The dashboard needs the extra seatrial[dashboard]: {error.name} is not installed"
+        raise UsageError(problem, run=install_extra("dashboard")) from error
     from seatrial.monitor.reading import ContainerNames, MachineReader
     from seatrial.receipt.model import FIXED
     from seatrial.runs.live import live_runs

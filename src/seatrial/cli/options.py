@@ -173,9 +173,8 @@ class RunReference(click.ParamType[str, Any]):
             message = f"{quoted(value)} cannot be a name: letters, digits, . _ - (at most 63), and not last"
             raise UsageError(message, run="seatrial up --name NAME")
         if not _REFERENCE.fullmatch(value.partition(":")[0] if self._of_path else value):
-            raise UsageError(
-                f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last", run="seatrial runs ls"
-            )
+            problem = f"{quoted(value)} is not a run: expected an ID, part of an ID, a name, or last"
+            raise UsageError(problem, run="seatrial runs ls")
         return str(value)
 
 
@@ -248,11 +247,8 @@ def options_of(*words: str) -> dict[str, bool]:
 def check_folder(project: Path) -> Path:
     """Return a project's folder as given. Raises UsageError if its path is not UTF-8 text."""
     if has_undecoded(str(project)):
-        raise UsageError(
-            f"The project's path is not UTF-8 text: {quoted(str(project))}",
-            cause="it goes into plan.json and to a container",
-            run="rename the folder",
-        )
+        cause, run = "it goes into plan.json and to a container", "rename the folder"
+        raise UsageError(f"The project's path is not UTF-8 text: {quoted(str(project))}", cause=cause, run=run)
     return project
 
 

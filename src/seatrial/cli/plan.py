@@ -124,9 +124,8 @@ def build(
         return EXIT_TARGET_FAILED if any(each.severity == "error" for each in findings) else EXIT_DONE
     job = read_allowed_job(words, flags, screen, building=True)
     with screen.working("reading the image"), screen.building() as progress:
-        built = build_image(
-            plan_only(job, cli.this_host(), builds=True), cli.this_host(), progress, explain=explain, lock=lock
-        )
+        planned = plan_only(job, cli.this_host(), builds=True)
+        built = build_image(planned, cli.this_host(), progress, explain=explain, lock=lock)
     print_built(built, as_json=as_json)
     return EXIT_DONE
 

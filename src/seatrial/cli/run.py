@@ -59,10 +59,8 @@ def run(
     The target's own arguments go after --: seatrial run train.py --gpus 1 -- --epochs 5
     """
     if interactive and detach:
-        raise UsageError(
-            "--interactive and --detach exclude each other: nobody can type to a run in the background",
-            run="seatrial run … --interactive",
-        )
+        problem = "--interactive and --detach exclude each other: nobody can type to a run in the background"
+        raise UsageError(problem, run="seatrial run … --interactive")
     with cli.importing():
         from seatrial.cli.job import read_allowed_job
         from seatrial.cli.screen import Screen
@@ -166,10 +164,9 @@ def run_to_receipt(
 
     with remembering():
         with handled((signal.SIGTERM,), signal.default_int_handler):  # raises KeyboardInterrupt for it, too
+            caller = None if detach else caller
             with screen.working("planning"):
-                prepared = launch.prepare(
-                    job, host, building=screen.building, caller=None if detach else caller, notifies=notifies
-                )
+                prepared = launch.prepare(job, host, building=screen.building, caller=caller, notifies=notifies)
             screen.announce(prepared.plan)
             try:
                 before_start(prepared)

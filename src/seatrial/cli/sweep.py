@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 RUNNERS = {"local": "runner", "ray": "ray_tuner"}
 
 #: Options that --resume takes; all others are the study's own.
-_WITH_RESUME = (
-    "resume", "trials", "budget", "parallel", "engine", "address", "as_json", "verbose", "quiet",
-    "project", "trust",
-)  # fmt: skip
+_WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "address", "as_json", "verbose", "quiet",
+                "project", "trust")  # fmt: skip
 
 
 @cli.command()
@@ -136,11 +134,9 @@ def _refuse_more(study: str) -> None:
         if name == "words" and not context.params.get(name):
             continue
         flag = "target" if name == "words" else max(parameter.opts, key=len)
-        raise UsageError(
-            f"--resume cannot be combined with {flag}",
-            cause="it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change",
-            run=f"seatrial sweep --resume {study}",
-        )
+        cause = "it goes on with the study as it began; only --trials, --budget, --parallel and --engine can change"
+        run = f"seatrial sweep --resume {study}"
+        raise UsageError(f"--resume cannot be combined with {flag}", cause=cause, run=run)
 
 
 def _run_search(search: Search, engine: str, screen: SearchScreen, *, as_json: bool) -> int:
@@ -295,10 +291,8 @@ def tune(
         comment = f"measured by seatrial tune, run {begun[0].run.id}; --no-tune: without"
         where = {"script": script, "gpu": gpu_models(begun[0].plan.gpus), **({"digest": digest} if digest else {})}
         path = save_table(job.project, "tune", {**where, **found.kept}, comment)
-        screen.note(
-            f"[tune] in {path.name} holds it: runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} "
-            "apply it until the script is edited; --no-tune leaves it out"
-        )
+        applied = f"runs of {script} on {where['gpu'] if begun[0].plan.gpus else 'the CPU'} apply it"
+        screen.note(f"[tune] in {path.name} holds it: {applied} until the script is edited; --no-tune leaves it out")
     else:
         screen.note("keep it: the same command with --save applies it to later runs")
     return code

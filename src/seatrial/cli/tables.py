@@ -140,9 +140,8 @@ def parse_statuses(text: str | None) -> tuple[str, ...]:
     words = tuple(word.strip() for word in (text or "").split(",") if word.strip())
     if (text is not None and not words) or (strange := [word for word in words if word not in STATUSES]):
         wrong = quoted(strange[0] if words else text or "")
-        raise UsageError(
-            f"{wrong} is not a status: choose from {', '.join(STATUSES)}", run="seatrial runs ls --status failed"
-        )
+        problem = f"{wrong} is not a status: choose from {', '.join(STATUSES)}"
+        raise UsageError(problem, run="seatrial runs ls --status failed")
     return words
 
 

@@ -163,11 +163,8 @@ def finish() -> None:
 
 def cannot_write(error: OSError) -> SeatrialError:
     """Make the error for an output that is a full disk or a broken device."""
-    return SeatrialError(
-        f"The output cannot be written: {error.strerror}",
-        cause="standard output goes to a full disk or to a device that accepts no data",
-        run="df -h .",
-    )
+    cause = "standard output goes to a full disk or to a device that accepts no data"
+    return SeatrialError(f"The output cannot be written: {error.strerror}", cause=cause, run="df -h .")
 
 
 def flush() -> OSError | None:

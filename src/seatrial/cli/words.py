@@ -96,8 +96,8 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     first = next(index for index, (name, _) in enumerate(parts) if not name or name == "-m")
     parts_behind = typed_parts(argv[at + 1 : cut], known)  # what the script requests gives way; its arguments stay
     behind = [words for name, words in parts_behind if name and words[0] not in (*read.arguments, "--launcher", "-m")]
-    has_options = {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun", "dvc", "mlflow"}
-    behind = ours if has_options else behind
+    has_own_options = {*program[:1]} & {*RUNNERS, *SUBMITTERS, "srun", "dvc", "mlflow"}
+    behind = ours if has_own_options else behind
     given = {words[0].partition("=")[0] for _, words in typed_parts(argv[1:at], known)} | {each[0] for each in behind}
     kept = [words for name, words in parts[:first] if name == "--env" or name not in given]
     found = [*argv[:at], *itertools.chain(*behind, *kept, *(words for _, words in parts[first:]))]

@@ -199,14 +199,13 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
     on_stream_s = gpu.get("communication", 0.0) / stream_s * seconds if stream_s else 0.0
     caught, marks = _pair(window.get("caught_up"))
     durations = [value for line in lines if (value := number(line.get("median_step_s")))]
+    regions = refined(numbers(last.get("regions")), numbers(window.get("regions")))
+    waits = _named(window.get("waits"), 3)
     return Anatomy(
         rank=rank,
         steps=int(number(last.get("steps"))),
         seconds=seconds,
-        regions=_with_communication(
-            refined(numbers(last.get("regions")), numbers(window.get("regions"))),
-            max(exposed_s * number(last.get("steps")), on_stream_s),
-        ),
+        regions=_with_communication(regions, max(exposed_s * number(last.get("steps")), on_stream_s)),
         stepped_s=number(last.get("stepped_s")) or seconds,
         examples=int(number(last.get("examples"))),
         median_step_s=sorted(durations)[len(durations) // 2] if durations else None,
@@ -217,9 +216,7 @@ def _made(rank: int, lines: Sequence[Mapping[str, Any]], facts: Mapping[str, Any
         blocking=number(copied.get("blocking")) / copies if copies else 0.0,
         copied_bytes_per_s=number(copied.get("bytes")) / copied_s if copied_s else None,
         calls_per_step=number(window.get("calls")) / steps_seen,
-        waits=tuple(
-            Wait(site, n / steps_seen, spent / steps_seen) for site, n, spent in _named(window.get("waits"), 3)
-        ),
+        waits=tuple(Wait(site, n / steps_seen, spent / steps_seen) for site, n, spent in waits),
         lines=tuple((site, min(1.0, spent / seen_s)) for site, spent in _named(window.get("lines"), 2) if seen_s),
         facts=facts,
         over_time=tuple(_over_time(lines)),

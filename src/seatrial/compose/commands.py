@@ -167,31 +167,22 @@ def _context(request: UpRequest, host: Host) -> ComposeContext:
 def _no_file(request: UpRequest) -> UsageError:
     """Return the error of a project without a Compose file. Raises ConfigError for what its seatrial.toml has."""
     if tracker := next((name for name in request.names if name in ("tensorboard", "mlflow")), None):
-        return UsageError(
-            f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file",
-            cause="examples/trackers has such a file",
-            run="seatrial up -f compose.yaml",
-        )
+        problem = f"seatrial up {tracker} was removed: TensorBoard and MLflow are services of a Compose file"
+        return UsageError(problem, cause="examples/trackers has such a file", run="seatrial up -f compose.yaml")
     file = next((Path(name) for name in request.names if name.endswith((".yaml", ".yml"))), None)
     if file is not None and file.is_file():
         return UsageError(f"{file} is a file: --file names it", run=f"seatrial up -f {as_typed(file)}")
     below = next((file for name in COMPOSE_FILES for file in sorted(request.folder.glob(f"*/{name}"))), None)
     one_run = below is None and bool({"target", "module"} & set(read_file(request.project)))
-    return UsageError(
-        f"No Compose file in {from_here(request.folder)}",
-        cause="Its seatrial.toml describes one run" if one_run else None,
-        run="seatrial run" if one_run else f"seatrial up -f {as_typed(below)}" if below else "find . -name '*.y*ml'",
-    )
+    cause = "Its seatrial.toml describes one run" if one_run else None
+    run = "seatrial run" if one_run else f"seatrial up -f {as_typed(below)}" if below else "find . -name '*.y*ml'"
+    return UsageError(f"No Compose file in {from_here(request.folder)}", cause=cause, run=run)
 
 
 def _job(project: Path, target: str | None = None) -> Job:
     """Return what seatrial.toml has for every service: how images are built, criteria; without its target."""
-    job = load_job(
-        project,
-        {"image": {"ready": "compose", **({"target": target} if target else {})}},
-        recipes=RECIPES,
-        without_container=table.runs_here,
-    ).without_notify
+    flags = {"image": {"ready": "compose", **({"target": target} if target else {})}}
+    job = load_job(project, flags, recipes=RECIPES, without_container=table.runs_here).without_notify
     kept = {key: getattr(job, key) for key in ("criteria", "strict", "with_names", "watch", "image", "asks", "grace_s")}
     return Job(project=job.project, target=Target(kind="image", value=""), **kept)
 
@@ -219,6 +210,5 @@ def _detach(request: UpRequest, store: GroupStore, group: Group, console: Consol
     if (follower := Process.of(pid)) is not None:  # until it has loaded and writes itself down
         store.change_group(group, launcher=identity(follower))
     name, where = group.name, store.runs.option
-    console.note(
-        f"{name} is up in the background; seatrial runs ls{where} lists it, seatrial runs stop {name}{where} ends it"
-    )
+    commands = f"seatrial runs ls{where} lists it, seatrial runs stop {name}{where} ends it"
+    console.note(f"{name} is up in the background; {commands}")

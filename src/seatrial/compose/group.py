@@ -110,9 +110,8 @@ class Group:
 
     def changed(self, name: str, **changes: Any) -> Group:
         """Return the group with other values of one member."""
-        return replace(
-            self, members=tuple(replace(each, **changes) if each.name == name else each for each in self.members)
-        )
+        members = tuple(replace(each, **changes) if each.name == name else each for each in self.members)
+        return replace(self, members=members)
 
 
 def identity(process: Process) -> tuple[int, int]:
@@ -144,10 +143,9 @@ class GroupStore:
             with Folder(self.runs.record).lock(CLAIMS):
                 if (other := next((each for each in self.all() if each.is_in_the_way_of(group)), None)) is not None:
                     title = other.name or other.id
-                    raise NameInUseError(
-                        f'The name "{title}" belongs to group {other.id}, which has not ended',
-                        run=f"seatrial runs stop {title}{self.runs.option}   # or: seatrial up --name ANOTHER",
-                    )
+                    run = f"seatrial runs stop {title}{self.runs.option}   # or: seatrial up --name ANOTHER"
+                    problem = f'The name "{title}" belongs to group {other.id}, which has not ended'
+                    raise NameInUseError(problem, run=run)
                 self.folder(group.id).mkdir(mode=0o700)
                 self._write(group)
         return group
@@ -169,10 +167,8 @@ class GroupStore:
         """Return the group of an ID, part of one, or name; ``last`` is the newest. Raises RunNotFoundError."""
         if (group := self.look_up(reference)) is None:
             names = [each.name for each in self.all() if each.name]
-            raise RunNotFoundError(
-                f'No group "{reference}" in this project{did_you_mean(reference, names)}',
-                run="seatrial runs ls   # lists groups too",
-            )
+            problem = f'No group "{reference}" in this project{did_you_mean(reference, names)}'
+            raise RunNotFoundError(problem, run="seatrial runs ls   # lists groups too")
         return group
 
     def look_up(self, reference: str) -> Group | None:
@@ -256,10 +252,9 @@ def find_run(store: RunStore, reference: str) -> Run:
         why = f": {member.why}" if member.why else ""
         logs = f"docker compose -p {group.details.get('project')} logs {reference}"
         ends = f"{logs}   # seatrial runs stop {group.id} stops the whole group"
-        raise RunNotFoundError(
-            f'"{reference}" of group {group.id} has no run; it is {member.state}{why}',
-            run=ends if member.state == "running" else f"seatrial runs show {group.id}",
-        ) from None
+        run = ends if member.state == "running" else f"seatrial runs show {group.id}"
+        problem = f'"{reference}" of group {group.id} has no run; it is {member.state}{why}'
+        raise RunNotFoundError(problem, run=run) from None
 
 
 def newest_members(store: RunStore) -> dict[str, tuple[Group, Member]]:

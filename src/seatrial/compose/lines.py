@@ -169,9 +169,8 @@ def copied(files: Sequence[Path], env: Mapping[str, str], top: str) -> tuple[tup
 def _variables(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
     """Return what Compose puts into names: of .env only plain values; another keeps its dollar, and so is refused."""
     files = [folder / name for name in (env.get("COMPOSE_ENV_FILES") or ".env").split(",")]
-    texts = [
-        read_bytes(file, inside=None, refusal=UsageError).decode("utf-8", "replace") for file in files if is_there(file)
-    ]
+    contents = (read_bytes(file, inside=None, refusal=UsageError) for file in files if is_there(file))
+    texts = [content.decode("utf-8", "replace") for content in contents]
     found = {name: value.strip() for name, value in _SET.findall("\n".join(texts))}
     return {name: value if _PLAIN.fullmatch(value) else "$" for name, value in found.items()} | dict(env)
 
@@ -232,9 +231,8 @@ def _names_in(roots: Sequence[yaml.Node]) -> Iterator[tuple[yaml.ScalarNode, boo
         if isinstance(node, yaml.SequenceNode):
             pending += [(each, keys) for each in node.value]
         elif isinstance(node, yaml.MappingNode):
-            pending += [
-                (each, keys if name.value == "<<" else (str(name.value), key, above)) for name, each in node.value
-            ]
+            for name, each in node.value:
+                pending.append((each, keys if name.value == "<<" else (str(name.value), key, above)))
         elif isinstance(node, yaml.ScalarNode) and key in _NAMING:
             is_text = {key, above} & _NAMING_TEXTS or (top in ("secrets", "configs") and above != "extends")
             yield node, not is_text

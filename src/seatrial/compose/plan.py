@@ -51,9 +51,8 @@ class ComposeContext:
         found = {}
         for name, service in self.file.services.items():
             ask = self.file.gpu_ask(service)
-            if ask is None or (
-                ask.ways == ("environment",) and self.gpus is None and not (self.host.gpus or self.job.image.target)
-            ):
+            by_variable = ask is not None and ask.ways == ("environment",) and self.gpus is None
+            if ask is None or (by_variable and not (self.host.gpus or self.job.image.target)):
                 continue
             found[name] = ask if self.gpus is None else replace(ask, request=self.gpus)
         if self.gpus is not None and self.gpus.kind != "none" and not found:
@@ -163,19 +162,13 @@ def compare_service(context: ComposeContext, service: Service, run: Run) -> tupl
 def _site(context: ComposeContext, service: Service, run: Run) -> Site:
     """Return the site of the service's run. Raises UsageError: a mount leads out of the project through a link."""
     project, state = context.job.project, context.host.state_folder
+    sources = [(real_source(Path(each.source), project, "--mount", state=state), each) for each in service.by_path]
     own = ServiceSite(
         name=service.name,
         argv=service.argv if service.argv or service.facts else (f"(the command of {service.image})",),
         workdir=str(service.config.get("working_dir") or (service.facts.workdir if service.facts else "") or "/"),
         environment=service.environment,
-        mounts=tuple(
-            Mount(
-                source=real_source(Path(each.source), project, "--mount", state=state),
-                target=each.target,
-                read_only=each.read_only,
-            )
-            for each in service.by_path
-        ),
+        mounts=tuple(Mount(source=at, target=each.target, read_only=each.read_only) for at, each in sources),
         filled=tuple(volume.target for volume in service.volumes),
         read_only_root=bool(service.config.get("read_only")),
     )

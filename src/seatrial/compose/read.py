@@ -125,11 +125,9 @@ class ComposeFile:
         except GpuRequestError as error:
             place = self.place(service.name, *ask.path)
             unset = f"not set, and so empty: {', '.join(self.unset)}" if self.unset else None
-            raise GpuRequestError(
-                f"{place}: {service.name}: {error.message}",
-                cause=error.cause or unset,
-                run=f"export {self.unset[0]}=…" if self.unset else place.show,
-            ) from None
+            cause = error.cause or unset
+            run = f"export {self.unset[0]}=…" if self.unset else place.show
+            raise GpuRequestError(f"{place}: {service.name}: {error.message}", cause=cause, run=run) from None
 
     @cached_property
     def short_waits(self) -> tuple[tuple[str, str], ...]:
@@ -212,23 +210,15 @@ def _read(files: Sequence[Path], program: Compose, top: str, names: Sequence[str
     config = unescaped(json.loads(ended.stdout))
     found = config.get("services") or {}
     if not found:
-        raise UsageError(
-            f"{from_here(paths[0])} has no service to bring up",
-            cause="services: is empty, or each service belongs to a profile that is not active",
-            run=f"grep -nA2 -E 'services:|profiles:' {as_typed(paths[0])}",
-        )
+        cause = "services: is empty, or each service belongs to a profile that is not active"
+        run = f"grep -nA2 -E 'services:|profiles:' {as_typed(paths[0])}"
+        raise UsageError(f"{from_here(paths[0])} has no service to bring up", cause=cause, run=run)
     waits = [wait for each in found.values() for wait in (each.get("depends_on") or {}).items()]
     awaited = {name for name, how in waits if how.get("condition") == COMPLETED}
-    services = {
-        name: Service(
-            name,
-            each,
-            str(each.get("image") or f"{config['name']}-{name}"),
-            awaited=name in awaited,
-            by_path=tuple(_by_path(config, each)),
-        )
-        for name, each in found.items()
-    }
+    services = {}
+    for name, each in found.items():
+        image, by_path = str(each.get("image") or f"{config['name']}-{name}"), tuple(_by_path(config, each))
+        services[name] = Service(name, each, image, awaited=name in awaited, by_path=by_path)
     # Keep the order of the files; Compose sorts services.
     order = sorted(services, key=lambda name: (lines.has("services", name), lines.place("services", name).line))
     unset = tuple(dict.fromkeys(_BLANK.findall(ended.stderr)))
@@ -285,8 +275,6 @@ def refusal(ended: command.Completed, files: Sequence[Path], lines: SourceLines)
         where = Place(files[0], int(line[1]))
     blank, required = dict.fromkeys(_BLANK.findall(ended.stderr)), _REQUIRED.findall(text)
     check = f"docker compose {' '.join(f'-f {as_typed(path)}' for path in files)} config"
-    return UsageError(
-        f"{where or from_here(files[0])}: Compose: {text}",
-        cause=f"not set, and so empty: {', '.join(blank)}" if blank else None,
-        run=f"export {required[0]}=…" if required else where.show if where else check,
-    )
+    cause = f"not set, and so empty: {', '.join(blank)}" if blank else None
+    run = f"export {required[0]}=…" if required else where.show if where else check
+    return UsageError(f"{where or from_here(files[0])}: Compose: {text}", cause=cause, run=run)

@@ -107,16 +107,12 @@ class ServiceChain:
 
     def without_names(self, names: Names) -> ServiceChain:
         """Return the chain without names of people and machines in what a target, a person or a path contains."""
-        links = tuple(
-            replace(
-                link,
-                target=names.text(link.target),
-                verdict=names.text(link.verdict),
-                findings=tuple(names.text(finding) for finding in link.findings),
-            )
-            for link in self.links
-        )
-        return replace(self, project=names.text(self.project), links=links)
+        links = []
+        for link in self.links:
+            target, verdict = names.text(link.target), names.text(link.verdict)
+            findings = tuple(map(names.text, link.findings))
+            links.append(replace(link, target=target, verdict=verdict, findings=findings))
+        return replace(self, project=names.text(self.project), links=tuple(links))
 
 
 def chain_of(group: Group, store: RunStore) -> ServiceChain:

@@ -125,9 +125,8 @@ def _is_gpu(request: Any, path: Keys, file: ComposeFile) -> bool:
 def _is_inside(value: Any, path: Keys, file: ComposeFile) -> bool:
     """Return True for a path in the project, or another service's build. Compose makes local paths absolute."""
     here = Path(file.config["services"][path[1]]["build"]["context"]) if path[-1] == "dockerfile" else Path()
-    return str(value).startswith("service:") or (
-        (here / value).is_absolute() and "://" not in value and outside(here / value, file.root) is None
-    )
+    is_path = "://" not in str(value) and (here / value).is_absolute()
+    return str(value).startswith("service:") or (is_path and outside(here / value, file.root) is None)
 
 
 _OWN_NAMESPACES = ("none", "bridge", "default", "private", "shareable")

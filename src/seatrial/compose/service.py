@@ -107,15 +107,11 @@ class Service:
 
     @cached_property
     def volumes(self) -> tuple[ServiceMount, ...]:
-        return tuple(
-            ServiceMount(
-                str(each.get("type")),
-                str(each.get("source") or ""),
-                str(each.get("target")),
-                bool(each.get("read_only")),
-            )
-            for each in self.config.get("volumes") or ()
-        )
+        found = []
+        for each in self.config.get("volumes") or ():
+            source, target = str(each.get("source") or ""), str(each.get("target"))
+            found.append(ServiceMount(str(each.get("type")), source, target, bool(each.get("read_only"))))
+        return tuple(found)
 
     @property
     def user(self) -> str:

@@ -59,10 +59,8 @@ class Planned(NamedTuple):
 
     @property
     def containers(self) -> list[ContainerPlan]:
-        return [
-            *filter(None, (plan.container for plan in self.plans.values())),
-            *(each for each, _ in self.others.values()),
-        ]
+        of_runs = filter(None, (plan.container for plan in self.plans.values()))
+        return [*of_runs, *(each for each, _ in self.others.values())]
 
 
 def plan_only(context: ComposeContext, store: RunStore) -> Planned:
@@ -284,9 +282,8 @@ def build_error(ended: command.Completed, file: ComposeFile, built: list[str]) -
     if found:
         return EngineError(f"{place}: {found[0].message}", cause=found[0].cause, run=found[0].fix)
     reason = last_meaningful(failing_step(ended.stdout.splitlines()))
-    return EngineError(
-        f"{place}: {', '.join(built)} cannot be built: {reason}", run=f"docker compose -f {from_here(file.path)} build"
-    )
+    run = f"docker compose -f {from_here(file.path)} build"
+    return EngineError(f"{place}: {', '.join(built)} cannot be built: {reason}", run=run)
 
 
 def _save(planned: Planned, made: Mapping[str, Run], store: RunStore, context: ComposeContext) -> None:
@@ -307,11 +304,9 @@ def _check_override(compose: Compose, planned: Planned) -> None:
     """Check that Compose can read both files together before anything starts. Raises EngineError."""
     ended = compose.ask("config", "--quiet", *planned.file.services)
     if ended.exit_code != 0:
-        raise EngineError(
-            f"Compose does not take what seatrial adds to {from_here(planned.file.path)}: {ended.last_line()}",
-            cause="!reset and !override in an override file need Docker Compose 2.24",
-            run="docker compose version",
-        )
+        problem = f"Compose does not take what seatrial adds to {from_here(planned.file.path)}: {ended.last_line()}"
+        cause = "!reset and !override in an override file need Docker Compose 2.24"
+        raise EngineError(problem, cause=cause, run="docker compose version")
 
 
 def _with_runs(store: GroupStore, group: Group, planned: Planned, made: Mapping[str, Run]) -> Group:

@@ -304,9 +304,8 @@ def was_cut_off(run: Run, backend: ContainerEngine) -> bool:
             if event.get("origin") == "user":
                 return False
             last.append(event["type"])
-    return AgentStarted.type in last and (
-        AgentFinished.type not in last or (Signal.type in last and state.exit_code != 0)
-    )
+    stopped = Signal.type in last and state.exit_code != 0
+    return AgentStarted.type in last and (AgentFinished.type not in last or stopped)
 
 
 def _in_thread(act: Callable[..., object], *args: object, **kwargs: object) -> None:

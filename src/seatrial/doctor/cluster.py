@@ -94,19 +94,15 @@ class ClusterObjects:
 
     def requested(self) -> int:
         """Count the GPUs of pods that have a node and have not ended."""
-        return sum(
-            pod_gpus(pod)
-            for pod in self.pods
-            if (pod.get("spec") or {}).get("nodeName")
-            and (pod.get("status") or {}).get("phase") in ("Pending", "Running")
-        )
+        placed = (pod for pod in self.pods if (pod.get("spec") or {}).get("nodeName"))
+        phases = ((pod, (pod.get("status") or {}).get("phase")) for pod in placed)
+        return sum(pod_gpus(pod) for pod, phase in phases if phase in ("Pending", "Running"))
 
 
 def pod_gpus(pod: Mapping[str, Any]) -> int:
     """Count the GPUs that a pod's containers request together."""
-    limits = [
-        (one.get("resources") or {}).get("limits") or {} for one in (pod.get("spec") or {}).get("containers") or []
-    ]
+    containers = (pod.get("spec") or {}).get("containers") or []
+    limits = [(one.get("resources") or {}).get("limits") or {} for one in containers]
     return sum(int(value) for limit in limits for name, value in limit.items() if name.startswith(RESOURCE))
 
 
@@ -184,13 +180,11 @@ def try_pod(path: Path, image: str, models: Volume) -> str:
             with contextlib.suppress(SeatrialError):
                 door.delete(f"{folder}/{one}", grace_s=0)
     if pod.exit_code == _EXIT_CODE and token in log:
-        return (
-            f"{image} on {pod.host}: pulled, mounted, written, logged and ended in {time.monotonic() - begin_s:.1f} s"
-        )
+        took = f"{time.monotonic() - begin_s:.1f} s"
+        return f"{image} on {pod.host}: pulled, mounted, written, logged and ended in {took}"
     if pod.ended:
-        raise ClusterError(
-            f"exit code {pod.exit_code}, not {_EXIT_CODE}: {log.replace(token, '').strip() or pod.message}"
-        )
+        problem = f"exit code {pod.exit_code}, not {_EXIT_CODE}: {log.replace(token, '').strip() or pod.message}"
+        raise ClusterError(problem)
     words = [f"{one.get('reason')}: {one.get('message')}" for one in events]
     raise ClusterError(f"not started in {TRY_S:g} s: {max(words, key=len, default=pod.unschedulable or pod.phase)}")
 

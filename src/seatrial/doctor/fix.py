@@ -56,12 +56,9 @@ class Change:
         """Return the difference in the form of ``diff -u``."""
         if self.link:
             return f"+ {self.path} -> {self.after}\n"
-        lines = difflib.unified_diff(
-            (self.before or "").splitlines(keepends=True),
-            self.after.splitlines(keepends=True),
-            str(self.path) if self.before is not None else "/dev/null",
-            str(self.path),
-        )
+        before, after = (text.splitlines(keepends=True) for text in (self.before or "", self.after))
+        earlier = str(self.path) if self.before is not None else "/dev/null"
+        lines = difflib.unified_diff(before, after, earlier, str(self.path))
         return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
 
     def make(self) -> None:
@@ -225,9 +222,8 @@ def _restart(machine: Machine, console: Console, ask: Ask) -> None:
     argv = ["snap", "restart", "docker"] if snap else ["systemctl", "restart", "docker"]
     command = f"sudo {' '.join(argv)}"
     if running:
-        console.print(
-            f"Docker reads it at its next start, which would stop the {running} running containers: {command}"
-        )
+        stops = f"which would stop the {running} running containers"
+        console.print(f"Docker reads it at its next start, {stops}: {command}")
         return
     if not ask("Restart Docker now? No container is running."):
         console.print(f"Docker reads it at its next start: {command}")

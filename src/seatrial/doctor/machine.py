@@ -151,9 +151,8 @@ class Machine:
     def _pci_devices(self, kind: str) -> tuple[PciDevice, ...]:
         found = []
         for address in self.names(PCI_FOLDER):
-            vendor, of_kind, number = (
-                (self.read(f"{PCI_FOLDER}/{address}/{file}") or "").strip() for file in ("vendor", "class", "device")
-            )
+            texts = (self.read(f"{PCI_FOLDER}/{address}/{file}") for file in ("vendor", "class", "device"))
+            vendor, of_kind, number = ((text or "").strip() for text in texts)
             if vendor == PCI_VENDOR and of_kind.startswith(kind):
                 entry = self.here(f"{PCI_FOLDER}/{address}")
                 name = (entry / "driver").readlink().name if (entry / "driver").is_symlink() else None
@@ -221,11 +220,9 @@ class Machine:
         try:
             ended = self.ask(*self.host.client_call(name), "info", "--format", dialect.info_format)
         except CommandTimeoutError as error:
-            silent = EngineUnavailableError(
-                error.message[:1].upper() + error.message[1:],
-                cause="it hangs: its daemon or its storage is blocked, or the machine is out of memory",
-                run=dialect.restart,
-            )
+            problem = error.message[:1].upper() + error.message[1:]
+            cause = "it hangs: its daemon or its storage is blocked, or the machine is out of memory"
+            silent = EngineUnavailableError(problem, cause=cause, run=dialect.restart)
             return as_addressed(silent, name, self.host)
         if ended is None:
             return None

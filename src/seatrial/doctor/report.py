@@ -164,11 +164,8 @@ def print_summary(results: Sequence[Result], console: Console, seconds: float) -
     statuses = [result.verdict.status for result in results]
     counts = {status: statuses.count(status) for status in _MARKS if status in statuses}
     broken = next((result for result in results if result.verdict.status == "broken"), None)
-    words = ", ".join(
-        f"{count} {status}{'s' * (status == 'warning' and count > 1)}"
-        for status, count in counts.items()
-        if status not in ("skipped", "blocked")
-    )
+    named = {status: count for status, count in counts.items() if status not in ("skipped", "blocked")}
+    words = ", ".join(f"{count} {status}{'s' * (status == 'warning' and count > 1)}" for status, count in named.items())
     words = words or results[0].verdict.line  # why nothing applies
     if broken is None:
         head = "No failed check seen" if "unknown" in counts else "No failed check"

@@ -183,9 +183,8 @@ def parse(line: bytes) -> Optional[Dict[str, Any]]:
 def _is_deeper(value: Any, levels: int) -> bool:
     if not isinstance(value, (dict, list)):
         return False
-    return levels == 0 or any(
-        _is_deeper(item, levels - 1) for item in (value.values() if isinstance(value, dict) else value)
-    )
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
 
 
 def of_type(events: Iterable[Dict[str, Any]], kind: Type[Event]) -> Iterator[Dict[str, Any]]:

@@ -71,9 +71,8 @@ def export(original: Original, to: str, out: Path, tolerance: float) -> formats.
         out.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     except OSError as error:
-        raise DiskFullError(
-            f"cannot write {out}: {error.strerror}", fix=f"--out elsewhere: ls -ld {out.parent}"
-        ) from error
+        problem = f"cannot write {out}: {error.strerror}"
+        raise DiskFullError(problem, fix=f"--out elsewhere: ls -ld {out.parent}") from error
     try:
         written = aside / out.name
         found = _write_and_compare(original, to, written, tolerance)
@@ -106,10 +105,8 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
     except Exception as error:  # exporters raise what a network leads them to
         others = ", ".join(name for name in formats.FORMATS if name != to)
         traced = to == "onnx" and original.program is None  # the exporter for .pt2 files knows more operators
-        raise TrainError(
-            f"{original.name} cannot be exported to {to}: {first_line(error)}",
-            fix="--to pt2, and then that file --to onnx" if traced else f"another format: {others}",
-        ) from error
+        fix = "--to pt2, and then that file --to onnx" if traced else f"another format: {others}"
+        raise TrainError(f"{original.name} cannot be exported to {to}: {first_line(error)}", fix=fix) from error
     _report(
         largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance
     )  # also of a model that is refused for it

@@ -185,9 +185,8 @@ def _pairs(
         mine, theirs = mine.double(), theirs.double()
         same = (mine == theirs) | (mine.isnan() & theirs.isnan())
         if not bool((same | (mine.isfinite() & theirs.isfinite())).all()):
-            raise DisagreesError(
-                f"with {rows} rows {name} is not finite in one of the two models, and finite in the other"
-            )
+            problem = f"with {rows} rows {name} is not finite in one of the two models, and finite in the other"
+            raise DisagreesError(problem)
         finite = torch.where(same, torch.zeros_like(mine), mine), torch.where(same, torch.zeros_like(theirs), theirs)
         if mine.numel():
             yield finite

@@ -109,9 +109,8 @@ class Known(NamedTuple):
         """Return the finding, with the values filled in; arguments replace the entry's own words."""
         known = dict(ENGINE_WORDS, **(values or {}))
         if "path" in known:
-            known.setdefault(
-                "mount", mount_of("FOLDER", posixpath.dirname(posixpath.join("/workspace", known["path"])))
-            )
+            folder = posixpath.dirname(posixpath.join("/workspace", known["path"]))
+            known.setdefault("mount", mount_of("FOLDER", folder))
         known_cause, known_fix = self.knowing[1:] if known.keys() & self.knowing[:1] else (self.cause, self.fix)
         return Finding(
             self.id,

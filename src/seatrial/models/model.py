@@ -93,10 +93,8 @@ def keywords_of(network: nn.Module, names: Sequence[str]) -> tuple[str, ...]:
     if all(name in own for name in names):
         return () if [*names] == own[: len(names)] else tuple(names)
     if any(name in own and own.index(name) != place for place, name in enumerate(names)):
-        raise InputError(
-            f"the inputs are called {', '.join(names)}, and the network takes {', '.join(own[:12])}",
-            fix="call the inputs as forward() does",
-        )
+        problem = f"the inputs are called {', '.join(names)}, and the network takes {', '.join(own[:12])}"
+        raise InputError(problem, fix="call the inputs as forward() does")
     return ()
 
 

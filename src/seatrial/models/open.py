@@ -61,10 +61,8 @@ def open_model(spec: str, factory: str | None = None, shapes: Shapes = ()) -> Or
     if any(name.endswith(("archive_format", "serialized_exported_program.json")) for name in names):
         return _of_program(path)
     if any("/code/" in name for name in names):
-        raise ModelFileError(
-            f"{path} is TorchScript, which is not read any more",
-            fix="save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory",
-        )
+        fix = "save model.state_dict(), then: seatrial export WEIGHTS --to pt2 --model module:factory"
+        raise ModelFileError(f"{path} is TorchScript, which is not read any more", fix=fix)
     return _of_weights(path, read_states(path), factory, shapes)
 
 
@@ -74,10 +72,9 @@ def refuse_pickle(path: Path) -> None:
         start = file.read(4)
     names = [name.partition("/")[2] for name in _entries(path)] if start == b"PK\x03\x04" else []
     if start[:1] == b"\x80" or path.suffix in _PICKLES or "data.pkl" in names:
-        raise ModelFileError(
-            f"{path.name} is a pickle: loading one can run any code of its author, so it is not opened",
-            fix=f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve",
-        )
+        problem = f"{path.name} is a pickle: loading one can run any code of its author, so it is not opened"
+        fix = f"seatrial export {path.name} --to pt2 --model module:factory makes a file to serve"
+        raise ModelFileError(problem, fix=fix)
 
 
 def _entries(path: Path) -> list[str]:
@@ -97,10 +94,8 @@ def _of_weights(
     path: Path, states: Mapping[str, Mapping[str, Tensor]], factory: str | None, shapes: Shapes
 ) -> Original:
     if factory is None:
-        raise InputError(
-            f"{path} holds weights without their network",
-            fix=f"seatrial export {path.name} --to onnx --model module:factory",
-        )
+        fix = f"seatrial export {path.name} --to onnx --model module:factory"
+        raise InputError(f"{path} holds weights without their network", fix=fix)
     network, given = make_network(factory)
     places = usual_first(states)
     fits = {place: tensors for place in places if (tensors := fitted(states[place], network)) is not None}
@@ -168,10 +163,8 @@ def _of_program(path: Path) -> Original:
     else:
         free = all(0 in each for each in varying.values())
         rows = 16 if free else int(next(iter(program.inputs.values())).shape[0])
-        shapes = {
-            name: [size if isinstance(size, int) else 8 for size in value.shape[1:]]
-            for name, value in program.inputs.items()
-        }
+        sizes = {name: value.shape[1:] for name, value in program.inputs.items()}
+        shapes = {name: [size if isinstance(size, int) else 8 for size in each] for name, each in sizes.items()}
         inputs = drawn(shapes, {name: value.dtype for name, value in program.inputs.items()}, rows)
     exported = program.exported
     original = _of_user(path, exported.module(), inputs, given=False, state=exported.state_dict)
@@ -220,10 +213,8 @@ def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> di
         shapes = [(first.in_features,)]
     if not shapes:
         also = f", or let {factory} return (model, (inputs, …))" if factory else ""
-        raise InputError(
-            f"nothing shows the shape of the inputs of {path.name}",
-            fix=f"--input-shape 1,28,28 (of one row, once for each input){also}",
-        )
+        fix = f"--input-shape 1,28,28 (of one row, once for each input){also}"
+        raise InputError(f"nothing shows the shape of the inputs of {path.name}", fix=fix)
     names = [f"input_{number}" for number in range(len(shapes))] if len(shapes) > 1 else ["input"]
     return drawn(dict(zip(names, shapes, strict=True)), {})
 
@@ -256,9 +247,8 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a stranger's code runs
-        raise InputError(
-            f"cannot import {module_name}: {type_and_line(error)}", fix=f"python -c 'import {module_name}'"
-        ) from error
+        problem = f"cannot import {module_name}: {type_and_line(error)}"
+        raise InputError(problem, fix=f"python -c 'import {module_name}'") from error
     if not callable(made := getattr(module, name, None)):
         own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module_name}
         networks = (key for key, value in own.items() if isinstance(value, type) and issubclass(value, nn.Module))
@@ -267,19 +257,15 @@ def make_network(factory: str) -> tuple[nn.Module, dict[str, Tensor]]:
     try:
         result = made()
     except Exception as error:  # a stranger's code runs
-        raise InputError(
-            f"{factory}() failed: {type_and_line(error)}", fix=f"python -c 'import {module_name} as m; m.{name}()'"
-        ) from error
+        fix = f"python -c 'import {module_name} as m; m.{name}()'"
+        raise InputError(f"{factory}() failed: {type_and_line(error)}", fix=fix) from error
     network, inputs = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     if not isinstance(network, nn.Module):
-        raise InputError(
-            f"{factory}() returned a {type(network).__name__}, not a torch.nn.Module", fix="return the network"
-        )
+        problem = f"{factory}() returned a {type(network).__name__}, not a torch.nn.Module"
+        raise InputError(problem, fix="return the network")
     if any(is_lazy(each) for each in (*network.parameters(), *network.buffers())):
-        raise InputError(
-            f"{factory}() returned a network with lazy layers, whose sizes nobody has set",
-            fix="call it once on an example before returning it",
-        )
+        fix = "call it once on an example before returning it"
+        raise InputError(f"{factory}() returned a network with lazy layers, whose sizes nobody has set", fix=fix)
     return network, _named(inputs)
 
 
@@ -290,7 +276,6 @@ def _named(inputs: Any) -> dict[str, Tensor]:
         names = ["input"] if len(inputs) == 1 else [f"input_{number}" for number in range(len(inputs))]
         inputs = dict(zip(names, inputs, strict=True))
     if not all(isinstance(each, Tensor) and each.ndim and len(each) for each in inputs.values()):
-        raise InputError(
-            "the factory's inputs are not tensors with a batch in front", fix="return model, torch.zeros(4, 1, 28, 28)"
-        )
+        fix = "return model, torch.zeros(4, 1, 28, 28)"
+        raise InputError("the factory's inputs are not tensors with a batch in front", fix=fix)
     return {str(name): each.detach() for name, each in inputs.items()}

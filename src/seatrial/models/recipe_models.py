@@ -76,10 +76,8 @@ def _built(recipe: str, path: Path, tensors: Mapping[str, Tensor]) -> tuple[nn.M
         return build[recipe](tensors)
     except (KeyError, IndexError, ValueError, InputError) as error:
         names = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in [*tensors.items()][:4])
-        raise ModelFileError(
-            f"{path} belongs to another model than {recipe}'s: it holds {names or 'nothing'}",
-            fix=f"seatrial run {recipe}, or name the recipe that saved it",
-        ) from error
+        problem = f"{path} belongs to another model than {recipe}'s: it holds {names or 'nothing'}"
+        raise ModelFileError(problem, fix=f"seatrial run {recipe}, or name the recipe that saved it") from error
 
 
 def _mnist(tensors: Mapping[str, Tensor]) -> tuple[nn.Module, tuple[int, ...]]:
@@ -144,8 +142,6 @@ def _examples(weights: Path, known: Examples) -> Examples:
     if examples is None:
         return known
     if examples.weights != known.weights:
-        raise ModelFileError(
-            f"{path} is of other weights than {weights.name}: one of them is from another training",
-            fix=f"seatrial run {known.recipe}, or delete {path}",
-        )
+        problem = f"{path} is of other weights than {weights.name}: one of them is from another training"
+        raise ModelFileError(problem, fix=f"seatrial run {known.recipe}, or delete {path}")
     return replace(examples, recipe=known.recipe, labels=examples.labels or known.labels)

@@ -120,14 +120,11 @@ def read_states(path: Path) -> dict[str, dict[str, Tensor]]:
         loaded = torch.load(path, map_location="cpu", weights_only=False, pickle_module=_Pickling)
         found = dict(_states(loaded, ""))
     except _CallsError as error:
-        raise ModelFileError(
-            f"{path} calls {error} as it is loaded: unpickling runs code of its author, so it is refused",
-            fix=SAVE_AGAIN,
-        ) from error
+        problem = f"{path} calls {error} as it is loaded: unpickling runs code of its author, so it is refused"
+        raise ModelFileError(problem, fix=SAVE_AGAIN) from error
     except Exception as error:  # torch's reader raises what the bytes lead it to: IndexError, struct.error …
-        raise ModelFileError(
-            f"{path} is truncated or damaged, or torch.save did not write it", fix="copy or save the file anew"
-        ) from error
+        problem = f"{path} is truncated or damaged, or torch.save did not write it"
+        raise ModelFileError(problem, fix="copy or save the file anew") from error
     if not found:
         raise ModelFileError(f"{path} holds a {type(loaded).__name__}, which is not a state dict", fix=SAVE_AGAIN)
     return found

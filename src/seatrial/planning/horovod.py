@@ -62,10 +62,8 @@ def horovod_parts(job: Job, script: ScriptFacts, parts: Parts) -> HorovodParts:
 def _where_it_is_reached(may_import: str, instead: str) -> HorovodParts:
     """Describe a part without a stand-in that the script can do without."""
     reason = f"{may_import}, for which seatrial has no stand-in, and Horovod cannot be installed: {_WHY_NOT}"
-    warning = (
-        f"{may_import}, and seatrial has no stand-in for that part of Horovod: a run that reaches it fails; "
-        f"instead: {instead}"
-    )
+    fails = f"a run that reaches it fails; instead: {instead}"
+    warning = f"{may_import}, and seatrial has no stand-in for that part of Horovod: {fails}"
     choice = Choice(what="horovod", value="none", reason=reason)
     return HorovodParts(starts_ranks=False, stand_ins=(HOROVOD,), choices=(choice,), warnings=(warning,))
 

@@ -40,10 +40,9 @@ class HostFacts(Host):
 
     def load(self) -> dict[str, float]:
         """Return GPU UUID → how busy it is, for picking the idlest: utilisation plus share of memory in use, 0 to 2."""
-        return {
-            gpu.uuid: (gpu.utilization_pct or 0) / 100 + (gpu.memory_used_bytes or 0) / max(1, gpu.memory_bytes)
-            for gpu in self.inventory.gpus
-        }
+        gpus = self.inventory.gpus
+        in_use = {gpu.uuid: (gpu.memory_used_bytes or 0) / max(1, gpu.memory_bytes) for gpu in gpus}
+        return {gpu.uuid: (gpu.utilization_pct or 0) / 100 + in_use[gpu.uuid] for gpu in gpus}
 
     def machine(self, gpus: Sequence[Gpu] | None = None) -> TargetMachine:
         """Describe driver and GPUs for the resolver: of these GPUs, or of all that are here."""
@@ -105,8 +104,6 @@ def refuse_without_gpu(job: Job, host: HostFacts) -> None:
     """Refuse to run an image for a GPU on this machine if it has none. Raises GpuContractError."""
     if job.image.target is None or job.gpus.kind != "auto" or host.gpus:
         return
-    raise GpuContractError(
-        f"The run is built for {job.image.target}, and this machine has no NVIDIA GPU",
-        cause=host.inventory.error,
-        run=f"seatrial plan … --target {job.image.target} --as compose    # or, on the CPU: seatrial run --gpus none …",
-    )
+    problem = f"The run is built for {job.image.target}, and this machine has no NVIDIA GPU"
+    run = f"seatrial plan … --target {job.image.target} --as compose    # or, on the CPU: seatrial run --gpus none …"
+    raise GpuContractError(problem, cause=host.inventory.error, run=run)

@@ -46,11 +46,9 @@ def choose_launcher(job: Job, script: ScriptFacts, gpus: int) -> tuple[Launcher,
     chosen, reason = _chosen(job, script, gpus)
     if chosen == "none" and job.nodes > 1 and job.launcher == "auto" and not script.workers_evidence:
         join = own_table(_JOIN)[script.framework or "torch"]
-        raise UsageError(
-            f"{job.target.value or 'The image'} would run on {job.nodes} nodes independently: {reason}",
-            cause=f"Each node would train the same model separately; {join['how']}",
-            run=join["run"],
-        )
+        problem = f"{job.target.value or 'The image'} would run on {job.nodes} nodes independently: {reason}"
+        cause = f"Each node would train the same model separately; {join['how']}"
+        raise UsageError(problem, cause=cause, run=join["run"])
     if gives_rank(job, script, chosen):
         reason += f"; each rank gets {script.rank_option}"
     return chosen, Choice(what="launcher", value=_value(chosen, job.nodes, max(1, gpus)), reason=reason)
@@ -113,18 +111,15 @@ def join(job: Job, rank_of: int | None, host: Host) -> Job:
     """
     on_a_cluster = table.is_elsewhere(job.backend)
     if on_a_cluster and job.hosts:
-        raise UsageError(
-            "on Kubernetes --nodes takes a number: the scheduler picks the hosts", run="seatrial run … --nodes 2"
-        )
+        problem = "on Kubernetes --nodes takes a number: the scheduler picks the hosts"
+        raise UsageError(problem, run="seatrial run … --nodes 2")
     if on_a_cluster or (job.nodes == 1 and not job.hosts):
         if rank_of is not None:
             raise UsageError("--rank-of needs --nodes host1,host2", run="seatrial run … --nodes a,b --rank-of 0")
         return job
     if not job.hosts:
-        raise UsageError(
-            f"{job.nodes} nodes need their names: only Kubernetes can discover them",
-            run="seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm",
-        )
+        run = "seatrial run … --nodes host1,host2   # or --on k8s; under Slurm: --nodes slurm"
+        raise UsageError(f"{job.nodes} nodes need their names: only Kubernetes can discover them", run=run)
     hosts = slurm_hosts(host) if job.hosts == SLURM else job.hosts
     if job.hosts == SLURM and rank_of is None:
         rank_of = int(host.env.get("SLURM_NODEID", "0"))
@@ -137,10 +132,8 @@ def slurm_hosts(host: Host) -> tuple[str, ...]:
     """Return the hosts of this Slurm job, in its order. Raises UsageError outside of one."""
     listed = host.env.get("SLURM_JOB_NODELIST") or host.env.get("SLURM_NODELIST")
     if not listed:
-        raise UsageError(
-            "--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set",
-            run="srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm",
-        )
+        run = "srun --nodes 2 --ntasks-per-node 1 seatrial run … --nodes slurm"
+        raise UsageError("--nodes slurm, but this is not a Slurm job: SLURM_JOB_NODELIST is not set", run=run)
     if (program := shutil.which("scontrol", path=host.env.get("PATH", ""))) is not None:
         shown = command.run([program, "show", "hostnames", listed], timeout_s=SCONTROL_S)
         if shown.exit_code == 0 and shown.stdout.strip():
@@ -168,9 +161,8 @@ def meeting(job: Job) -> Meeting:
         return Meeting()
     # A host that is named twice, to try it out, has a port for each.
     workers = tuple(f"{host}:{PORT + job.hosts[:node].count(host)}" for node, host in enumerate(job.hosts))
-    return Meeting(
-        job.nodes, node_rank=job.node_rank, rendezvous=workers[0], rendezvous_id=rendezvous_id(job), workers=workers
-    )
+    place, name = workers[0], rendezvous_id(job)
+    return Meeting(job.nodes, node_rank=job.node_rank, rendezvous=place, rendezvous_id=name, workers=workers)
 
 
 def rendezvous_id(job: Job) -> str:
@@ -189,9 +181,8 @@ def instructions(job: Job, words: Sequence[str], script: ScriptFacts | None = No
     for rank, host in enumerate(job.hosts):
         lines.append(f"  {host}:  " + shlex.join(["seatrial", *before, "--rank-of", str(rank), *behind]))
     processes = {"count": str(job.gpus.count), "none": "1"}.get(job.gpus.kind, "gpu")
-    target = {"script": [job.target.value], "module": ["-m", job.target.value]}.get(
-        job.target.kind, ["-m", module_of(job.target.value)]
-    )
+    module = job.target.value if job.target.kind == "module" else module_of(job.target.value)
+    target = [job.target.value] if job.target.kind == "script" else ["-m", module]
     torchrun = ["torchrun", "--nnodes", str(job.nodes), "--nproc-per-node", processes, "--rdzv-backend", "c10d"]
     torchrun += ["--rdzv-endpoint", f"{job.hosts[0]}:{PORT}", "--rdzv-id", rendezvous_id(job)]
     torchrun += with_rank((*target, *job.target.args), job, script or ScriptFacts(), "torchrun")

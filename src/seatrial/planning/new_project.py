@@ -116,11 +116,9 @@ def new_project(folder: Path) -> list[str]:
     """Make the project, whole or not at all; its files. Raises UsageError: it is not empty, or misnamed; DiskError."""
     name = folder.name
     if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project",
-            cause="its folder and its image get the name: letters, digits, . _ -, at most 63",
-            run="seatrial init my-project",
-        )
+        problem = f"{'An empty name' if folder == Path() else repr(str(folder))} does not name a new project"
+        cause = "its folder and its image get the name: letters, digits, . _ -, at most 63"
+        raise UsageError(problem, cause=cause, run="seatrial init my-project")
     if not folder.parent.is_dir():
         raise UsageError(f"Folder not found: {folder.parent}", run=f"mkdir -p {as_typed(folder.parent)}")
     packaged, contents = Path(__file__).parent / STARTER, {}
@@ -144,18 +142,16 @@ def _refuse_what_is_there(folder: Path) -> None:
         return
     if os.path.lexists(folder):
         what = "The folder {} is not empty" if folder.is_dir() else "There is a file {} already"
-        raise UsageError(
-            f"{what.format(folder)}: nothing was written",
-            cause="init NAME makes a new folder; in an existing project, init without a name writes seatrial.toml",
-            run=f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME",
-        )
+        cause = "init NAME makes a new folder; in an existing project, init without a name writes seatrial.toml"
+        run = f"cd {as_typed(folder)} && seatrial init" if folder.is_dir() else "seatrial init ANOTHER-NAME"
+        raise UsageError(f"{what.format(folder)}: nothing was written", cause=cause, run=run)
 
 
-def two_moons(points: int = POINTS, seed: int = 0) -> str:
+def two_moons() -> str:
     """Return a CSV of two interlocking half circles: no line divides them, and a small network does."""
-    chance = random.Random(seed)
+    chance = random.Random(0)
     rows = ["x,y,label"]
-    for number in range(points):
+    for number in range(POINTS):
         angle, label = math.pi * chance.random(), number % 2
         x, y = (math.cos(angle), math.sin(angle)) if label == 0 else (1 - math.cos(angle), 0.5 - math.sin(angle))
         rows.append(f"{x + chance.gauss(0, 0.1):.4f},{y + chance.gauss(0, 0.1):.4f},{label}")

@@ -47,23 +47,17 @@ def gpu_memory_limit(job: Job, script: ScriptFacts, gpus: tuple[Gpu, ...]) -> in
     if limit is None:
         return None
     if job.gpus.kind == "none":
-        raise UsageError(
-            "--gpu-memory limits nothing on a run without GPUs (--gpus none)",
-            run="seatrial run …   # without --gpu-memory",
-        )
+        run = "seatrial run …   # without --gpu-memory"
+        raise UsageError("--gpu-memory limits nothing on a run without GPUs (--gpus none)", run=run)
     if script.framework not in LIMITED_FRAMEWORKS:
-        raise UsageError(
-            f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit",
-            cause="torch, TensorFlow and JAX support a limit; CUDA itself does not",
-            run="seatrial run …   # without --gpu-memory",
-        )
+        problem = f"--gpu-memory cannot be enforced on this target: {script.framework or 'its source'} has no limit"
+        cause = "torch, TensorFlow and JAX support a limit; CUDA itself does not"
+        raise UsageError(problem, cause=cause, run="seatrial run …   # without --gpu-memory")
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes, default=None)
     if smallest is not None and limit > smallest.memory_bytes:
         has = format_bytes(smallest.memory_bytes)
-        raise UsageError(
-            f"--gpu-memory {format_bytes(limit)}: GPU {smallest.index} ({smallest.name}) has {has}",
-            run="seatrial run …   # without --gpu-memory, which may then use all of it",
-        )
+        problem = f"--gpu-memory {format_bytes(limit)}: GPU {smallest.index} ({smallest.name}) has {has}"
+        raise UsageError(problem, run="seatrial run …   # without --gpu-memory, which may then use all of it")
     return limit
 
 
@@ -83,10 +77,8 @@ def env_flag_changes(job: Job) -> dict[str, Any]:
         return {}
     dataset = job.env.get("DATASET_TYPE")
     if dataset is not None and dataset.lower() not in (job.target.value, job.target.value.partition("-")[0]):
-        raise UsageError(
-            f"DATASET_TYPE={dataset} and the recipe {job.target.value} contradict each other",
-            run=f"seatrial run {dataset.lower()}",
-        )
+        problem = f"DATASET_TYPE={dataset} and the recipe {job.target.value} contradict each other"
+        raise UsageError(problem, run=f"seatrial run {dataset.lower()}")
     flags = flags_of_env(job.env, job.target.args)
     return {"target": job.target.with_args(*flags, *job.target.args)} if flags else {}
 
@@ -96,15 +88,12 @@ def server_changes(job: Job, traits: Traits) -> dict[str, Any]:
     serving = job.serve
     assert serving is not None
     if not traits.on_this_host:
-        raise UsageError(
-            "seatrial serve starts a server on this machine, not on Kubernetes",
-            cause="A cluster publishes ports by Deployments, Services and Ingresses",
-            run=f"seatrial serve {serving.typed} --on docker",
-        )
+        cause = "A cluster publishes ports by Deployments, Services and Ingresses"
+        run = f"seatrial serve {serving.typed} --on docker"
+        raise UsageError("seatrial serve starts a server on this machine, not on Kubernetes", cause=cause, run=run)
     if job.network == "none":
-        raise UsageError(
-            "No client can reach a server on the network none", run=f"seatrial serve {serving.typed}   # no --network"
-        )
+        run = f"seatrial serve {serving.typed}   # no --network"
+        raise UsageError("No client can reach a server on the network none", run=run)
     # On the network of this machine or of another container nothing is published: it listens at the given address.
     shared = not traits.isolates or (job.network or "").startswith(("host", "container:", "ns:"))
     folder = CONTAINER_MODELS if traits.isolates else job.models and job.models.source  # that a file lies in

@@ -57,10 +57,9 @@ def with_defaults(job: Job, traits: Traits) -> Job:
 
 def select_gpus(job: Job, script: ScriptFacts, host: HostFacts, leased: Mapping[str, str]) -> Selection:
     """Select this machine's GPUs for the run. Raises GpuContractError, with NVML's own reason, when there is none."""
+    several = script.multi_gpu_evidence
     try:
-        return select(
-            job.gpus, host.gpus, leased=leased, load=host.load(), multi_gpu_evidence=script.multi_gpu_evidence
-        )
+        return select(job.gpus, host.gpus, leased=leased, load=host.load(), multi_gpu_evidence=several)
     except GpuContractError as error:
         raise GpuContractError(error.message, cause=host.inventory.error or error.cause, run=error.run) from None
 
@@ -82,11 +81,9 @@ def make_plan(job: Job, site: Site, script: ScriptFacts, *, interactive: bool = 
         script = replace(script, torchrun_evidence=torchrun, one_process_evidence=one_process)
     launcher, launcher_choice = choose_launcher(job, script, parts.gpus.count)
     if launcher == "none" and script.workers_evidence and parts.meeting.nodes > 1 and not parts.meeting.workers:
-        raise UsageError(
-            f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one",
-            cause=f"TensorFlow and JAX join one process on each node: {script.workers_evidence}",
-            run="seatrial run … --kind job",
-        )
+        problem = f"{job.target.value}: a PyTorchJob gives names to its first pod alone, and every worker needs one"
+        cause = f"TensorFlow and JAX join one process on each node: {script.workers_evidence}"
+        raise UsageError(problem, cause=cause, run="seatrial run … --kind job")
     streams = choose_streams(site, script, parts, launcher)
     changes, tuned = _changes(job, parts, interactive=interactive)
     more = {"terminal": streams.terminal, "input": streams.input, "stand_ins": horovod.stand_ins, "changes": changes}

@@ -70,11 +70,9 @@ def _ready(job: Job, image: ImagePlan, host: Host) -> ImagePlan:
     """
     facts = _facts_here(image.tag, host)
     if facts is None and job.target.kind == "image" and not job.target.args:
-        raise ImageError(
-            f"The command of {image.tag} is unknown: no engine on this machine has it",
-            cause="the agent starts the image's command, so it must know the command",
-            run=f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}",
-        )
+        problem = f"The command of {image.tag} is unknown: no engine on this machine has it"
+        run = f"seatrial run --image {image.tag} … -- COMMAND   # or: docker pull {image.tag}"
+        raise ImageError(problem, cause="the agent starts the image's command, so it must know the command", run=run)
     known = {"entrypoint": facts.entrypoint, "cmd": facts.cmd, "env": facts.env} if facts else {}
     return image.changed(python=job.image.python or "python3", **known)
 
@@ -123,16 +121,13 @@ def project_code(job: Job, script: ScriptFacts, image: ImagePlan) -> tuple[Image
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise UsageError(
-            f"{path.name} is not UTF-8, so it cannot go into a ConfigMap", run=f"file {as_typed(path)}"
-        ) from None
+        problem = f"{path.name} is not UTF-8, so it cannot go into a ConfigMap"
+        raise UsageError(problem, run=f"file {as_typed(path)}") from None
     name = job.target.value if not job.target.value.startswith("/") else path.name
     if (size := len(text.encode())) >= MAX_CONFIG_MAP_BYTES:
-        raise UsageError(
-            f"{name} has {format_bytes(size)}, but a ConfigMap must be under 1 MiB",
-            cause="[kubernetes] code = 'configmap'",
-            run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
-        )
+        cause = "[kubernetes] code = 'configmap'"
+        run = 'in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"'
+        raise UsageError(f"{name} has {format_bytes(size)}, but a ConfigMap must be under 1 MiB", cause=cause, run=run)
     choice = Choice(what="code", value=f"ConfigMap, {format_bytes(size)}", reason=reason)
     return image, Code("configmap", choice, {name: text}, _left_here(job, script, [path]))
 
@@ -170,9 +165,8 @@ def volumes_of(job: Job, run_id: str) -> Volumes:
     places = Places(job.folder_inside, CONTAINER_RUN, data, CONTAINER_MODELS, CONTAINER_RESUME if job.resume else None)
     if job.resume is not None:
         if not models.lasting:
-            raise UsageError(
-                "--resume needs the volume with the earlier run's checkpoints", run="seatrial run … --models pvc:NAME"
-            )
+            problem = "--resume needs the volume with the earlier run's checkpoints"
+            raise UsageError(problem, run="seatrial run … --models pvc:NAME")
         path = f".seatrial/{job.resume}/checkpoints"
         resume = PodMount(volume=models, target=CONTAINER_RESUME, sub_path=path, read_only=True)
     if options.kind == "trainjob" and models.lasting:  # a TrainJob can mount a volume once
@@ -191,10 +185,8 @@ def volume_warnings(models: Volume, data: Volume | None, facts: ClusterFacts) ->
         if facts.nodes is not None and len(facts.nodes) == 1:
             yield f"{path}: a folder on whichever node runs the pod; the cluster may forbid it"
         else:
-            yield (
-                f"{path}: {each} its own folder there, so a pod on another node finds it empty; "
-                "use pvc:NAME, or [kubernetes.node_selector] for one node"
-            )
+            way = "use pvc:NAME, or [kubernetes.node_selector] for one node"
+            yield f"{path}: {each} its own folder there, so a pod on another node finds it empty; {way}"
 
 
 def lost_writes(script: ScriptFacts, folder: str, kept: Mapping[str, object], scratch: Collection[str]) -> list[Write]:
@@ -223,10 +215,8 @@ def visible_warnings(source: str, env: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for each variable that hides GPUs. Args: source: what sets it: ``-e``, ``job.yaml sets``."""
     for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
         if name in env:
-            yield (
-                f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and the variable can "
-                "only hide them or show GPUs of other pods; delete it"
-            )
+            why = "the variable can only hide them or show GPUs of other pods; delete it"
+            yield f"{source} {name}={env[name]}: the device plugin gives each pod its own GPUs, and {why}"
 
 
 class PodGpus(NamedTuple):
@@ -266,20 +256,14 @@ def pod_gpus(job: Job, facts: ClusterFacts) -> PodGpus:
             return PodGpus(GpuPlan("auto-cpu", 0, "none"), _choice("none", reason), facts)
         return PodGpus(plan, _choice(f"1 {name}", reason + claimed), facts, claim=claim)
     if request.kind != "count" or request.count is None:
-        raise GpuRequestError(
-            f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested",
-            run="seatrial run … --gpus 1   # per pod; --nodes N for several pods",
-        )
+        problem = f"--gpus {request}: on Kubernetes the scheduler picks the GPUs, so only a count can be requested"
+        raise GpuRequestError(problem, run="seatrial run … --gpus 1   # per pod; --nodes N for several pods")
     if request.share:
-        raise GpuRequestError(
-            f"--gpus {request}: Kubernetes hands out whole GPUs and MIG slices, no parts of one",
-            run="seatrial run … --gpus mig-1g.10gb   # or --gpus 1",
-        )
+        problem = f"--gpus {request}: Kubernetes hands out whole GPUs and MIG slices, no parts of one"
+        raise GpuRequestError(problem, run="seatrial run … --gpus mig-1g.10gb   # or --gpus 1")
     if request.count > 1 and name.startswith(MIG_RESOURCE):
-        raise GpuRequestError(
-            f"{request.count} {name} per pod: CUDA gives a process one MIG slice and no other GPU",
-            run="seatrial run … --gpus 1 --nodes N",
-        )
+        problem = f"{request.count} {name} per pod: CUDA gives a process one MIG slice and no other GPU"
+        raise GpuRequestError(problem, run="seatrial run … --gpus 1 --nodes N")
     warning = _capacity_problem(request.count, name, facts)
     if warning is not None and job.kubernetes.require_capacity:
         raise CapacityError(warning, cause="--require-capacity", run="kubectl get nodes -L nvidia.com/gpu.product")

@@ -266,10 +266,8 @@ def survey_cluster(job: Job, host: HostFacts, *, offline: bool = False) -> Clust
 def _workload_warnings(job: Job, facts: ClusterFacts, image: ImagePlan) -> Iterator[str]:
     options = job.kubernetes
     if job.nodes > 1 and options.kind != "pytorchjob" and not facts.indexed:
-        yield (
-            f"Kubernetes {facts.git_version} has no Indexed Jobs (1.24 and later do), so its pods do not learn which "
-            "node of the run they are, and the run fails at its start"
-        )
+        follows = "its pods do not learn which node of the run they are, and the run fails at its start"
+        yield f"Kubernetes {facts.git_version} has no Indexed Jobs (1.24 and later do), so {follows}"
     if options.kind == "trainjob":
         yield (
             f"The runtime {options.runtime} restarts a failed pod, 6 times unless it sets another limit, and a "
@@ -306,9 +304,8 @@ def _refuse_folders(job: Job) -> None:
                 run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a single-machine cluster",
             )
     if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
-        raise UsageError(
-            f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes", run="seatrial run … --nodes N"
-        )
+        problem = f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes"
+        raise UsageError(problem, run="seatrial run … --nodes N")
 
 
 def _env(job: Job, places: Places, host: Host) -> dict[str, str]:

@@ -185,11 +185,8 @@ def _env(plan: Plan, container: ContainerPlan) -> dict[str, str]:
 
 def _mounts(plan: Plan, container: ContainerPlan) -> list[Mount]:
     """Return the user's folders and the driver's files; nothing of ours, which may not be there."""
-    return [
-        each
-        for each in container.mounts
-        if not each.target.startswith((_OURS, CACHE)) and plan.run_id not in each.source.parts
-    ]
+    theirs = (each for each in container.mounts if plan.run_id not in each.source.parts)
+    return [each for each in theirs if not each.target.startswith((_OURS, CACHE))]
 
 
 def _tmpfs(plan: Plan, container: ContainerPlan) -> list[str]:
@@ -206,9 +203,8 @@ def _ulimit(text: str) -> tuple[str, Any]:
 
 def _container(plan: Plan) -> ContainerPlan:
     if plan.container is None:
-        raise UsageError(
-            f"This plan has no container: it runs on the backend {plan.backend}", run="seatrial plan … --on docker"
-        )
+        problem = f"This plan has no container: it runs on the backend {plan.backend}"
+        raise UsageError(problem, run="seatrial plan … --on docker")
     return plan.container
 
 
@@ -252,9 +248,8 @@ def write_devcontainer(plan: Plan) -> list[str]:
     """Write the folder, whole or not at all; its files. Raises DiskError, UsageError: it exists, or has no image."""
     folder = plan.job.project / FOLDER
     if os.path.lexists(folder):
-        raise UsageError(
-            f"{FOLDER} is there already: nothing was written", run=f"ls -a {as_typed(folder)}   # yours? move it away"
-        )
+        run = f"ls -a {as_typed(folder)}   # yours? move it away"
+        raise UsageError(f"{FOLDER} is there already: nothing was written", run=run)
     if plan.image is None or plan.image.dockerfile is None or plan.container is None:
         what = "runs without a container" if plan.container is None else "has an image of its own"
         raise UsageError(f"No Dockerfile to use: this project {what}", run="${EDITOR:-vi} seatrial.toml   # backend")

@@ -80,13 +80,8 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
             reason = "has everything that the target imports"
             return LocalPython(python, (Choice(what="python", value=str(python), reason=reason),))
     base = Path(sys.executable)
-    resolved = plan_packages(
-        job,
-        script=script,
-        cpu_only=cpu_only,
-        machine=host.machine(),
-        python=f"{sys.version_info.major}.{sys.version_info.minor}",
-    )
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    resolved = plan_packages(job, script=script, cpu_only=cpu_only, machine=host.machine(), python=version)
     found, choices = resolved.requirements, resolved.choices
     needs_index = resolved.index and (resolved.index_needed or not _names_a_source(base))
     index = [f"--extra-index-url {resolved.index}"] if needs_index else []

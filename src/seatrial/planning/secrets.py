@@ -19,10 +19,8 @@ _TELLING_LENGTH = 8
 def check_secrets(job: Job, host: Host) -> None:
     """Check that each named secret is set on this host, and not where plan.json would show it. Raises UsageError."""
     if missing := [name for name in job.secrets if not host.secret(name)]:
-        raise UsageError(
-            f"The secret {missing[0]} is not set in this environment",
-            run=f"read -rs {missing[0]} && export {missing[0]}",
-        )
+        run = f"read -rs {missing[0]} && export {missing[0]}"
+        raise UsageError(f"The secret {missing[0]} is not set in this environment", run=run)
 
     open_words = {"the target's arguments": job.target.args, "--env": without_secrets(job.env, job).values()}
     for name in job.secrets:

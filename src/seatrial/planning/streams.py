@@ -72,10 +72,8 @@ def _wants_input(caller: Caller, script: ScriptFacts) -> tuple[bool, tuple[str, 
         return script.input_evidence is not None or not script.files, ()
     if script.input_evidence is None:
         return False, ()
-    return False, (
-        f"Standard input is a file here, which is passed to the target only with --interactive; the target reads it"
-        f" ({script.input_evidence})",
-    )
+    reads = f"the target reads it ({script.input_evidence})"
+    return False, (f"Standard input is a file here, which is passed to the target only with --interactive; {reads}",)
 
 
 def _why_no_input(site: Site, parts: Parts, launcher: Launcher) -> tuple[str, str] | None:
@@ -98,10 +96,4 @@ def _terminal(caller: Caller, *, typed: bool) -> Terminal | None:
     if 1 not in caller.screens:
         return None
     keyboard = (0,) if typed and caller.input == "terminal" else ()
-    return Terminal(
-        columns=caller.columns,
-        lines=caller.lines,
-        streams=(*keyboard, *caller.screens),
-        term=caller.term,
-        colors=caller.colors,
-    )
+    return Terminal(caller.columns, caller.lines, (*keyboard, *caller.screens), caller.term, caller.colors)

@@ -131,9 +131,8 @@ def plan(arguments: argparse.Namespace) -> list[Variant]:
         return [Variant(f"{count} rank{'s' * (count > 1)}", [], {}, count, count) for count in arguments.gpus]
     names, gpus = arguments.compare.split(","), arguments.gpus
     if unknown := [name for name in names if name not in VARIANTS]:
-        raise InputError(
-            f"--compare knows no {', '.join(unknown)}", fix=f"--compare takes some of {','.join(VARIANTS)}"
-        )
+        fix = f"--compare takes some of {','.join(VARIANTS)}"
+        raise InputError(f"--compare knows no {', '.join(unknown)}", fix=fix)
     return [
         Variant(name, *VARIANTS[name], ranks=gpus if name == "ddp" else 1, gpus=gpus if name in ("dp", "ddp") else 1)
         for name in names

@@ -154,9 +154,8 @@ def read_messages(folder: Path) -> tuple[list[str], Tensor]:
     paths = [folder / place / name for place in (".", "sms_spam") for name in FILES]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        raise DataError(
-            f"{folder} lacks {FILES[0]} (lines of ham or spam, a tab, the text)", fix="name it with --data DIR"
-        )
+        problem = f"{folder} lacks {FILES[0]} (lines of ham or spam, a tab, the text)"
+        raise DataError(problem, fix="name it with --data DIR")
     texts, labels = [], []
     for number, line in enumerate(_text(path).splitlines(), start=1):
         label, tab, text = line.partition("\t")
@@ -218,10 +217,8 @@ def pretrained(kind: Any, weights: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(weights, **options)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"no pretrained weights at {weights}: {first_line(error)}",
-            fix="--weights FOLDER, or --from-scratch to train without",
-        ) from error
+        fix = "--weights FOLDER, or --from-scratch to train without"
+        raise InputError(f"no pretrained weights at {weights}: {first_line(error)}", fix=fix) from error
 
 
 def examples(model: nn.Module, test_set: TextSet) -> Examples:

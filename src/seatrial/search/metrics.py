@@ -173,9 +173,8 @@ def series_of(objective: Objective, ending: Ending) -> str | None:
 
     What came several times while it ran, else what it reported at all: a pruner has no use for a last evaluation.
     """
-    return ending.series or next(
-        (phase + objective.metric for phase in PHASES if phase + objective.metric in ending.metrics), None
-    )
+    names = (phase + objective.metric for phase in PHASES)
+    return ending.series or next((name for name in names if name in ending.metrics), None)
 
 
 def _state(receipt: Receipt) -> State:
@@ -190,27 +189,21 @@ def unreported(objective: Objective, trial: Trial, last_line: str = "") -> Usage
     reported = trial.ending.metrics if trial.ending else {}
     words = f"trial {trial.number} (run {trial.run_id})"
     if objective.pattern is not None:
-        return UsageError(
-            f"--metric-from '{objective.pattern}' matched no number in the output of {words}",
-            cause=f"its last line was: {last_line}" if last_line else "it printed nothing",
-            run=f"seatrial runs logs {trial.run_id}",
-        )
+        problem = f"--metric-from '{objective.pattern}' matched no number in the output of {words}"
+        cause = f"its last line was: {last_line}" if last_line else "it printed nothing"
+        return UsageError(problem, cause=cause, run=f"seatrial runs logs {trial.run_id}")
     if reported:
         names = ", ".join(sorted(reported)[:12])
         alike = [name for name in reported if objective.metric in name or name in objective.metric]
         same = [name for name in reported if direction(name) == direction(objective.metric)] or list(reported)
         better = (alike or [nearest(objective.metric, same) or min(same)])[0]
         good = {1: "max", -1: "min"}.get(direction(better), objective.direction)
-        return UsageError(
-            f"No trial reports {objective.metric}: {words} reported {names}",
-            run=f"seatrial sweep … --metric {better}:{good}",
-        )
-    return UsageError(
-        f"No trial reports {objective.metric}: {words} reported no metric at all",
-        cause="a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers",
-        run=rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'   # what it prints: "
-        f"seatrial runs logs {trial.run_id}",
-    )
+        run = f"seatrial sweep … --metric {better}:{good}"
+        return UsageError(f"No trial reports {objective.metric}: {words} reported {names}", run=run)
+    cause = "a script reports by lines of JSON in the file that $SEATRIAL_EVENTS names, or prints its numbers"
+    finds = rf"seatrial sweep … --metric-from '{objective.metric}[:=\s]+([\d.e+-]+)'"
+    run = f"{finds}   # what it prints: seatrial runs logs {trial.run_id}"
+    return UsageError(f"No trial reports {objective.metric}: {words} reported no metric at all", cause=cause, run=run)
 
 
 def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
@@ -228,11 +221,9 @@ def problem_of(trials: Sequence[Trial]) -> SeatrialError | None:
         return None  # one printed number of few digits may well be the same
     one = len(done[0].settings) == 1
     names = f"The setting{'' if one else 's'} {' and '.join(done[0].settings)} make{'s' if one else ''} no difference"
-    return UsageError(
-        f"{names}: {len(done)} trials reported exactly the same numbers",
-        cause="the script reads the setting and does not use it, or overwrites it",
-        run=f"seatrial runs compare {done[0].run_id} {done[-1].run_id}",
-    )
+    cause = "the script reads the setting and does not use it, or overwrites it"
+    run = f"seatrial runs compare {done[0].run_id} {done[-1].run_id}"
+    return UsageError(f"{names}: {len(done)} trials reported exactly the same numbers", cause=cause, run=run)
 
 
 def _numbers(trial: Trial) -> tuple[object, ...]:

@@ -79,10 +79,9 @@ def _check_address(where: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
     except OSError as error:
-        raise errors.EngineUnavailableError(
-            f"No Ray cluster answers at {where}: {error.strerror or error}",
-            run=f"ray start --head --port {port}   # on {host}; on each other machine: ray start --address={where}",
-        ) from error
+        problem = f"No Ray cluster answers at {where}: {error.strerror or error}"
+        run = f"ray start --head --port {port}   # on {host}; on each other machine: ray start --address={where}"
+        raise errors.EngineUnavailableError(problem, run=run) from error
 
 
 def connection_error(where: str, text: str) -> errors.SeatrialError:
@@ -90,17 +89,14 @@ def connection_error(where: str, text: str) -> errors.SeatrialError:
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", text)
     if "ersion mismatch" in text and len(versions) == 2:
         (ray_there, python_there), (ray_here, python_here) = versions
-        return errors.UsageError(
-            f"The cluster runs Ray {ray_there} on Python {python_there}, "
-            f"and here are Ray {ray_here} on Python {python_here}",
-            cause="Ray passes Python objects between machines: both versions must be the same on all of them",
-            run=f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'",
-        )
+        there, here = f"Ray {ray_there} on Python {python_there}", f"Ray {ray_here} on Python {python_here}"
+        cause = "Ray passes Python objects between machines: both versions must be the same on all of them"
+        run = f"uv venv --python {python_there} && pip install 'ray[tune]=={ray_there}'"
+        return errors.UsageError(f"The cluster runs {there}, and here are {here}", cause=cause, run=run)
     if "uthenticat" in text or "token" in text.lower():
-        return errors.UsageError(
-            f"The Ray cluster at {where} requires a token that this machine does not have",
-            run="scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token",
-        )
+        problem = f"The Ray cluster at {where} requires a token that this machine does not have"
+        run = "scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token"
+        return errors.UsageError(problem, run=run)
     return errors.EngineUnavailableError(
         f"Ray cannot be reached at {where}: {text.strip().splitlines()[0][:300]}",
         cause="The searcher's machine must be one of the cluster's nodes; it need not run trials",
@@ -112,18 +108,16 @@ def nodes_of_cluster() -> list[RayNode]:
     import ray
 
     alive = [each for each in ray.nodes() if each["Alive"]]
-    return [
-        RayNode(each["NodeID"], each.get("NodeName") or each["NodeManagerAddress"], each["Resources"]) for each in alive
-    ]
+    named = ((each.get("NodeName") or each["NodeManagerAddress"], each) for each in alive)
+    return [RayNode(each["NodeID"], name, each["Resources"]) for name, each in named]
 
 
 def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
     """Return what a trial takes, by Ray's names. Raises UsageError: GPUs by name, or all; CapacityError: too many."""
     request, cpus = job.gpus, job.cpus or 1.0
     if request.kind in ("devices", "all") or request.profile is not None:
-        raise errors.UsageError(
-            f"--gpus {request} means GPUs of one machine, and Ray chooses the node", run="seatrial sweep … --gpus 1"
-        )
+        problem = f"--gpus {request} means GPUs of one machine, and Ray chooses the node"
+        raise errors.UsageError(problem, run="seatrial sweep … --gpus 1")
     any_gpu = float(any(node.resources.get("GPU") for node in nodes))
     gpus = {"none": 0.0, "auto": any_gpu}.get(request.kind, request.share or float(request.count or 0))
     needs = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
@@ -132,11 +126,9 @@ def needs_of(job: Job, nodes: Sequence[RayNode]) -> dict[str, float]:
             f"{node.name} {node.resources.get('CPU', 0):g} CPUs, {node.resources.get('GPU', 0):g} GPUs"
             for node in nodes
         )
-        raise errors.CapacityError(
-            f"A trial requires {cpus:g} CPUs and {gpus:g} GPUs, and no node of the Ray cluster has as many",
-            cause=f"Ray counts: {', '.join(counted)}",
-            run="ray start --address=HEAD:6379   # on a machine that has; or: seatrial sweep … --cpus 1 --gpus none",
-        )
+        problem = f"A trial requires {cpus:g} CPUs and {gpus:g} GPUs, and no node of the Ray cluster has as many"
+        run = "ray start --address=HEAD:6379   # on a machine that has; or: seatrial sweep … --cpus 1 --gpus none"
+        raise errors.CapacityError(problem, cause=f"Ray counts: {', '.join(counted)}", run=run)
     return needs
 
 
@@ -156,19 +148,15 @@ def check_nodes(able: Sequence[RayNode], job: Job, gpus_wanted: bool, marker: Pa
             answer = ray.get(reference, timeout=_CHECK_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no answer"]
-            raise errors.EngineUnavailableError(
-                f"{name} does not answer: {lines[-1][:200]}", run="ray status"
-            ) from error
+            problem = f"{name} does not answer: {lines[-1][:200]}"
+            raise errors.EngineUnavailableError(problem, run="ray status") from error
         if answer["version"] != seatrial.__version__:
-            raise errors.EngineUnavailableError(
-                f"{name} has seatrial {answer['version']}, not {seatrial.__version__}",
-                cause=answer["problem"],
-                run=f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node",
-            )
+            problem = f"{name} has seatrial {answer['version']}, not {seatrial.__version__}"
+            run = f"{answer['python']} -m pip install 'seatrial[ray]=={seatrial.__version__}'   # on that node"
+            raise errors.EngineUnavailableError(problem, cause=answer["problem"], run=run)
         if answer["problem"]:
-            raise errors.EngineUnavailableError(
-                f"{name} cannot run a trial: {answer['problem']}", run="seatrial doctor   # on that node"
-            )
+            problem = f"{name} cannot run a trial: {answer['problem']}"
+            raise errors.EngineUnavailableError(problem, run="seatrial doctor   # on that node")
         answers.append(answer)
     return all(answer["shared"] for answer in answers)
 
@@ -248,9 +236,8 @@ class NodeSearch(Search):
         request = self.job.gpus
         held = leases(self.host).current(share=request.share or 1.0) if request.devices else {}
         for uuid in held.keys() & set(request.devices):
-            raise errors.GpusHeldError(
-                f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial", run="seatrial runs ls"
-            )
+            problem = f"Run {held[uuid]} holds {uuid}, which Ray gave to this trial"
+            raise errors.GpusHeldError(problem, run="seatrial runs ls")
         return self.job
 
     def why_stop(self) -> tuple[str, str | None] | None:

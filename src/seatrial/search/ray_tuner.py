@@ -256,11 +256,8 @@ class _Driver(Searcher, Stopper):  # type: ignore[misc]
             search.end_trial(search.study.trial(number), Ending(**message["ending"]))
         elif kind == "problem":
             self._ended.add(number)
-            error = SeatrialError(
-                f"{message['message']} (on {self._names.get(node, 'a node')})",
-                cause=message.get("cause"),
-                run=message.get("run"),
-            )
+            problem = f"{message['message']} (on {self._names.get(node, 'a node')})"
+            error = SeatrialError(problem, cause=message.get("cause"), run=message.get("run"))
             error.exit_code = message.get("exit_code", 5)
             search.not_started(search.study.trial(number), error)
         return False

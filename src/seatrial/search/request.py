@@ -50,13 +50,10 @@ def parse_objective(text: str, pattern: str | None = None) -> Objective:
     name, _, direction = text.rpartition(":")
     if not name.strip() or direction not in ("max", "min"):
         bare = (name or text).strip(": ") or "accuracy"
-        first, other = (
-            ("min", "max") if re.search("loss|error|perplexity|ppl|mse|mae|rmse|wer|cer", bare) else ("max", "min")
-        )
-        raise UsageError(
-            f"--metric {text!r} names no direction: max or min",
-            run=f"seatrial sweep … --metric {bare}:{first}   # or {bare}:{other}",
-        )
+        is_error = re.search("loss|error|perplexity|ppl|mse|mae|rmse|wer|cer", bare)
+        first, other = ("min", "max") if is_error else ("max", "min")
+        run = f"seatrial sweep … --metric {bare}:{first}   # or {bare}:{other}"
+        raise UsageError(f"--metric {text!r} names no direction: max or min", run=run)
     if pattern is not None:
         try:
             read_pattern(pattern)
@@ -101,10 +98,8 @@ def define(table: SweepTable, settings: Sequence[str] = (), name: str | None = N
     space = parse_space([*settings, *from_table(of_table)])
     objective = parse_objective(table.metric, table.metric_from) if table.metric is not None else None
     if table.metric_from is not None and objective is None:
-        raise UsageError(
-            "--metric-from needs --metric: the number's name, and whether more or less is better",
-            run=f"seatrial sweep … --metric accuracy:max --metric-from '{table.metric_from}'",
-        )
+        run = f"seatrial sweep … --metric accuracy:max --metric-from '{table.metric_from}'"
+        raise UsageError("--metric-from needs --metric: the number's name, and whether more or less is better", run=run)
     search = "grid" if table.search is None else table.search
     prune = ("asha" if search == "tpe" else "none") if table.prune is None else table.prune
     _check_names(search, prune, objective)
@@ -122,46 +117,35 @@ def parse_parallel(value: str | int | None) -> int | None:
     if value == "auto" or value is None:
         return 1 if value is None else None
     if not re.fullmatch("[0-9]{1,3}", str(value)) or not 1 <= int(str(value)) <= MAX_PARALLEL:
-        raise UsageError(
-            f"--parallel {shown(value)} is neither a number of trials, {MAX_PARALLEL} at most, nor auto",
-            run="seatrial sweep … --parallel auto",
-        )
+        problem = f"--parallel {shown(value)} is neither a number of trials, {MAX_PARALLEL} at most, nor auto"
+        raise UsageError(problem, run="seatrial sweep … --parallel auto")
     return int(str(value))
 
 
 def _check_names(search: str, prune: str, objective: Objective | None) -> None:
     if search not in SEARCHES:
-        raise UsageError(
-            f"Unknown search {search!r}; available: {', '.join(SEARCHES)}", run="seatrial sweep … --search tpe"
-        )
+        problem = f"Unknown search {search!r}; available: {', '.join(SEARCHES)}"
+        raise UsageError(problem, run="seatrial sweep … --search tpe")
     if prune not in (*PRUNERS, "none"):
-        raise UsageError(
-            f"Unknown pruner {prune!r}; available: {', '.join(PRUNERS)}, none", run="seatrial sweep … --prune asha"
-        )
+        problem = f"Unknown pruner {prune!r}; available: {', '.join(PRUNERS)}, none"
+        raise UsageError(problem, run="seatrial sweep … --prune asha")
     if objective is None and (search == "tpe" or prune != "none"):
         flag = "--search tpe" if search == "tpe" else f"--prune {prune}"
-        raise UsageError(
-            f"{flag} needs a metric to compare trials by", run=f"seatrial sweep … {flag} --metric accuracy:max"
-        )
+        run = f"seatrial sweep … {flag} --metric accuracy:max"
+        raise UsageError(f"{flag} needs a metric to compare trials by", run=run)
 
 
 def _check_size(space: Space, search: str, trials: int | None, budget_s: float | None) -> None:
     endless = [dimension for dimension in space.dimensions if not dimension.is_finite]
     if search == "grid" and endless:
-        raise UsageError(
-            f"A grid needs single values, and {endless[0].name} is a range without a step",
-            run=f"seatrial sweep … --search random --trials 20 --set {endless[0]}",
-        )
+        run = f"seatrial sweep … --search random --trials 20 --set {endless[0]}"
+        raise UsageError(f"A grid needs single values, and {endless[0].name} is a range without a step", run=run)
     if search == "grid" and trials is None and space.size > MAX_GRID:
-        raise UsageError(
-            f"{space.size} runs are too many for a grid: at most {MAX_GRID} without --trials",
-            run="seatrial sweep … --search tpe --trials 40 --metric accuracy:max",
-        )
+        run = "seatrial sweep … --search tpe --trials 40 --metric accuracy:max"
+        raise UsageError(f"{space.size} runs are too many for a grid: at most {MAX_GRID} without --trials", run=run)
     if search != "grid" and endless and trials is None and budget_s is None:
-        raise UsageError(
-            f"--search {search} needs a limit: --trials or --budget",
-            run=f"seatrial sweep … --search {search} --trials 40",
-        )
+        run = f"seatrial sweep … --search {search} --trials 40"
+        raise UsageError(f"--search {search} needs a limit: --trials or --budget", run=run)
 
 
 def require_optuna() -> None:

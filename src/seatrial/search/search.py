@@ -219,11 +219,8 @@ def find_study(store: RunStore, name: str) -> Study:
     name = known[0] if known and name == "last" else name
     if name not in known or not Study(_file(store, name)).is_made:
         advised = f"--resume {nearest(name, known) or known[0]}" if known else "train.py --set lr=0.1,0.01"
-        raise RunNotFoundError(
-            f"Study {name} not found in this project",
-            cause=f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None,
-            run=f"seatrial sweep {advised}",
-        )
+        cause = f"There {'is' if len(known) == 1 else 'are'} {', '.join(known[:12])}" if known else None
+        raise RunNotFoundError(f"Study {name} not found in this project", cause=cause, run=f"seatrial sweep {advised}")
     return Study(_file(store, name))
 
 
@@ -255,10 +252,8 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not Study(path).is_made:
                 study = Study.create(path, wanted)
-                with (
-                    nofollow.folder(store.project, *PLACE_FOLDER, wanted.name, make=True) as shown,
-                    contextlib.suppress(FileExistsError),
-                ):
+                parts = (*PLACE_FOLDER, wanted.name)
+                with nofollow.folder(store.project, *parts, make=True) as shown, contextlib.suppress(FileExistsError):
                     os.symlink(path, FILE, dir_fd=shown)
                 return study
         study = Study(path)

@@ -184,10 +184,8 @@ def parse_space(texts: Sequence[str]) -> Space:
 
 def from_table(table: Mapping[str, Any]) -> list[str]:
     """Return ``[sweep.set]`` of the project's file as it would be typed behind --set."""
-    return [
-        f"{name}={','.join(map(_toml_text, value)) if isinstance(value, list | tuple) else _toml_text(value)}"
-        for name, value in table.items()
-    ]
+    lists = {name: value if isinstance(value, list | tuple) else [value] for name, value in table.items()}
+    return [f"{name}={','.join(map(_toml_text, values))}" for name, values in lists.items()]
 
 
 def _toml_text(value: Any) -> str:
@@ -215,10 +213,8 @@ def parse_dimension(text: str) -> Dimension:
             run=f"seatrial sweep … --set {name}={prefix}{'1..10' if 'int' in prefix else '1e-5..1e-1'}",
         )
     if re.search(r"[^./\s]\.\.", spec) and "/" not in spec and "," not in spec:
-        raise UsageError(
-            f"--set {text!r} is not a range: write LOW..HIGH, two numbers with two dots between them",
-            run=f"seatrial sweep … --set {name}=0.1..1",
-        )
+        problem = f"--set {text!r} is not a range: write LOW..HIGH, two numbers with two dots between them"
+        raise UsageError(problem, run=f"seatrial sweep … --set {name}=0.1..1")
     values = tuple(value.strip() for value in spec.split(","))
     if "" in values:
         raise UsageError(f"--set {text!r} has an empty value between its commas", run=_example(name, *values))
@@ -235,11 +231,8 @@ def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -
         raise UsageError(f"{flag}: its numbers are too large", run=_example(name))
     if log and low <= 0:
         better = spec.replace(match["low"] + "..", ("1" if whole else "1e-6") + "..", 1) if high > 0 else "log:1e-6..1"
-        raise UsageError(
-            f"{flag}: a logarithmic range begins above zero, not at {match['low']}",
-            cause="the logarithm of zero is minus infinity",
-            run=f"seatrial sweep … --set {name}={better}",
-        )
+        cause, run = "the logarithm of zero is minus infinity", f"seatrial sweep … --set {name}={better}"
+        raise UsageError(f"{flag}: a logarithmic range begins above zero, not at {match['low']}", cause=cause, run=run)
     if low >= high:
         turned = spec.replace(f"{match['low']}..{match['high']}", f"{match['high']}..{match['low']}")
         one = low == high

@@ -74,9 +74,8 @@ class Study:
             return False
         require_optuna()
         with self._errors():
-            return any(each.study_name == self.path.parent.name for each in self._storage.get_all_studies()) and bool(
-                self._optuna.user_attrs.get("definition")
-            )
+            names = [each.study_name for each in self._storage.get_all_studies()]
+            return self.path.parent.name in names and bool(self._optuna.user_attrs.get("definition"))
 
     @cached_property
     def definition(self) -> Definition:
@@ -237,14 +236,11 @@ class Study:
 
         known = [one for one in self.definition.parsed_space().dimensions if one.name in settings]
         number = len(self._optuna.get_trials(deepcopy=False))
-        self._optuna.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params={one.name: one.value(settings[one.name]) for one in known},
-                distributions={one.name: one.distribution() for one in known},
-                user_attrs={"settings": dict(settings), **attributes},
-            )
-        )
+        params = {one.name: one.value(settings[one.name]) for one in known}
+        ranges = {one.name: one.distribution() for one in known}
+        kept = {"settings": dict(settings), **attributes}
+        made = create_trial(state=TrialState.RUNNING, params=params, distributions=ranges, user_attrs=kept)
+        self._optuna.add_trial(made)
         return number
 
     def _visible(self) -> list[FrozenTrial]:
@@ -292,11 +288,9 @@ class Study:
         try:
             yield
         except OSError as error:
-            raise DiskError(
-                f"The study {self.path} cannot be read or written: {error.strerror or error}",
-                cause="No disk space, or no permission",
-                run=f"ls -l {self.path}; df -h {self.path.parent}",
-            ) from error
+            problem = f"The study {self.path} cannot be read or written: {error.strerror or error}"
+            cause = "No disk space, or no permission"
+            raise DiskError(problem, cause=cause, run=f"ls -l {self.path}; df -h {self.path.parent}") from error
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
             raise DiskError(
                 f"The study {name} is damaged: {type(error).__name__}: {str(error)[:200]}",

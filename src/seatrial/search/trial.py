@@ -187,14 +187,12 @@ def _way_in(job: Job, name: str, source: str | None) -> str:
     if close := nearest(name.replace("_", "-"), known) or next(short, None):
         message = f"{job.target.value} has no option --{name}; did you mean {close}?"
         raise UsageError(message, run="${EDITOR:-vi} seatrial.toml", instead=(f"{name}=", [f"{close}="]))
-    raise UsageError(
-        f"{job.target.value} has no way to set {name}",
-        cause=f"{fixed} is a constant in its source, which nothing from outside reaches"
-        if fixed
-        else f"neither --{name.replace('_', '-')} nor the variable {variable} is in its source"
-        + (f"; it has --{', --'.join(dict.fromkeys(known[:8]))}" if known else ""),
-        run=f'parser.add_argument("--{name.replace("_", "-")}") in {job.target.value}, or os.environ["{variable}"]',
-    )
+    flag = name.replace("_", "-")
+    cause = f"neither --{flag} nor the variable {variable} is in its source"
+    cause += f"; it has --{', --'.join(dict.fromkeys(known[:8]))}" if known else ""
+    cause = f"{fixed} is a constant in its source, which nothing from outside reaches" if fixed else cause
+    run = f'parser.add_argument("--{flag}") in {job.target.value}, or os.environ["{variable}"]'
+    raise UsageError(f"{job.target.value} has no way to set {name}", cause=cause, run=run)
 
 
 def no_settings(job: Job) -> UsageError:
@@ -233,10 +231,8 @@ def check_switches(ways: Mapping[str, str], values: Mapping[str, Sequence[str]])
     for name, way in ways.items():
         wrong = [value for value in values.get(name, ()) if value.lower() not in (*_TRUE, *_FALSE)]
         if "?" in way and wrong:
-            raise UsageError(
-                f"--set {name}={wrong[0]}: {way.partition('?')[0]} takes no value",
-                run=f"seatrial sweep … --set {name}=true,false",
-            )
+            run = f"seatrial sweep … --set {name}=true,false"
+            raise UsageError(f"--set {name}={wrong[0]}: {way.partition('?')[0]} takes no value", run=run)
 
 
 def _sources(job: Job) -> str | None:

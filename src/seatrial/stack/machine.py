@@ -95,11 +95,9 @@ def _gpu(name: str) -> TargetGpu:
     if (model := _model_of(name)) is None:
         known = {"".join(_words(each.gpu)): each.gpu for each in gpu_models()}
         similar = [known[key] for key in difflib.get_close_matches("".join(_words(name)), known, n=3, cutoff=0.5)]
-        raise UsageError(
-            f"--target: unknown GPU {name!r}",
-            cause=f"similar: {', '.join(similar)}" if similar else "name it by its compute capability",
-            run=f"seatrial plan … --target {'-'.join(_words(similar[0])) if similar else 'sm_90'}",
-        )
+        cause = f"similar: {', '.join(similar)}" if similar else "name it by its compute capability"
+        run = f"seatrial plan … --target {'-'.join(_words(similar[0])) if similar else 'sm_90'}"
+        raise UsageError(f"--target: unknown GPU {name!r}", cause=cause, run=run)
     return TargetGpu(model.gpu, model.cc, model.kind == "datacenter")
 
 

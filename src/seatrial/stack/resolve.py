@@ -164,10 +164,8 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
         warnings.append(f"the architectures of {wheel.name} are unknown")
     new = [gpu for gpu in machine.gpus if wheel.framework == "tensorflow" and Version(gpu.cc) >= _BLACKWELL]
     if new and not chosen.cpu:
-        warnings.append(
-            f"{wheel.name} has no machine code for {new[0].name}: graphs may fail there (tensorflow#112272); the "
-            "run's check shows it"
-        )
+        fails = "graphs may fail there (tensorflow#112272); the run's check shows it"
+        warnings.append(f"{wheel.name} has no machine code for {new[0].name}: {fails}")
     return Stack(
         python=chosen.python,
         requirement=f"{wheel.framework}{extra}=={wheel.version}{local}",

@@ -114,9 +114,8 @@ def violations(candidate: Candidate, constraints: Constraints, machine: TargetMa
             goes_with = f"{wheel.framework} {wheel.version} goes with {package} {own}"
             yield Violation("torchvision", goes_with, f"{package}{wanted} is required")
     if constraints.images and not candidate.cpu and wheel.cuda not in constraints.images:
-        yield Violation(
-            "image", f"{wheel.name} needs CUDA {wheel.cuda}", "no nvidia/cuda image with this Python has it"
-        )
+        lacks = "no nvidia/cuda image with this Python has it"
+        yield Violation("image", f"{wheel.name} needs CUDA {wheel.cuda}", lacks)
     yield from _of_machine(candidate, machine, gpus=machine.gpus if constraints.gpu else ())
 
 

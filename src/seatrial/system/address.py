@@ -15,9 +15,8 @@ def parse_address(text: str, command: str, port: int) -> tuple[str, int]:
     host, _, number = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not re.fullmatch("[0-9]{1,5}", number) or int(number) > 65535 or not _can_be_host(host):
-        raise UsageError(
-            f'"{text[:80]}" is not an address: expected HOST:PORT', run=f"seatrial {command} --listen 127.0.0.1:{port}"
-        )
+        run = f"seatrial {command} --listen 127.0.0.1:{port}"
+        raise UsageError(f'"{text[:80]}" is not an address: expected HOST:PORT', run=run)
     return host or "127.0.0.1", int(number)
 
 

@@ -78,11 +78,8 @@ def _lean(whole: Mapping[str, bytes], stand_ins: Collection[str]) -> Mapping[str
     unused = tune - {"seatrial/agent/tune/__init__.py"}
     if not stand_ins:
         unused |= {name for name in whole if name.startswith("seatrial/compat/")}
-    lean = {
-        name: _without_prose(data) if name.endswith(".py") else data
-        for name, data in whole.items()
-        if name not in unused
-    }
+    used = {name: data for name, data in whole.items() if name not in unused}
+    lean = {name: _without_prose(data) if name.endswith(".py") else data for name, data in used.items()}
     return {**lean, _CATALOG: json.dumps(catalog, ensure_ascii=False, separators=(",", ":")).encode()}
 
 

@@ -81,12 +81,8 @@ def run(
     except (FileNotFoundError, PermissionError) as error:
         raise _not_there(argv, error) from error
     except subprocess.TimeoutExpired as error:
-        raise CommandTimeoutError(
-            f"{argv[0]} did not respond within {timeout_s:g} s",
-            argv=argv,
-            exit_code_of_command=-9,
-            stderr=_text(error.stderr),
-        ) from error
+        problem = f"{argv[0]} did not respond within {timeout_s:g} s"
+        raise CommandTimeoutError(problem, argv=argv, exit_code_of_command=-9, stderr=_text(error.stderr)) from error
     return Completed(tuple(argv), ended.returncode, _text(ended.stdout), _text(ended.stderr))
 
 
@@ -100,12 +96,8 @@ def check(argv: Sequence[str], *, timeout_s: float) -> Completed:
 
 def failed(ended: Completed) -> CommandError:
     """Return the error for a command that ended with an exit code other than 0."""
-    return CommandError(
-        f"{Path(ended.argv[0]).name} failed: {ended.last_line()}",
-        argv=ended.argv,
-        exit_code_of_command=ended.exit_code,
-        stderr=ended.stderr,
-    )
+    problem = f"{Path(ended.argv[0]).name} failed: {ended.last_line()}"
+    return CommandError(problem, argv=ended.argv, exit_code_of_command=ended.exit_code, stderr=ended.stderr)
 
 
 def stream(
@@ -247,9 +239,8 @@ class Piped:
 
 def dialogue(argv: Sequence[str], env: Mapping[str, str]) -> tuple[IO[str], IO[str]]:
     """Start a command that leaves a child, in a session of its own; return its pipes. Raises EngineUnavailableError."""
-    process = _start(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=env, cwd=Path("/")
-    )
+    pipe, root = subprocess.PIPE, Path("/")
+    process = _start(argv, stdin=pipe, stdout=pipe, start_new_session=True, env=env, cwd=root)
     process.wait()
     assert process.stdin is not None
     assert process.stdout is not None
@@ -268,11 +259,9 @@ def _not_there(argv: Sequence[str], error: OSError) -> EngineUnavailableError:
     if error.filename not in (None, argv[0]):  # the working directory, or /dev/null
         verb, place = "open" if error.filename == os.devnull else "enter", shlex.quote(str(error.filename))
         return EngineUnavailableError(f"Cannot {verb} {error.filename}: {error.strerror}", run=f"ls -ld {place}")
-    return EngineUnavailableError(
-        f'"{argv[0]}" cannot be run: {error.strerror}',
-        cause="it is not installed, or not on PATH",
-        run=f"command -v {shlex.quote(argv[0])}; echo $PATH",
-    )
+    problem = f'"{argv[0]}" cannot be run: {error.strerror}'
+    cause = "it is not installed, or not on PATH"
+    return EngineUnavailableError(problem, cause=cause, run=f"command -v {shlex.quote(argv[0])}; echo $PATH")
 
 
 def _pass_on(descriptor: int, kept: bytearray, withhold: re.Pattern[str] | None) -> None:

@@ -83,11 +83,8 @@ class Host:
         try:
             return shlex.split(self.env.get(variable, "")) or [engine]
         except ValueError as error:
-            raise UsageError(
-                f"{variable} is not a valid command line: {error}",
-                cause=f"its value is {self.env[variable]!r}",
-                run=f"unset {variable}",
-            ) from error
+            problem = f"{variable} is not a valid command line: {error}"
+            raise UsageError(problem, cause=f"its value is {self.env[variable]!r}", run=f"unset {variable}") from error
 
     @cached_property
     def state_folder(self) -> Path:
@@ -110,11 +107,9 @@ class Host:
                     candidate.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
                 return candidate.resolve()
         why = trouble.strerror if trouble else "it belongs to another user"
-        raise DiskError(
-            f"Cannot use the state folder {candidates[0]}: {why}",
-            cause="seatrial keeps its plans and receipts there, inaccessible to containers",
-            run=f"export {STATE_VARIABLE}=/path/to/your/folder",
-        )
+        cause = "seatrial keeps its plans and receipts there, inaccessible to containers"
+        run = f"export {STATE_VARIABLE}=/path/to/your/folder"
+        raise DiskError(f"Cannot use the state folder {candidates[0]}: {why}", cause=cause, run=run)
 
     @cached_property
     def cache_folder(self) -> Path:
@@ -126,10 +121,8 @@ class Host:
         candidates = self._cache_candidates()
         if (usable := next(filter(_is_usable, candidates), None)) is not None:
             return usable
-        raise DiskError(
-            f"No cache folder is writable: {', '.join(map(str, candidates))} cannot be written",
-            run="export XDG_CACHE_HOME=/path/to/your/folder",
-        )
+        run = "export XDG_CACHE_HOME=/path/to/your/folder"
+        raise DiskError(f"No cache folder is writable: {', '.join(map(str, candidates))} cannot be written", run=run)
 
     @cached_property
     def runtime_folder(self) -> Path:

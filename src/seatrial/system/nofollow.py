@@ -98,11 +98,9 @@ def _enter(parent: int, name: str, path: Path) -> int:
 
 
 def _is_a_link(path: Path) -> UntrustedPathError:
-    return UntrustedPathError(
-        f"{path} is a symlink, which seatrial does not follow",
-        cause="Containers write there; a symlink would redirect their files",
-        run=f"ls -ld {as_typed(path)}; rm {as_typed(path)}",
-    )
+    cause = "Containers write there; a symlink would redirect their files"
+    run = f"ls -ld {as_typed(path)}; rm {as_typed(path)}"
+    return UntrustedPathError(f"{path} is a symlink, which seatrial does not follow", cause=cause, run=run)
 
 
 def open_source(path: Path) -> int:

@@ -60,11 +60,9 @@ def real_project(project: Path) -> Path:
     real = Path(os.path.realpath(project))
     for above in Path(os.path.abspath(project)).parents:  # noqa: PTH100  # resolve() would follow that link
         if (above / ".seatrial").is_dir() and not real.is_relative_to(os.path.realpath(above)):
-            raise UsageError(
-                f"The project {project} leads out of the project {above}, to {real}",
-                cause="It is a symlink, which any script that ran there could have created",
-                run=f"cd {as_typed(real)}   # if that is the folder you mean",
-            )
+            cause = "It is a symlink, which any script that ran there could have created"
+            run = f"cd {as_typed(real)}   # if that is the folder you mean"
+            raise UsageError(f"The project {project} leads out of the project {above}, to {real}", cause=cause, run=run)
     return real
 
 
@@ -244,11 +242,9 @@ def save_table(project: Path, name: str, values: Mapping[str, Any], comment: str
         inner = inner.setdefault(each, {})
     inner[last] = dict(values)
     if parse_toml(after, path) != expected:
-        raise ConfigError(
-            f"{path.name}: [{table}] cannot be written without changing what else is there",
-            cause="it stands there in another form, such as an inline table",
-            run=f"${{EDITOR:-vi}} {as_typed(path)}",
-        )
+        problem = f"{path.name}: [{table}] cannot be written without changing what else is there"
+        cause = "it stands there in another form, such as an inline table"
+        raise ConfigError(problem, cause=cause, run=f"${{EDITOR:-vi}} {as_typed(path)}")
     return write_inside(project, path.name, data=after.encode())
 
 

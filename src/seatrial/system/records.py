@@ -85,11 +85,8 @@ class Folder:
                 return cast(T, from_json(data, strict=False))
             return typed(cast(Any, kind), content) if dataclasses.is_dataclass(kind) else kind(content)
         except NO_RECORD as error:
-            raise UntrustedPathError(
-                f"{self.path / name} cannot be read by this version of seatrial",
-                cause=_cause(error),
-                run=run or f"ls -l {as_typed(self.path / name)}",
-            ) from error
+            problem, cause = f"{self.path / name} cannot be read by this version of seatrial", _cause(error)
+            raise UntrustedPathError(problem, cause=cause, run=run or f"ls -l {as_typed(self.path / name)}") from error
 
     @fallback(None, on=NO_RECORD)
     def read(self, name: str, kind: Callable[..., T], *, max_bytes: int = MAX_BYTES) -> T | None:

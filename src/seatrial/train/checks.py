@@ -18,10 +18,8 @@ def check_parts(model: nn.Module, loss: Any, optimizer: Any, source: Any, *, wor
     if not hasattr(source, "spans"):
         raise InputError(f"a Step takes batches, not a {type(source).__name__}", fix="batches(dataset, 128)")
     if not hasattr(optimizer, "param_groups"):
-        raise InputError(
-            f"a Step takes one optimizer, not a {type(optimizer).__name__}",
-            fix="one optimizer of all parameters; networks that train against each other (a GAN) need their own loop",
-        )
+        fix = "one optimizer of all parameters; networks that train against each other (a GAN) need their own loop"
+        raise InputError(f"a Step takes one optimizer, not a {type(optimizer).__name__}", fix=fix)
     if isinstance(loss, _Loss):
         raise InputError(
             f"{type(loss).__name__} compares outputs with targets; the loss of a Step gets the model and the batch",
@@ -30,10 +28,8 @@ def check_parts(model: nn.Module, loss: Any, optimizer: Any, source: Any, *, wor
     if not callable(loss):
         raise InputError(f"the loss is a {type(loss).__name__}, not a function", fix="def loss(model, inputs, targets)")
     if world > 1 and isinstance(model, DistributedDataParallel):
-        raise InputError(
-            "a Step averages the gradients of the ranks itself, and DistributedDataParallel would do it again",
-            fix="Step(model.module, ...), and the optimizer as it is",
-        )
+        problem = "a Step averages the gradients of the ranks itself, and DistributedDataParallel would do it again"
+        raise InputError(problem, fix="Step(model.module, ...), and the optimizer as it is")
 
 
 def check_numbers(
@@ -61,17 +57,13 @@ def trained_on(given: Any, parts: dict[str, Tensor], share: float) -> Tensor:
         raise InputError(f"the loss gives {', '.join(others)} but no 'loss' to train on")
     loss = others.get("loss", given)
     if not isinstance(loss, Tensor):
-        raise InputError(
-            f"the loss gives a {type(loss).__name__}, not a tensor",
-            fix='return the mean loss, or a dictionary with it as "loss"; leave out .item()',
-        )
+        fix = 'return the mean loss, or a dictionary with it as "loss"; leave out .item()'
+        raise InputError(f"the loss gives a {type(loss).__name__}, not a tensor", fix=fix)
     if loss.numel() != 1:
         raise InputError(f"the loss is a tensor of shape {list(loss.shape)}, not one number", fix="loss.mean()")
     if not loss.requires_grad:
-        raise InputError(
-            "the loss does not depend on anything that is trained",
-            fix="compute it from what the model gives, without .detach(), .item() or torch.no_grad()",
-        )
+        fix = "compute it from what the model gives, without .detach(), .item() or torch.no_grad()"
+        raise InputError("the loss does not depend on anything that is trained", fix=fix)
     for name, value in others.items():
         number = torch.full((), value, device=loss.device) if isinstance(value, (int, float)) else value
         if name != "loss" and isinstance(number, Tensor) and number.numel() == 1:

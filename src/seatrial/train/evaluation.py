@@ -135,17 +135,13 @@ class Test:
 def _totals(scores: Any, count: int, device: torch.device) -> dict[str, Tensor]:
     """Sum each name's numbers over a batch. Raises InputError for neither one number nor one for each example."""
     if not isinstance(scores, Mapping):
-        raise InputError(
-            f"the score gives a {type(scores).__name__}, not a dictionary of names and numbers",
-            fix='return {"test_loss": …}',
-        )
+        problem = f"the score gives a {type(scores).__name__}, not a dictionary of names and numbers"
+        raise InputError(problem, fix='return {"test_loss": …}')
     totals = {}
     for name, given in scores.items():
         values = torch.as_tensor(given, device=device).detach()
         if values.numel() != count and values.numel() != 1:
-            raise InputError(
-                f"the score gives {name} of shape {list(values.shape)} for {count} examples",
-                fix="one number for each example, or their mean",
-            )
+            fix = "one number for each example, or their mean"
+            raise InputError(f"the score gives {name} of shape {list(values.shape)} for {count} examples", fix=fix)
         totals[name] = values.double().sum() if values.numel() == count else values.double().view(()) * count
     return totals

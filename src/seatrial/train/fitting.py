@@ -63,19 +63,16 @@ def fit(
     if settings.get("patience") and test is None:
         raise InputError("patience needs a test that gives test_loss", fix="fit(step, test=Test(...), patience=...)")
     if unknown := sorted(settings.keys() - {field.name for field in fields(loop.Settings)}):
-        raise InputError(
-            f"fit() has no setting {', '.join(unknown)}", fix=f"help({__package__}.loop.Settings) lists them"
-        )
+        fix = f"help({__package__}.loop.Settings) lists them"
+        raise InputError(f"fit() has no setting {', '.join(unknown)}", fix=fix)
     for name in _COUNTS & settings.keys():
         value = settings[name]
         if value is not None and (not isinstance(value, Integral) or value < 1):
             raise InputError(f"{name}={value!r} is not a whole number of 1 or more")
     chosen = loop.Settings(**{"epochs": step.epochs, "hang_s": 300.0, **settings}, checkpoints=folder, resume=place)
     if step.scheduled and chosen.epochs > step.epochs:
-        raise InputError(
-            f"the schedule ends after the Step's {step.epochs} epochs, and fit() has epochs={chosen.epochs}",
-            fix=f"Step(..., epochs={chosen.epochs})",
-        )
+        problem = f"the schedule ends after the Step's {step.epochs} epochs, and fit() has epochs={chosen.epochs}"
+        raise InputError(problem, fix=f"Step(..., epochs={chosen.epochs})")
     if not step.model.training:
         step.model.train()
         if step.ranks.first:
@@ -103,10 +100,8 @@ def _numbers(given: Any, ranks: Ranks) -> dict[str, float]:
     """
     given = {} if given is None else given
     if not isinstance(given, Mapping):
-        raise InputError(
-            f"the test gives a {type(given).__name__}, not a dictionary of names and numbers",
-            fix='return {"test_loss": ...}',
-        )
+        problem = f"the test gives a {type(given).__name__}, not a dictionary of names and numbers"
+        raise InputError(problem, fix='return {"test_loss": ...}')
     found: dict[str, list[float]] = {}
     for numbers in ranks.gather({str(name): float(value) for name, value in given.items()}):
         for name, value in numbers.items():

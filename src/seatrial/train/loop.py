@@ -292,9 +292,8 @@ def _require_test_loss(metrics: dict[str, float], settings: Settings) -> None:
     """Raise InputError if ``patience`` has no test loss to follow."""
     if settings.patience is not None and "test_loss" not in metrics:
         given = f"{', '.join(metrics)} alone" if metrics else "nothing"
-        raise InputError(
-            f"patience follows test_loss, and the test gives {given}", fix='"test_loss" among what the test returns'
-        )
+        fix = '"test_loss" among what the test returns'
+        raise InputError(f"patience follows test_loss, and the test gives {given}", fix=fix)
 
 
 def _begin(step: Step, stopping: EarlyStopping, settings: Settings, note: Callable[[str], None]) -> Start:
@@ -323,10 +322,8 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     """Put a checkpoint's state into the step; return where to continue. Raises CheckpointError."""
     state = load_newest(place, note)
     if "model" not in state:
-        raise CheckpointError(
-            f"{place} is not a checkpoint: it contains model weights but no training state",
-            fix="--resume with a folder of checkpoints",
-        )
+        problem = f"{place} is not a checkpoint: it contains model weights but no training state"
+        raise CheckpointError(problem, fix="--resume with a folder of checkpoints")
     try:
         load_model(step.model, state["model"], str(place))
         step.load(state)
@@ -340,10 +337,8 @@ def resume(step: Step, stopping: EarlyStopping, place: Path, note: Callable[[str
     except torch.OutOfMemoryError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{place} is not a checkpoint of this training: {type(error).__name__}: {error}",
-            fix="no --resume (or resume=): start from scratch",
-        ) from error
+        problem = f"{place} is not a checkpoint of this training: {type(error).__name__}: {error}"
+        raise CheckpointError(problem, fix="no --resume (or resume=): start from scratch") from error
     note(f"resumed from {place}: epoch {epoch}, step {done}")
     if done and steps != before:  # another batch, or another number of ranks
         done = done * steps // before

@@ -17,13 +17,11 @@ RESIDENT_SHARE = 0.5
 def cap(fraction: float, device: torch.device) -> None:
     """Let this process allocate at most ``fraction`` of the GPU. Raises InputError outside (0, 1] and on a CPU."""
     if not 0 < fraction <= 1:
-        raise InputError(
-            f"the memory fraction must be above 0 and at most 1, not {fraction}", fix="--memory-fraction 0.9"
-        )
+        problem = f"the memory fraction must be above 0 and at most 1, not {fraction}"
+        raise InputError(problem, fix="--memory-fraction 0.9")
     if device.type != "cuda":
-        raise InputError(
-            "a memory fraction needs a GPU: this run is on the CPU", fix="omit --memory-fraction, or --gpus 1"
-        )
+        problem = "a memory fraction needs a GPU: this run is on the CPU"
+        raise InputError(problem, fix="omit --memory-fraction, or --gpus 1")
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
@@ -51,10 +49,8 @@ class MicroBatch:
     def halve(self, device: torch.device, announce: bool) -> None:
         """Halve the rows from now on and free the failed attempt's memory. Raises TrainError if it was one row."""
         if self.rows == 1:
-            raise TrainError(
-                "out of memory even with micro-batches of 1 row",
-                fix="a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU",
-            )
+            fix = "a smaller model, --precision bf16, or more free memory: nvidia-smi shows what else uses the GPU"
+            raise TrainError("out of memory even with micro-batches of 1 row", fix=fix)
         old, self.rows = self.rows, -(-self.rows // 2)
         gc.collect()  # the traceback of the failed attempt may still hold its activations
         if device.type == "cuda":

@@ -139,16 +139,12 @@ def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Name
     if arguments.data_parallel:
         gpus = torch.cuda.device_count()
         if gpus < 2:
-            raise InputError(
-                f"DataParallel uses several GPUs from one process; this machine has {gpus}",
-                fix="omit --data-parallel; seatrial run --gpus 2 starts a rank for each GPU",
-            )
+            fix = "omit --data-parallel; seatrial run --gpus 2 starts a rank for each GPU"
+            raise InputError(f"DataParallel uses several GPUs from one process; this machine has {gpus}", fix=fix)
         arguments.batch *= gpus  # as with a rank per GPU: --batch is what each gets
     if arguments.accumulation > arguments.batch:
-        raise InputError(
-            f"a batch of {arguments.batch} cannot be split into {arguments.accumulation} micro-batches",
-            fix=f"--accumulation {arguments.batch} or less",
-        )
+        problem = f"a batch of {arguments.batch} cannot be split into {arguments.accumulation} micro-batches"
+        raise InputError(problem, fix=f"--accumulation {arguments.batch} or less")
     return settle_places(arguments)
 
 

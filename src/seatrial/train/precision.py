@@ -62,7 +62,6 @@ def choose_precision(name: str, device: torch.device, preferred: str = "tf32") -
         raise InputError(f"{name} needs a GPU: this run is on the CPU", fix="--precision fp32 or --precision bf16")
     if name in ("tf32", "bf16") and device.type == "cuda" and not ampere:
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-        raise InputError(
-            f"{name} needs compute capability 8.0 or later; this GPU has {capability}", fix="--precision fp16"
-        )
+        problem = f"{name} needs compute capability 8.0 or later; this GPU has {capability}"
+        raise InputError(problem, fix="--precision fp16")
     return Precision(name, device)

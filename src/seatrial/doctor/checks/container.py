@@ -63,12 +63,9 @@ def _present(machine: Machine) -> Verdict:
         return skipped("no image to inspect; name one: seatrial doctor --image IMAGE")
     if image is None:
         assert machine.engine is not None
-        return found(
-            "subject-missing",
-            [f"{machine.engine.name}: no image {inspection.reference}"],
-            message=f"Image {inspection.reference} is not in {machine.engine.name.capitalize()}'s store",
-            fix=f"{machine.engine.name} pull {inspection.reference}",
-        )
+        engine, name = machine.engine.name, inspection.reference
+        message = f"Image {name} is not in {engine.capitalize()}'s store"
+        return found("subject-missing", [f"{engine}: no image {name}"], message=message, fix=f"{engine} pull {name}")
     return ok(f"{request.container or inspection.reference}, {image.id[:19]}")
 
 
@@ -112,9 +109,8 @@ def _holds(term: str, values: dict[str, str]) -> bool:
     have, want = _numbers(values[name]), _numbers(wanted)
     length = min(len(have), len(want)) or 1
     have, want = have[:length], want[:length]
-    return {">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want}.get(
-        sign, (have == want) == (sign == "=")
-    )
+    orders = {">=": have >= want, "<=": have <= want, ">": have > want, "<": have < want}
+    return orders.get(sign, (have == want) == (sign == "="))
 
 
 def _numbers(text: str) -> list[int]:
@@ -162,13 +158,10 @@ def does_not_start(machine: Machine, error: LookError) -> Verdict:
     if known := match_text(error.stderr or str(error), AT_START):
         known[0].fix = (known[0].fix or "").replace("<image>", machine.inspection.reference or "…")
         return of_finding(known[0])
-    return found(
-        "subject-does-not-start",
-        [str(error), *error.stderr.splitlines()[-3:]],
-        message=str(error),
-        cause="This Python is not there, or it ended before it answered" if machine.inspection.is_process else None,
-        fix=error.error.run if error.error is not None else None,
-    )
+    evidence = [str(error), *error.stderr.splitlines()[-3:]]
+    cause = "This Python is not there, or it ended before it answered" if machine.inspection.is_process else None
+    fix = error.error.run if error.error is not None else None
+    return found("subject-does-not-start", evidence, message=str(error), cause=cause, fix=fix)
 
 
 @IMAGE.check(

@@ -137,11 +137,9 @@ def _runtime_programs(machine: Machine) -> Verdict:
     if not daemons or machine.unseen:
         seen = "its PATH cannot be read" if daemons else "no dockerd runs here"
         return unknown(f"{seen}: whether Docker finds {program} is unknown")
-    return found(
-        "runtime-unknown",
-        [f"runtime nvidia: {program} does not exist", *(f"looked in {folder}" for folder in folders if folder)],
-        message="The nvidia runtime is registered, but its program is missing",
-    )
+    looked = (f"looked in {folder}" for folder in folders if folder)
+    message = "The nvidia runtime is registered, but its program is missing"
+    return found("runtime-unknown", [f"runtime nvidia: {program} does not exist", *looked], message=message)
 
 
 def _path_of(machine: Machine, pid: str) -> list[str]:

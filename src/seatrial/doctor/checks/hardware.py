@@ -22,12 +22,9 @@ def _present(machine: Machine) -> Verdict:
     if listed := machine.inventory.gpus:
         return ok(f"NVML lists {listed[0].name}; no GPU is visible on the PCI bus here (a container or sandbox)")
     if not machine.names(PCI_FOLDER):  # a sandbox, or WSL
-        return found(
-            "no-gpu-on-bus",
-            [f"{PCI_FOLDER}: empty or missing"],
-            message="No NVIDIA GPU, and no PCI bus is visible",
-            cause="This is a container or virtual machine without GPU passthrough",
-        )
+        message = "No NVIDIA GPU, and no PCI bus is visible"
+        cause = "This is a container or virtual machine without GPU passthrough"
+        return found("no-gpu-on-bus", [f"{PCI_FOLDER}: empty or missing"], message=message, cause=cause)
     evidence = [f"{PCI_FOLDER}: no device of vendor {PCI_VENDOR} and class 03", "/dev/dxg: missing"]
     return found("no-gpu-on-bus", evidence)
 
@@ -36,9 +33,8 @@ def _present(machine: Machine) -> Verdict:
 def _answers(machine: Machine) -> Verdict:
     if not machine.gpus_on_bus:
         return skipped("no PCI bus to query")
-    evidence = [
-        f"{PCI_FOLDER}/{gpu.address}/config reads ff ff ff ff" for gpu in machine.gpus_on_bus if not gpu.answers
-    ]
+    silent = [gpu.address for gpu in machine.gpus_on_bus if not gpu.answers]
+    evidence = [f"{PCI_FOLDER}/{address}/config reads ff ff ff ff" for address in silent]
     evidence += [fault for fault in machine.inventory.faults if "lost" in fault.lower()]
     return found("gpu-lost", evidence + _xids(machine)) if evidence else ok("every GPU responds on the bus")
 

@@ -59,9 +59,8 @@ def _nodes(machine: Machine) -> Verdict:
     if "nodes" in seen.unread:
         return unknown("no permission to list nodes, so their GPUs are unknown")
     extended = {(one.get("spec") or {}).get("extendedResourceName") for one in seen.device_classes}
-    how = (
-        "by claims for nvidia.com/gpu" if "nvidia.com/gpu" in extended else "to claim ([kubernetes] gpu_claims = true)"
-    )
+    by_name, to_claim = "by claims for nvidia.com/gpu", "to claim ([kubernetes] gpu_claims = true)"
+    how = by_name if "nvidia.com/gpu" in extended else to_claim
     slices = "MIG slices to claim ([kubernetes] gpu_claims = true)"
     offers = {"GPUs": seen.gpus("allocatable"), f"GPUs {how}": seen.claimable("gpu"), slices: seen.claimable("mig")}
     if lines := [
@@ -102,9 +101,8 @@ def _operators(machine: Machine) -> Verdict:
     seen = _cluster(machine)
     status = {one["metadata"]["name"]: one.get("status") or {} for one in seen.deployments}
     installed = [name for group, name in OPERATORS.items() if group in seen.groups and name in status]
-    if down := [
-        f"Deployment {name}: none available" for name in installed if not status[name].get("availableReplicas")
-    ]:
+    idle = (name for name in installed if not status[name].get("availableReplicas"))
+    if down := [f"Deployment {name}: none available" for name in idle]:
         return found("k8s-operator-down", down, severity="warning")
     return ok(f"{', '.join(installed) or 'no operator was found; --kind job needs none'}")
 
@@ -120,12 +118,8 @@ def _rights(machine: Machine) -> Verdict:
         rules = seen.rules or ()
         return any(all({value, "*"} & set(rule.get(key) or ()) for key, value in wanted.items()) for rule in rules)
 
-    missing = [
-        f"{verb} {resource}"
-        for resource, group, verbs in RIGHTS
-        for verb in verbs
-        if not allowed(verb, group, resource)
-    ]
+    needed = [(verb, group, resource) for resource, group, verbs in RIGHTS for verb in verbs]
+    missing = [f"{verb} {resource}" for verb, group, resource in needed if not allowed(verb, group, resource)]
     if missing:
         fix = f"kubectl -n {seen.namespace} apply -f docs/kubernetes-role.yaml   # by the cluster's administrator"
         return found("k8s-forbidden", [f"missing in {seen.namespace}: {', '.join(missing)}"], fix=fix)

@@ -74,13 +74,11 @@ def _installed(machine: Machine) -> Verdict:
     absent = any(line.startswith(("/dev/", "/proc/", "lib")) for line in machine.driver.missing)
     can_mount = not absent and (machine.driver.gpus or machine.wsl)  # the driver by hand: every required file is there
     needed = not can_mount or any(gpu.mig for gpu in machine.inventory.gpus)
-    return found(
-        "toolkit-missing",
-        ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"],
-        cause=cause if needed else f"{cause}; until then, seatrial run mounts device nodes and libraries itself",
-        fix=toolkit_steps(machine),
-        severity="error" if needed else "warning",
-    )
+    if not needed:
+        cause += "; until then, seatrial run mounts device nodes and libraries itself"
+    evidence = ["nvidia-container-runtime-hook: not on the PATH of dockerd", f"runtimes: {', '.join(docker.runtimes)}"]
+    severity = "error" if needed else "warning"
+    return found("toolkit-missing", evidence, cause=cause, fix=toolkit_steps(machine), severity=severity)
 
 
 @TOOLKIT.check("runtime", "The daemon has the configured runtime", "runtime-unknown toolkit-missing")
@@ -92,12 +90,10 @@ def _runtime(machine: Machine) -> Verdict:
     settings = json_object(machine.read(path) or "")
     named = isinstance(settings.get("runtimes"), dict) and "nvidia" in settings["runtimes"]
     if (named or settings.get("default-runtime") == "nvidia") and "nvidia" not in docker.runtimes:
-        return found(
-            "runtime-unknown",
-            [f"{path}: nvidia", f"docker info: {', '.join(docker.runtimes)}"],
-            cause=f"{path} names it, but the daemon was not restarted since, or reads another file",
-            fix="sudo snap restart docker" if docker.snap else "sudo systemctl restart docker",
-        )
+        evidence = [f"{path}: nvidia", f"docker info: {', '.join(docker.runtimes)}"]
+        cause = f"{path} names it, but the daemon was not restarted since, or reads another file"
+        fix = "sudo snap restart docker" if docker.snap else "sudo systemctl restart docker"
+        return found("runtime-unknown", evidence, cause=cause, fix=fix)
     if late := _installed_after_start(machine):
         cause = "The toolkit was installed after the Docker daemon started"
         return found("toolkit-missing", late, cause=cause, fix="sudo systemctl restart docker")
@@ -176,12 +172,9 @@ def _device_rules(machine: Machine) -> Verdict:
         return ok(f"cgroup driver {docker.cgroup_driver}: nothing rewrites device rules")
     if machine.has_char_links:
         return ok("/dev/char has the GPU's links, so systemd keeps its rules")
-    return found(
-        "device-access-lost",
-        ["docker info: CgroupDriver systemd", "/dev/char: no link 195:*"],
-        message="A systemctl daemon-reload removes GPU access from running containers",
-        severity="warning",
-    )
+    evidence = ["docker info: CgroupDriver systemd", "/dev/char: no link 195:*"]
+    message = "A systemctl daemon-reload removes GPU access from running containers"
+    return found("device-access-lost", evidence, message=message, severity="warning")
 
 
 @TOOLKIT.check("version", "The toolkit has no known vulnerability", "toolkit-vulnerable")
@@ -266,24 +259,20 @@ def _names(machine: Machine) -> Verdict:
             return skipped("this Docker reads no CDI specs, and none exist")
         if version is not None and version.major < 25:
             return skipped(f"Docker {engine.version} has no CDI (25 and later)")
-        return found(
-            "cdi-unresolvable",
-            ["docker info: no CDISpecDirs", f"{len(devices)} devices in specs"],
-            severity="warning",
-            cause="CDI is disabled: before Docker 28.2, daemon.json needs features.cdi = true",
-            fix="sudo seatrial doctor --fix" if version is not None and version < CDI_BY_DEFAULT else None,
-        )
+        evidence = ["docker info: no CDISpecDirs", f"{len(devices)} devices in specs"]
+        cause = "CDI is disabled: before Docker 28.2, daemon.json needs features.cdi = true"
+        fix = "sudo seatrial doctor --fix" if version is not None and version < CDI_BY_DEFAULT else None
+        return found("cdi-unresolvable", evidence, severity="warning", cause=cause, fix=fix)
     if not devices:
         if engine.takes_gpus_flag:
             return skipped("no CDI spec; Docker uses its hook for GPUs")
-        return found(
-            "cdi-unresolvable",
+        evidence, message = (
             [f"looked in {', '.join(_folders(machine))}"],
-            severity="warning",
-            message=f"{engine.name.capitalize()} has no CDI device",
-            cause="No CDI spec of kind nvidia.com/gpu found; until one exists, seatrial run mounts device nodes",
-            fix=_generate_command(machine),
+            f"{engine.name.capitalize()} has no CDI device",
         )
+        cause = "No CDI spec of kind nvidia.com/gpu found; until one exists, seatrial run mounts device nodes"
+        fix = _generate_command(machine)
+        return found("cdi-unresolvable", evidence, severity="warning", message=message, cause=cause, fix=fix)
     names = {device.name.partition("=")[2] for device in devices}
     whole_or_slices = (gpu for gpu in machine.inventory.gpus if not gpu.mig_enabled)
     lacking = [gpu.uuid for gpu in whole_or_slices if not names & {gpu.uuid, gpu.mig or str(gpu.index)}]

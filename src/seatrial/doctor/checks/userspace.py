@@ -93,12 +93,9 @@ def _access(machine: Machine) -> Verdict:
         if allowed is None or allowed.exit_code != 0:
             return unknown("SELinux is enforcing, and getsebool does not report whether containers may use devices")
         if "--> on" not in allowed.stdout:
-            return found(
-                "device-permission",
-                ["SELinux is enforcing", allowed.stdout.strip()],
-                message="SELinux blocks containers from the GPU's device nodes",
-                severity="warning",  # seatrial's own containers run with label=disable
-            )
+            evidence = ["SELinux is enforcing", allowed.stdout.strip()]
+            message = "SELinux blocks containers from the GPU's device nodes"  # seatrial's run with label=disable
+            return found("device-permission", evidence, message=message, severity="warning")
     if grouped := ", ".join(node.path for node in nodes if not node.world):
         return ok(f"this user can open the nodes; others only through group: {grouped}")
     return ok("everyone can open the device nodes")

@@ -96,8 +96,6 @@ def refuse_unenforceable(job: Job, engine: EngineFacts) -> None:
     limits = [("--cpus", job.cpus, engine.cpu_limits), ("--memory", job.memory_bytes, engine.memory_limits)]
     for flag, value, enforced in limits:
         if value is not None and not enforced:
-            raise EngineError(
-                f"{engine.name.capitalize()} cannot enforce {flag} here",
-                cause="it runs rootless and the user has no cgroup controllers of that kind (cgroup v2 delegation)",
-                run=by_id("cgroup-not-delegated").fix,
-            )
+            cause = "it runs rootless and the user has no cgroup controllers of that kind (cgroup v2 delegation)"
+            run = by_id("cgroup-not-delegated").fix
+            raise EngineError(f"{engine.name.capitalize()} cannot enforce {flag} here", cause=cause, run=run)

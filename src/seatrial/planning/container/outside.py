@@ -78,11 +78,9 @@ def with_host_paths(job: Job, script: ScriptFacts, *, build: bool) -> tuple[Job,
         if for_scripts and not own and (path.written or not path.is_there):
             continue
         if path.written and not own and path.typed and build and not job.writable:
-            raise UsageError(
-                f"{path} is a folder for results outside the project: the container cannot write there",
-                cause="The container writes outside the project only to mounted folders",
-                run=f"{_making([str(path.source)], job)}seatrial run … --mount {mount}",
-            )
+            problem = f"{path} is a folder for results outside the project: the container cannot write there"
+            run = f"{_making([str(path.source)], job)}seatrial run … --mount {mount}"
+            raise UsageError(problem, cause="The container writes outside the project only to mounted folders", run=run)
         if not path.is_there:
             by_file = not path.written and of_a_machine(path.text)
             is_read = any(
@@ -124,11 +122,9 @@ def refuse_lost_writes(job: Job, script: ScriptFacts, *, build: bool) -> None:
         return
     write = next(iter(certain.values()))
     options = " ".join(f"--mount {shlex.quote(mount)}" for mount in (*map(str, job.mounts), *certain))
-    raise UsageError(
-        f"{write}, a folder that the container cannot write to: the run would fail there",
-        cause=f"The container can write to the project, {CONTAINER_MODELS}, HOME, /tmp and mounted folders",
-        run=f"{_making(certain, job)}seatrial run … {options}",
-    )
+    problem = f"{write}, a folder that the container cannot write to: the run would fail there"
+    cause = f"The container can write to the project, {CONTAINER_MODELS}, HOME, /tmp and mounted folders"
+    raise UsageError(problem, cause=cause, run=f"{_making(certain, job)}seatrial run … {options}")
 
 
 def _making(mounts: Iterable[str], job: Job) -> str:
@@ -236,10 +232,8 @@ def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
     ]
     for mount in outermost[:_MOST_SHOWN]:
         path, where = found[mount]
-        yield (
-            f"{where} names {path}, which is outside the project and not in the container; "
-            f"to mount it: --mount {shlex.quote(mount)}"
-        )
+        way = f"to mount it: --mount {shlex.quote(mount)}"
+        yield f"{where} names {path}, which is outside the project and not in the container; {way}"
 
 
 def _missing(job: Job, path: str, where: str) -> str | None:

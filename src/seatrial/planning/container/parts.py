@@ -47,11 +47,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     injected = way_in(job, site)
     places = container_places(job, resumes=site.resumed is not None)
     if image.python is None and job.target.kind != "image":
-        raise UsageError(
-            f"{job.image.ready} has no Python >= 3.8 to run {job.target.value}",
-            cause="Searched its PATH and the standard locations; set [image] python to use another",
-            run=f"seatrial run --image {job.image.ready} -- PROGRAM",
-        )
+        cause = "Searched its PATH and the standard locations; set [image] python to use another"
+        run = f"seatrial run --image {job.image.ready} -- PROGRAM"
+        raise UsageError(f"{job.image.ready} has no Python >= 3.8 to run {job.target.value}", cause=cause, run=run)
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
     mounted = job.target.kind == "recipe" and not image.build
     wheels = [write_wheel(site.host.state_folder / "recipes")] if mounted else []
@@ -164,9 +162,8 @@ def service_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     service = site.service
     assert service is not None
     if not service.argv:
-        raise UsageError(
-            f"The service {service.name} has no command, and neither has its image", run="docker compose config"
-        )
+        problem = f"The service {service.name} has no command, and neither has its image"
+        raise UsageError(problem, run="docker compose config")
     image, image_choices = planned_image(job, site, script, selected(site))
     injected = way_in(job, site)
     places = Places(project=service.workdir, run=in_container.CONTAINER_RUN, data=None, models=None, resume=None)

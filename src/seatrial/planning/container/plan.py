@@ -113,11 +113,9 @@ def plan_container(
 def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
     """Return what PID 1 runs: the agent, on its own or the image's Python. Raises UsageError: there is neither."""
     if site.interpreter is None and image.python is None:
-        raise UsageError(
-            f"{image.tag} has no Python >= 3.8 to run the agent",
-            cause="seatrial can bring no Python along from this system; [image] python names another",
-            run="seatrial run --image ANOTHER -- PROGRAM",
-        )
+        cause = "seatrial can bring no Python along from this system; [image] python names another"
+        run = "seatrial run --image ANOTHER -- PROGRAM"
+        raise UsageError(f"{image.tag} has no Python >= 3.8 to run the agent", cause=cause, run=run)
     python = in_container.PYTHON_COMMAND if site.interpreter is not None else (str(image.python),)
     return (*python, *in_container.AGENT_ARGV)
 
@@ -225,7 +223,6 @@ def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
     warnings += shm_warnings(job)
     local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
-        warnings.append(
-            f"{', '.join(local)}: a proxy on this host's loopback is unreachable from the container; use --network host"
-        )
+        proxy = f"{', '.join(local)}: a proxy on this host's loopback"
+        warnings.append(f"{proxy} is unreachable from the container; use --network host")
     return tuple(warnings)

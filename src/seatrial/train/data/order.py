@@ -133,10 +133,8 @@ class Order:
             raise InputError(f"a {type(sampler).__name__} does not give the number of an epoch's examples: no __len__")
         self.length = len(sampler)
         if self.length > MOST:
-            raise InputError(
-                f"the sampler gives {self.length:,} examples in an epoch, which is planned step by step",
-                fix="num_samples=len(dataset), and more epochs",
-            )
+            problem = f"the sampler gives {self.length:,} examples in an epoch, which is planned step by step"
+            raise InputError(problem, fix="num_samples=len(dataset), and more epochs")
 
     def draw(self, epoch: int) -> Tensor:
         """Return [N] places. Raises DataError for a sampler that gives another number or other values."""

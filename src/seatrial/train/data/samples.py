@@ -41,10 +41,8 @@ def part_of(batch: Any, first: int, count: int, rows: int) -> Any:
         if isinstance(value, Tensor) and value.ndim and len(value) == rows:
             return value[first : first + count]
         what = f"tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(
-            f"a batch of {rows} examples cannot be taken in parts: its collate gives a {what}",
-            fix=f"a smaller batch without accumulation, or tensors whose first dimension is the {rows} examples",
-        )
+        fix = f"a smaller batch without accumulation, or tensors whose first dimension is the {rows} examples"
+        raise InputError(f"a batch of {rows} examples cannot be taken in parts: its collate gives a {what}", fix=fix)
 
     if isinstance(batch, Mapping):
         return {key: part(value) for key, value in batch.items()}
@@ -71,20 +69,14 @@ def collate(examples: list[Any]) -> Any:
 def count_examples(dataset: Any) -> int:
     """Return the number of examples. Raises InputError without a map-style data set, DataError for an empty one."""
     if isinstance(dataset, DataLoader):
-        raise InputError(
-            "a DataLoader makes batches by itself",
-            fix="give its data set: batches(loader.dataset, 128); its sampler and collate_fn as sampler= and collate=",
-        )
+        fix = "give its data set: batches(loader.dataset, 128); its sampler and collate_fn as sampler= and collate="
+        raise InputError("a DataLoader makes batches by itself", fix=fix)
     if isinstance(dataset, Mapping) or (isinstance(dataset, tuple) and all(hasattr(part, "shape") for part in dataset)):
-        raise InputError(
-            f"a {type(dataset).__name__} of whole arrays or sets is not a data set: it has no examples by number",
-            fix='TensorDataset(inputs, labels), or one entry of it: sets["train"]',
-        )
+        problem = f"a {type(dataset).__name__} of whole arrays or sets is not a data set: it has no examples by number"
+        raise InputError(problem, fix='TensorDataset(inputs, labels), or one entry of it: sets["train"]')
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-        raise InputError(
-            f"{type(dataset).__name__} is not a map-style data set: it lacks __len__ or __getitem__",
-            fix="list(dataset) where it fits into memory",
-        )
+        problem = f"{type(dataset).__name__} is not a map-style data set: it lacks __len__ or __getitem__"
+        raise InputError(problem, fix="list(dataset) where it fits into memory")
     if not len(dataset):
         raise DataError("the data set has no examples")
     return len(dataset)
@@ -196,9 +188,8 @@ def _refuse_other_than_tensors(batch: Any, place: str = "an example") -> None:
             _refuse_other_than_tensors(item, f"{place}[{number}]")
     elif not isinstance(batch, Tensor):
         value = batch[0] if isinstance(batch, (tuple, list)) else batch  # texts stay a list of them
-        raise DataError(
-            f"{place} is a {type(value).__name__}: only numbers can be trained on", fix="leave it out of the examples"
-        )
+        problem = f"{place} is a {type(value).__name__}: only numbers can be trained on"
+        raise DataError(problem, fix="leave it out of the examples")
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

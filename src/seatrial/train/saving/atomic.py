@@ -33,9 +33,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
             Path(aside).unlink(missing_ok=True)
         if isinstance(error, OSError) or _is_torch_write_failure(error):
             reason = error.strerror if isinstance(error, OSError) and error.strerror else "the write failed"
-            raise DiskFullError(
-                f"cannot write {path}: {reason}", fix=f"free space or choose another folder: df -h {path.parent}"
-            ) from error
+            fix = f"free space or choose another folder: df -h {path.parent}"
+            raise DiskFullError(f"cannot write {path}: {reason}", fix=fix) from error
         raise
 
 

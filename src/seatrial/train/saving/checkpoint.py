@@ -295,10 +295,8 @@ def load_model(model: torch.nn.Module, saved: Mapping[str, torch.Tensor], origin
     problems += [f"{name} is {there} there, {here} here" for name, there, here in shapes if there != here]
     if problems:
         shown = "; ".join(problems[:6]) + (f"; and {len(problems) - 6} more" if len(problems) > 6 else "")
-        raise CheckpointError(
-            f"{origin} belongs to another model: {shown}",
-            fix="the recipe and options that saved it, or no --resume (or resume=)",
-        )
+        fix = "the recipe and options that saved it, or no --resume (or resume=)"
+        raise CheckpointError(f"{origin} belongs to another model: {shown}", fix=fix)
     model.load_state_dict(dict(saved))
 
 

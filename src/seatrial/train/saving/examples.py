@@ -167,7 +167,6 @@ def read_examples(path: Path) -> Examples:
         recipe, kind, weights = words["recipe"], words["kind"], words["weights"]
         real = words.get("real") != "no"
     except (KeyError, ValueError, TypeError) as error:
-        raise ModelFileError(
-            f"{path} holds no examples of a model", fix="delete it, or train the model again: both are written together"
-        ) from error
+        fix = "delete it, or train the model again: both are written together"
+        raise ModelFileError(f"{path} holds no examples of a model", fix=fix) from error
     return Examples(recipe, kind, weights, inputs, outputs, tuple(labels), normalise, real)

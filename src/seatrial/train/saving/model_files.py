@@ -33,17 +33,15 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             start = file.read(9)
         # A safetensors file begins with the length of its header, 8 bytes that can be any, and the header's "{".
         if start.startswith((_PICKLE, _ZIP)) and not start.endswith(b"{"):
-            raise ModelFileError(
-                f"{path} is a pickle: loading one can run any code of its author, so only safetensors is read",
-                fix="save it again with safetensors.torch.save_file(model.state_dict(), PATH)",
-            )
+            problem = f"{path} is a pickle: loading one can run any code of its author, so only safetensors is read"
+            fix = "save it again with safetensors.torch.save_file(model.state_dict(), PATH)"
+            raise ModelFileError(problem, fix=fix)
         with safe_open(path, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  not a mapping
             return tensors, dict(opened.metadata() or {})
     except SafetensorError as error:
-        raise ModelFileError(
-            f"{path} is truncated, damaged or no safetensors file", fix="train the model again, or copy the file anew"
-        ) from error
+        fix = "train the model again, or copy the file anew"
+        raise ModelFileError(f"{path} is truncated, damaged or no safetensors file", fix=fix) from error
     except OSError as error:
         raise ModelFileError(f"cannot read {path}: {error.strerror or error}", fix="train the model first") from error
 

@@ -84,9 +84,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     """Join the other ranks. Raises NotInStandIn for a part of them, and after ``shutdown``."""
     global _world
     if comm or process_sets:
-        refuse(
-            "hvd.init(comm=…)", "torch.distributed.new_group for a part of the ranks: seatrial run --gpus 2 train.py"
-        )
+        instead = "torch.distributed.new_group for a part of the ranks: seatrial run --gpus 2 train.py"
+        refuse("hvd.init(comm=…)", instead)
     if _left:
         refuse("hvd.init() after hvd.shutdown()", "one hvd.init() for the whole script: seatrial run --gpus 2 train.py")
     if _world is None:
