@@ -402,6 +402,7 @@ if {}:
         ("f()\n", "task.dataset_path=data/x", "data/x"),
         ("f()\n", "--model=owner/model", ""),
         ("register_coco_instances('x', {}, 'd/x.json', 'd/x')\n", "", "d/x.json"),
+        ("register_route('/api/v1/train.csv')\n", "", ""),
         ("f()\n", "--kind=data/out", ""),
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "--gin_bindings=C.root = 'a/b'", "a/b"),
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "", "/own/sets"),
