@@ -273,6 +273,30 @@ def test_what_a_run_may_do_without_is_no_missing_input(tmp_path: Path, source: s
     assert (facts.reads, facts.inputs) == ((), ())
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for x in ['a', 'b']:\n    x = x.upper()\n    open(x)\n",
+        "for x in ['a', 'b']:\n    open(x)\n    break\n",
+        "for at, x in enumerate(['a', 'b']):\n    if at:\n        continue\n    open(x)\n",
+        "X = ['a', 'b']\nX.pop()\nfor x in X:\n    open(x)\n",
+        "X = {'a': 'a', 'b': 'b'}\ndel X['b']\nfor x in X.values():\n    open(x)\n",
+        "X = {'a': 'a'}\nX['a'] = 'd/y'\nfor _, x in X.items():\n    open(x)\n",
+        "for x in ['a']:\n    for x in glob('*'):\n        open(x)\n",
+        "for x in ['a']:\n    [open(x) for x in glob('*')]\n",
+        "class C:\n    def __init__(self):\n        self.x = __file__\n        self.load()\n        self.x = 'a'\n"
+        "    def load(self):\n        open(self.x)\nC()\n",
+        "class C:\n    def __init__(self):\n        self.x = __file__\n        if f():\n            self.load()\n"
+        "        self.x = 'a'\n    def load(self):\n        open(self.x)\nC()\n",
+        "def main():\n    if not os.path.exists('a'):\n        train()\n        return\n    open('a')\nmain()\n",
+        "if not os.path.exists('a'):\n    train()\n    sys.exit()\nopen('a')\n",
+    ],
+)
+def test_what_a_run_perhaps_does_not_read_is_not_missing_for_certain(tmp_path: Path, source: str) -> None:
+    facts = script_facts(target_of(tmp_path, f"import os, sys\nfrom glob import glob\n{source}"), tmp_path)
+    assert facts.reads == ()
+
+
 @pytest.mark.parametrize(("use", "named"), [("x.startswith(PARTS)", False), ("open(PARTS[0])", True)])
 def test_a_text_that_others_begin_with_is_no_path(tmp_path: Path, use: str, named: bool) -> None:
     target = target_of(tmp_path, f"PARTS = ('/storage/v1/object/sign/',)\n{use}")
@@ -386,6 +410,7 @@ if {}:
         ("f()\n", "task.dataset_path=data/x", "data/x"),
         ("f()\n", "--model=owner/model", ""),
         ("register_coco_instances('x', {}, 'd/x.json', 'd/x')\n", "", "d/x.json"),
+        ("register_route('/api/v1/train.csv')\n", "", ""),
         ("f()\n", "--kind=data/out", ""),
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "--gin_bindings=C.root = 'a/b'", "a/b"),
         ("class C:\n    root = '/own/sets'\nf(C.root)\n", "", "/own/sets"),

@@ -328,6 +328,12 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
         ("ROOT = os.getenv('ROOT_DIR')\nopen(os.path.join(ROOT, 'a'))\n", True),
         ("os.path.join(os.environ.get('ROOT_DIR', '.'), 'a')\n", False),
         ("ROOT = os.getenv('ROOT_DIR')\nif ROOT:\n    os.path.join(ROOT, 'a')\n", False),
+        ("os.listdir(os.getenv('ROOT_DIR'))\n", False),
+        ("threading.Thread().join(os.getenv('ROOT_DIR'))\n", False),
+        ("class Client:\n    def open(self, key): ...\nClient().open(os.getenv('ROOT_DIR'))\n", False),
+        ("open('a', 'w', 1, os.getenv('ROOT_DIR'))\n", False),
+        ("def f():\n    int(os.getenv('ROOT_DIR'))\ntry:\n    f()\nexcept TypeError:\n    pass\n", False),
+        ("for x in ['ROOT_DIR']:\n    os.environ.setdefault(x, '1')\nint(os.getenv('ROOT_DIR'))\n", False),
     ],
 )
 def test_a_variable_without_which_a_check_of_every_run_fails_is_named(tmp_path: Path, code: str, needed: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -98,7 +99,10 @@ class ImageContents(NamedTuple):
 
     @property
     def unread(self) -> bool:
-        """Return True if pip builds a source whose age and needs are unknown."""
+        """Return True if pip builds a source whose age and needs are unknown, and the list admits an old setuptools."""
+        newer = r"setuptools *[=~>]=* *(8[2-9]|9\d|\d{3})"
+        if any(re.match(newer, each) for each in self.resolved.requirements.lines):
+            return False
         return LISTED in self.layers.folders and (self.git or not all(each.read for each in self.builds))
 
     @property

@@ -8,7 +8,8 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import lru_cache
+from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ ANY = "*"
 #: Most names and parts of expressions that are followed to a constant.
 _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
-_MOST_LOOKS, _PARTS = 500, ("", "items", "keys", "values")
+_MOST_LOOKS, _MOST_PASSES, _PARTS = 500, 8, ("", "items", "keys", "values")
 
 _CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
@@ -387,18 +388,25 @@ class Constants:
 
     def passes(self, unit: Unit, line: int) -> list[dict[tuple[Unit, str], _Value]]:
         """Return the variables' values in each pass of the loop around a line, if what it goes through is written."""
-        found: list[dict[tuple[Unit, str], _Value]] = []
         around = module.flow.around(unit[1], line) if (module := self._module_at(unit[0])) else ()
-        for loop in (each for each in around if isinstance(each, ast.For) and not found):
+        loops = [each for each in around if isinstance(each, ast.For) and each.body[0].lineno <= line]
+        for loop in (each for each in reversed(loops) if line <= (each.end_lineno or 0)):  # the innermost first
             self.looks, self._found, over = 0, {}, loop.iter
-            names = [(unit, last_name(each)) for each in getattr(loop.target, "elts", [loop.target])]
+            names = [last_name(each) for each in getattr(loop.target, "elts", [loop.target])]
             if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
                 over, names = over.args[0], names[1:]
-            for way in self._each_pass(over, unit) if loop.body[0].lineno <= line <= (loop.end_lineno or 0) else ():
+            if not (bound := _bound_in(loop)).isdisjoint(names):
+                continue
+            found: list[dict[tuple[Unit, str], _Value]] = []
+            for way in islice(self._each_pass(over, unit), _MOST_PASSES):
                 inner = getattr(way[-1].node, "elts", []) if len(names) > len(way) else []
                 way[-1:] = [way[-1]._replace(node=each) for each in inner] or way[-1:]
-                found += [dict(zip(names, way, strict=True))] if len(way) == len(names) else []
-        return found
+                sure = [each._replace(sure=each.sure and "" not in bound) for each in way]
+                at = ((unit, name) for name in names)
+                found += [dict(zip(at, sure, strict=True))] if len(way) == len(names) else []
+            if found:
+                return found
+        return []
 
     def _each_pass(self, node: ast.expr, unit: Unit) -> Iterator[list[_Value]]:
         """Yield what a loop gets in each pass from a list, or from a table's keys, values or items."""
@@ -407,11 +415,12 @@ class Constants:
             owner, part = node.func.value, node.func.attr
         known = [each.sure for each in self.candidates(owner, unit, 1)]
         written = known == [True] or isinstance(owner, ast.Dict | ast.List | ast.Tuple)
-        table, where = self._table(owner, unit, 1) if written else (None, unit)
-        rows = [*zip(table.keys, table.values, strict=True)] if table and part in _PARTS else []
-        for at, (key, value) in enumerate(rows):
+        table, where = self._table(owner, unit, 1) if written and part in _PARTS else (None, unit)
+        module = self._module_at(unit[0])
+        sure = module is not None and not _is_changed(module.source, last_name(owner))
+        for at, (key, value) in enumerate(zip(table.keys, table.values, strict=True) if table else ()):
             part = part or ("values" if literal(key) == str(at) else "keys")  # of a list, or of a table
-            yield [_Value(each, where, True) for each in (key, value)[part == "values" : 1 + (part != "keys")]]
+            yield [_Value(each, where, sure) for each in (key, value)[part == "values" : 1 + (part != "keys")]]
 
     def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
         """Return (module, name) of a class of the project, or of an object's class."""
@@ -586,6 +595,23 @@ def _keeps(value: ast.expr | None, name: str) -> bool:
     """Return whether a name is the same path after an assignment: ``root = Path(root)``."""
     args = value.args if isinstance(value, ast.Call) and last_name(value.func) in SETS["of-paths"] else []
     return [dotted(each) for each in args] == [name]
+
+
+@lru_cache(maxsize=64)
+def _is_changed(source: bytes, name: str) -> bool:
+    """Return whether code may add or take a row of a table."""
+    name = re.escape(name)
+    changes = rf"\b{name}(\.(?!items\(|keys\(|values\(|get\()\w+\(|\[[^]\n]{{0,99}}\]\s*=[^=])|\bdel .*\b{name}\b"
+    return bool(name and re.search(changes.encode(), source))
+
+
+@lru_cache(maxsize=64)
+def _bound_in(loop: ast.For) -> set[str]:
+    """Return the names that a loop's body sets or takes, and "" if a pass may be left early or not be made."""
+    inside = [each for part in loop.body for each in ast.walk(part)]
+    names = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    ends = {"" for each in inside if isinstance(each, ast.Break | ast.Continue | ast.Return)}
+    return names | {each.arg for each in inside if isinstance(each, ast.arg)} | ends
 
 
 def _above(path: Text, count: int = 1) -> Text:

@@ -19,7 +19,7 @@ from packaging.version import InvalidVersion, Version
 from seatrial.job.reading import signs
 from seatrial.job.reading.constants import Constants
 from seatrial.job.reading.devices import Reason
-from seatrial.job.reading.file_calls import Read, Write
+from seatrial.job.reading.file_calls import Read, Write, called_names
 from seatrial.job.reading.flow import CAUGHT, RunNode, Tests, conditions, fails
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
@@ -48,7 +48,8 @@ _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version"
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets the variable ``{0}`` of the environment, or unnamed ones.
-_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|environ(\.update|\[[^"'\]].{{0,60}}\] *=[^=])|putenv|dotenv|setup_root"""
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|putenv|dotenv|setup_root"""
+_SETS += r"""|environ(\.update|\.setdefault\((?!["'])|\[[^"'\]].{{0,60}}\] *=[^=])"""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
 #: Module-level names of a file → the expressions that they are assigned.
@@ -181,7 +182,11 @@ class NodeReader:
                 names = [] if getattr(each, "level", 0) else signs.modules_of(each)
                 reading.needed.update(dict.fromkeys(names, f"{module.shown}:{each.lineno}"))
         if isinstance(node, ast.Assert | ast.If | ast.Subscript | ast.Call) and certain and seen.always:  # none catches
-            self.checks.append(((module.path, unit), where, node))
+            if (
+                not isinstance(node, ast.Call)
+                or full_name(called_names(node)[0], module.names) in signs.SETS["fails-on-none"]
+            ):
+                self.checks.append(((module.path, unit), where, node))
             for bound in version_bounds(node, module.flow.assigned(""), module.names):
                 reading.asserted.setdefault("".join(bound), where)
         if (path := signs.host_path(node)) and len(reading.paths) < _MOST_PATHS:
@@ -245,20 +250,22 @@ class NodeReader:
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
         """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""
-        gets = re.search(r"getenv|environ\.get", code)
+        gets, is_set = re.search(r"getenv|environ\.get", code), dict[str, object]()
         for unit, where, node in self.checks:
-            if isinstance(node, ast.Call) and not (gets and last_name(node.func) in signs.SETS["fails-on-none"]):
+            if isinstance(node, ast.Call) and not (gets and unit in constants.always):
                 continue
             check = _check(node) if unit in constants.always else None
             if check is not None and (variable := constants.variable(check[0], unit)):
                 yield EnvCheck(variable, *check[1:], where)
                 continue
             parts = [part for part, holds in conditions(node) if holds and part is not node]
-            parts = node.args if isinstance(node, ast.Call) else parts
+            parts = node.args[:3] if isinstance(node, ast.Call) else parts  # the fourth of open may be None
             set_there = (constants.variable(part, unit) for part in parts)
             read = (literal(signs.variable_key(node)), *set_there)
             for needed in (each for each in read if each and each.isidentifier()):
-                if not re.search(_SETS.format(needed), code):
+                if needed not in is_set and len(is_set) < _MOST_PATHS:
+                    is_set[needed] = re.search(_SETS.format(needed), code)
+                if not is_set.get(needed, True):
                     yield EnvCheck(needed, (), False, where)
 
 

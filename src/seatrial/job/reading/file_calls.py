@@ -236,7 +236,9 @@ def named_values(node: ast.AST) -> Iterator[tuple[str, bool | None, ast.expr]]:
     elif isinstance(node, ast.Dict):
         pairs = [(literal(key) or "", value) for key, value in zip(node.keys, node.values, strict=True)]
     elif isinstance(node, ast.Call) and not GIVES_NONE.fullmatch(last := called_names(node)[1]):
-        last = "path" if last in READERS | MAY_LACK or last.startswith("register_") else last
+        last = (
+            "path" if last in READERS | MAY_LACK or re.match("register_.*(?:coco|data|instances|set)", last) else last
+        )
         last = last_name(getattr(node.func, "value", node)) if last == "append" else last
         pairs = [*((last, each) for each in node.args), *((each.arg or "", each.value) for each in node.keywords)]
     elif isinstance(node, FunctionNode):

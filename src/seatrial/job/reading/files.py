@@ -340,7 +340,7 @@ class Files:
         before: list[ParsedCall] = []
         for _ in range(_MOST_CALLERS):  # a function that is called once takes what its caller takes
             passes = constants.passes(at, line)
-            for each in passes[:_MOST_CALLERS]:
+            for each in passes:
                 constants.looped = each
                 yield constants.text(path, unit)
             constants.looped = {}

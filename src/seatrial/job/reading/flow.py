@@ -17,6 +17,8 @@ from seatrial.system.text import regex
 #: Errors by which a missing package shows, or a module that this Python cannot read.
 _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exception", "BaseException"}
 _EXITS = {"exit", "_exit", "quit"}
+#: Calls that show a message, and do no part of a script's work.
+_MESSAGES = {"critical", "echo", "error", "exception", "info", "print", "print_help", "print_usage", "warn", "warning"}
 
 #: Kinds of nodes that show nothing: a tree has one of them for every name.
 _SILENT = frozenset(
@@ -180,12 +182,16 @@ class Flow:
         """Return which of an attribute's values holds at a line: the last, if one method sets all and in no branch."""
         known = [each for each in values if each[0] != at or (each[1].end_lineno or 0) < line] or values
         method, last = known[-1]
-        plain = (each for each in self.body(method) if isinstance(each, ast.Assign | ast.AugAssign)) if method else ()
-        return (
-            [known[-1]]
-            if {each for each, _ in values} == {method} and any(last in [*ast.walk(each)] for each in plain)
-            else values
-        )
+        if not method or not values[1:] or {each for each, _ in values} != {method}:
+            return values
+        if all(getattr(each, "value", None) is not last for each in self.body(method)):
+            return values
+        for each in self.body(method) if method != at else ():  # a method that is called in between reads another
+            part = each if isinstance(each, _COMPOUND) else getattr(each, "value", None)
+            calls = isinstance(part, ast.stmt) or (isinstance(part, ast.Call) and dotted(part.func)[:5] == "self.")
+            if calls and getattr(values[0][1], "lineno", 0) < each.lineno < last.lineno:
+                return values
+        return [known[-1]]
 
     @cached_property
     def _set(self) -> dict[tuple[str, str], list[tuple[str, ast.expr]]]:
@@ -388,9 +394,9 @@ def _exits(node: ast.AST) -> bool:
 
 def fails(block: Sequence[ast.stmt], *, main: bool = False) -> bool:
     """Recognise a block that no good run takes: it ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``, or
-    of a ``main`` function in a return or an exit behind a message."""
+    of a ``main`` function in a return or an exit behind messages alone."""
     ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
-    says = main and any(isinstance(each, ast.Expr) for each in block[:-1])
+    says = main and bool(said := _called(block[:-1])) and said <= _MESSAGES
     returns = says and isinstance(block[-1], ast.Return) and not block[-1].value
     return returns or (bool(ends) and (says or not _exits(ends[0])))
 

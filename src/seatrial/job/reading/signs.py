@@ -224,7 +224,9 @@ def of_a_machine(text: object) -> bool:
 
 
 #: Calls whose arguments are paths of files, and keywords for them; of other calls an argument may be a key or a route.
-_READS = regex(r"open|read_\w+|load\w*|register_\w+|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir")
+_READS = regex(
+    r"open|read_\w+|load\w*|register_\w*(?:coco|data|instances|set)\w*|\w*(?:Folder|Dataset)|Path|join|listdir|i?glob|chdir"
+)
 _FOR_PATHS = regex(r"default|root|(?!\w*(?:cache|out|log|save|result))\w*(?:dir|path|folder|file)")
 #: Paths that are nothing else; calls that show, change or check them alone.
 _PATHS_ALONE = regex(r"[C-Z]:[\\/]|/(content|home|kaggle|Users)/")

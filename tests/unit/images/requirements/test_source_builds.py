@@ -105,7 +105,15 @@ def test_git_repository_in_cxx_gets_a_compiler_and_cmake(tmp_path: Path) -> None
     assert "build-essential cmake" in (made.image.dockerfile or "")
 
 
-@pytest.mark.parametrize(("line", "held"), [("git+https://git.example/old.git", True), ("torch-scatter", False)])
+@pytest.mark.parametrize(
+    ("line", "held"),
+    [
+        ("git+https://git.example/old.git", True),
+        ("git+https://git.example/old.git\nsetuptools>=60", True),
+        ("git+https://git.example/old.git\nsetuptools>=82", False),
+        ("torch-scatter", False),
+    ],
+)
 def test_an_unread_source_is_built_by_a_setuptools_with_pkg_resources(tmp_path: Path, line: str, held: bool) -> None:
     made = planned(tmp_path, {"requirements.txt": f"torch==2.8.0\n{line}\n"}, ScriptFacts())
     assert ("export PIP_CONSTRAINT=" in (made.image.dockerfile or "")) == held
