@@ -62,13 +62,17 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it."""
+    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it.
+
+    ``numpy_1``: its wheel was compiled for NumPy 1, and what it requires admits any newer one.
+    """
 
     name: str
     version: str
     sha256: tuple[str, ...] = ()
     size_bytes: int | None = None
     uploaded: str = ""
+    numpy_1: bool = False
 
 
 @dataclass(frozen=True)

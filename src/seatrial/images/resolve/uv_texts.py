@@ -40,6 +40,9 @@ _NO_PACKAGE = regex(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package 
 _NO_VERSION = regex(r"there (?:is|are) no versions? of ([A-Za-z0-9._-]+?)(?=[=<>!~, ]|$)")
 SILENT = regex(r"timed out|network timeout|UV_HTTP_TIMEOUT")
 NO_SOLUTION = "No solution found when resolving dependencies"
+
+#: The day of NumPy 2.0.0rc1: no older wheel was compiled for NumPy 2. Source: pypi.org/project/numpy/2.0.0rc1.
+_NUMPY_2 = "2024-04-01"
 _IN_URL = regex(r"(?<=://)[^/@\s]+@")
 
 
@@ -151,7 +154,9 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
     known = tuple(sorted(each for each in real if each is not None))
     uploaded = max((str(wheel.get("upload-time", ""))[:10] for wheel in wheels), default="")
     known = known or ("",) * (None in real)
-    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded)
+    compiled = any(re.search(r"-cp\d+-(?:cp|abi)\w+-[^/]*$", str(wheel.get("url", ""))) for wheel in wheels)
+    old = compiled and "" < uploaded < _NUMPY_2
+    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded, old)
 
 
 def stored_lock(data: Any) -> Lock:
