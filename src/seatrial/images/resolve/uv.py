@@ -205,8 +205,7 @@ class UvResolver(PackageIndex):
             before, numpy_1 = dict(refused), set[str]()
             for each, root in product(_packages(answer), roots):
                 for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
-                    metadata = file.read_bytes()
-                    pythons = match[1].decode() if (match := _PYTHONS.search(metadata)) else ""
+                    pythons = match[1].decode() if (match := _PYTHONS.search(metadata := file.read_bytes())) else ""
                     numpy_1 |= {each.name} if each.numpy_1 and admits_any_numpy(metadata, request.python) else set()
                     many = sum(known.startswith(f"{each.name}!=") for known in before) > 1  # minor by minor
                     release = ".".join(each.version.split(".")[:2]) + ".*" if many else each.version

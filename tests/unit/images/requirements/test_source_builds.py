@@ -146,6 +146,9 @@ def test_what_an_old_release_imports_is_of_its_time_although_its_metadata_admits
         ("albumentations numpy>=2", "imgaug==0.4.0 numpy==2.1.0", "numpy<2"),
         ("albumentations", "imgaug==0.4.0 numpy==1.26.4", ""),
         ("wandb numpy<3", "wandb==0.16.0 numpy==2.1.0", "numpy<2"),
+        ("keras", "keras==3.4.1 numpy==2.1.0", "numpy<2"),
+        ("keras", "keras==3.5.0 numpy==2.1.0", ""),
+        ("lightly mlxtend", "lightly==1.5.7 mlxtend==0.23.4 numpy==2.1.0", "numpy<2"),
     ],
 )
 def test_what_a_locked_release_needs_and_does_not_declare(lines: str, locked: str, held: str) -> None:
