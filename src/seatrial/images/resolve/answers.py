@@ -62,17 +62,14 @@ class ResolveRequest:
 
 @dataclass(frozen=True)
 class LockedPackage:
-    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it.
-
-    ``numpy_1``: its wheel was compiled for NumPy 1, and what it requires admits any newer one.
-    """
+    """Hold one package of a lock; ``size_bytes`` is None and ``uploaded`` "" if the index does not show it."""
 
     name: str
     version: str
     sha256: tuple[str, ...] = ()
     size_bytes: int | None = None
     uploaded: str = ""
-    numpy_1: bool = False
+    numpy_1: bool = False  # its wheel was compiled for NumPy 1, and what it requires admits any newer one
 
 
 @dataclass(frozen=True)

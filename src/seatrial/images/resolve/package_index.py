@@ -224,5 +224,4 @@ def admits_any_numpy(metadata: bytes, python: str) -> bool:
     """Return True if a wheel's metadata, as uv keeps it, requires NumPy 1 or any newer release."""
     found = re.findall(rb"(?:[\xa5-\xbf]|\xd9[\x20-\xff])(numpy(?![\w.-])[\x20-\x7e]*)", metadata)
     bounds = [Requirement(line).specifier for line in map(bytes.decode, found) if is_for(line, python)]
-    upper = (each.operator in ("<", "<=", "==", "~=") for few in bounds for each in few)
-    return bool(bounds) and not any(upper) and all("1.26.4" in few for few in bounds)
+    return bool(bounds) and all("1.26.4" in each and not re.search("<|==|~=", str(each)) for each in bounds)
