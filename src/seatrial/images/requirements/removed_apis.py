@@ -65,6 +65,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             oldest = wheels("jax")[-1].version if found.package == "jax" else found.before
             older = f"change it, as seatrial knows no build for GPUs before {found.package} {oldest}"
         error = ConfigError(f"{_shown(place, name)}, which {found.package} {found.since} removed", run=older)
+        error.edits = ([f"{found.package}<{found.before}"] * (not address and _has_build(found))).copy
         if found.package not in ("jax", "tensorflow") or " " not in place:
             raise error
         warnings.append(f"{error}: {error.run}")

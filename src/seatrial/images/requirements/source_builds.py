@@ -215,13 +215,14 @@ def newest_torch(line: str) -> str | None:
     return f"{most.major}.{most.minor + 1}" if most else None
 
 
-def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict[str, str]:
+def companions(found: Requirements, at: Mapping[str, str] | None = None, numpy_1: Iterable[str] = ()) -> dict[str, str]:
     """Return requirement → the listed package, or the one of a lock with the releases ``at``, that does not declare it.
 
-    Never both builds of mmcv, and old users of the old one.
+    Never both builds of mmcv, and old users of the old one. ``numpy_1``: packages of the lock compiled for NumPy 1.
     """
     have, locked = {canonical_name(line): line for line in found.lines}, at or {}
-    rows = [row for row in table("source_builds")["companions"] if row["of"] in {*have, *locked}]
+    compiled = [{"of": name, "lines": "numpy<2"} for name in numpy_1 if "numpy" in locked]
+    rows = [row for row in (*table("source_builds")["companions"], *compiled) if row["of"] in {*have, *locked}]
     open_ones = [row for row in rows if have.get(row["of"]) == row["of"] and "mmcv-full" in have]
     users: dict[str, str]
     users = {row["of"] + row["releases"]: row["of"] for row in open_ones if "mmcv-full" in row["lines"]}
@@ -232,18 +233,25 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict
     needed = {line: row["of"] for row in built for line in row["lines"].split()}
     limits = ("<", "<=", "==", "~=")  # where the author has one, the list decides
     for line, of in needed.items():
-        name, bound, wanted = canonical_name(line) or "", Requirement(line).specifier, SpecifierSet()
-        for each in found.of(name):
-            wanted &= each.specifier
+        name, bound, wanted = canonical_name(line) or "", Requirement(line).specifier, _bounds(found, line)
         if name.startswith("mmcv") and have.keys() & {"mmcv", "mmcv-full"}:
             continue
         if name not in {*have, *locked}:
             users[name if found.of(name) else line] = of  # or a lock's pin
         elif not locked and not {each.operator for each in wanted}.isdisjoint(limits):
             continue
-        elif locked.get(name, _newest(wanted)) not in bound and _newest(wanted & bound) > Version("0"):
+        elif locked.get(name, _newest(wanted)) not in bound and (locked or fits(found, line)):
             users[line] = of
     return users
+
+
+def fits(found: Requirements, line: str) -> bool:
+    """Return True if the requirements on the line's package admit a release that the line admits."""
+    return _newest(Requirement(line).specifier & _bounds(found, line)) > Version("0")
+
+
+def _bounds(found: Requirements, line: str) -> SpecifierSet:
+    return SpecifierSet(",".join(str(x.specifier) for x in found.of(canonical_name(line) or "") if x.specifier))
 
 
 def _named(line: str) -> Requirement | None:

@@ -69,6 +69,7 @@ class LockedPackage:
     sha256: tuple[str, ...] = ()
     size_bytes: int | None = None
     uploaded: str = ""
+    numpy_1: bool = False  # its wheel was compiled for NumPy 1, and what it requires admits any newer one
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def resolve_packages(
         cuda = resolved.stack.wheel.cuda if resolved.stack.wheel else ""
         for added, note in with_undeclared(needs, checked.lock, cuda):
             with suppress(ConfigError, GpuContractError):
-                return again(added)
+                if added != needs:
+                    return again(added)
             notes.append(note)
         known, more = with_names(resolver, request, needs, checked.lock)
         with suppress(ConfigError, GpuContractError):

@@ -94,7 +94,10 @@ def not_there(
     nearby = (f"{name}=={wanted[1]}.*", f"{name}<={wanted[1]}") if wanted else ()  # 4.27.0, of 4.27.0.dev0
     if (newest := _newest(resolver, request, name)) is None:
         return ConfigError(message, run=f"pip index versions {name}")
-    closest = next(filter(None, (_newest(resolver, request, line) for line in nearby)), newest)
+    lines = tuple(name if canonical_name(each) == name else each for each in request.lines)
+    fitting = resolver.resolve(replace(request, lines=lines))  # jax==0.4.30 decides about jaxlib
+    beside = [each.version for each in fitting.packages if each.name == name] if isinstance(fitting, Lock) else []
+    closest = next(filter(None, (*(_newest(resolver, request, line) for line in nearby), *beside)), newest)
     return ConfigError(
         message,
         cause=f"the newest is {newest}",

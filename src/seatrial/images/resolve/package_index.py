@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import packaging
+from packaging.requirements import Requirement
 
 import seatrial
 from seatrial.errors import DiskError, EngineUnavailableError, SeatrialError, fallback
-from seatrial.images.requirements.pip_format import MACHINE
+from seatrial.images.requirements.pip_format import MACHINE, is_for
 from seatrial.images.resolve.answers import LackedNames, LockedPackage, ResolveRequest, SourceTexts
 from seatrial.images.resolve.uv_texts import NO_SOLUTION, SILENT, configured, stored_names, stored_texts
 from seatrial.images.sources import digest_of_wheel
@@ -37,7 +38,7 @@ from seatrial.system.host import Host
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 FRESH_S = 30 * 86_400.0
-_FORMAT = 15
+_FORMAT = 16
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.
@@ -216,3 +217,11 @@ def digest_of(request: ResolveRequest) -> str:
     parts += [[each.kind, each.url] for each in request.sources]
     parts += [[path.name, digest_of_wheel(path)] for path in request.links]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+@fallback(False, on=ValueError)
+def admits_any_numpy(metadata: bytes, python: str) -> bool:
+    """Return True if a wheel's metadata, as uv keeps it, requires NumPy 1 or any newer release."""
+    found = re.findall(rb"(?:[\xa5-\xbf]|\xd9[\x20-\xff])(numpy(?![\w.-])[\x20-\x7e]*)", metadata)
+    bounds = [Requirement(line).specifier for line in map(bytes.decode, found) if is_for(line, python)]
+    return bool(bounds) and all("1.26.4" in each and not re.search("<|==|~=", str(each)) for each in bounds)

@@ -32,7 +32,7 @@ from seatrial.errors import CommandTimeoutError, EngineUnavailableError, fallbac
 from seatrial.images.requirements.pip_format import canonical_name, is_for
 from seatrial.images.requirements.source_builds import read_build
 from seatrial.images.resolve.answers import Answer, Lock, LockedPackage, ResolveRequest, Unreachable, Unsatisfiable
-from seatrial.images.resolve.package_index import FRESH_S, PackageIndex, digest_of
+from seatrial.images.resolve.package_index import FRESH_S, PackageIndex, admits_any_numpy, digest_of
 from seatrial.images.resolve.uv_texts import bounded_first, pinned, read_lock, refusal, shown_index, stored_lock, up_to
 from seatrial.images.sources import digest_of_wheel
 from seatrial.system.agent_archive import zip_bytes
@@ -202,16 +202,18 @@ class UvResolver(PackageIndex):
             if refused and isinstance(answer, Unsatisfiable):
                 return Unsatisfiable("; ".join(refused.values()))
             roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []
-            before = dict(refused)
+            before, numpy_1 = dict(refused), set[str]()
             for each, root in product(_packages(answer), roots):
                 for file in islice((root / each.name).glob(f"{each.version}-*.msgpack"), 1):
-                    pythons = match[1].decode() if (match := _PYTHONS.search(file.read_bytes())) else ""
+                    pythons = match[1].decode() if (match := _PYTHONS.search(metadata := file.read_bytes())) else ""
+                    numpy_1 |= {each.name} if each.numpy_1 and admits_any_numpy(metadata, request.python) else set()
                     many = sum(known.startswith(f"{each.name}!=") for known in before) > 1  # minor by minor
                     release = ".".join(each.version.split(".")[:2]) + ".*" if many else each.version
                     if not SpecifierSet(pythons).contains(f"{request.python}.99"):
                         refused[f"{each.name}!={release}"] = f"{each.name} {each.version} requires Python {pythons}"
             if refused == before:
-                return answer
+                rows = (replace(each, numpy_1=each.name in numpy_1) for each in _packages(answer))
+                return replace(answer, packages=tuple(rows)) if isinstance(answer, Lock) else answer
 
     def _behind(self, request: ResolveRequest, lock: Lock) -> dict[str, str]:
         """Return the newest release of its day, or the author's, of each listed package if one has an older; or {}."""

@@ -34,6 +34,9 @@ from seatrial.system.text import as_typed, regex
 #: Minimum time that uv keeps an index's pages and files.
 _KEPT = 'cache-control = { api = "max-age=60", files = "max-age=86400" }'
 
+#: The day of NumPy 2.0.0rc1: no older wheel was compiled for NumPy 2. Source: pypi.org/project/numpy/2.0.0rc1.
+_NUMPY_2 = "2024-04-01"
+
 #: uv 0.13: the texts that are read; all others are shown as they are.
 _NO_WHEEL = regex(r"Wheels are required for `([A-Za-z0-9._-]+)`")
 _NO_PACKAGE = regex(r"Because ([A-Za-z0-9._-]+) was not found in the (?:package registry|provided package locations)")
@@ -151,7 +154,8 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
     known = tuple(sorted(each for each in real if each is not None))
     uploaded = max((str(wheel.get("upload-time", ""))[:10] for wheel in wheels), default="")
     known = known or ("",) * (None in real)
-    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded)
+    old = "" < uploaded < _NUMPY_2 and any(re.search(r"-cp\d+-(cp|abi)[^/]*$", str(each.get("url"))) for each in wheels)
+    return LockedPackage(row["name"], row["version"], known, max(sizes, default=None), uploaded, old)
 
 
 def stored_lock(data: Any) -> Lock:

@@ -17,7 +17,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.dockerfile.layer_program import FRAMEWORK
 from seatrial.images.requirements.imports import is_known, packages_of_imports, provides
 from seatrial.images.requirements.pip_format import Guess, Needs, canonical_name
-from seatrial.images.requirements.source_builds import companions
+from seatrial.images.requirements.source_builds import companions, fits
 from seatrial.images.resolve.answers import Lock, LockedPackage, ResolveRequest, SourceTexts, Unsatisfiable
 from seatrial.images.resolve.edits import CHANGE_IMPORT, written
 from seatrial.images.resolve.uv import UvResolver
@@ -141,13 +141,14 @@ def with_provided(resolver: UvResolver, request: ResolveRequest, needs: Needs, l
 def with_undeclared(needs: Needs, lock: Lock, cuda: str) -> Iterator[tuple[Needs, str]]:
     """Yield the needs with each requirement that a locked release does not declare, and a warning if it does not fit.
 
-    ``cuda``: of the framework's build, or "".
+    The needs stay as they are where the list excludes it. ``cuda``: of the framework's build, or "".
     """
     at, own = {each.name: Version(each.version).public for each in lock.packages}, needs.requirements
-    for line, of in companions(own, at | ({"cuda": cuda} if cuda else {})).items():
+    numpy_1 = [each.name for each in lock.packages if each.numpy_1]
+    for line, of in companions(own, at | ({"cuda": cuda} if cuda else {}), numpy_1).items():
         found = own.plus(constraints=(line,)) if canonical_name(line) in at else own.plus(line)
         note = f"{of} {at[of]} needs {line}, which does not fit the list: it may fail"
-        yield needs.changed(found, why=f"{line} for {of} {at[of]}"), note
+        yield needs.changed(found, why=f"{line} for {of} {at[of]}") if fits(own, line) else needs, note
 
 
 def with_names(

@@ -151,11 +151,12 @@ def test_what_an_old_release_imports_is_of_its_time_although_its_metadata_admits
         ("bitsandbytes", "bitsandbytes==0.40.2 torch==2.7.0 scipy==1.11", ""),  # on the CPU, without Triton
         ("bitsandbytes", "bitsandbytes==0.46.0 torch==2.7.0 triton==3.3.0 cuda==12.6", ""),
         ("albumentations", "imgaug==0.4.0 numpy==2.1.0", "numpy<2"),
-        ("albumentations numpy>=2", "imgaug==0.4.0 numpy==2.1.0", ""),
+        ("albumentations numpy>=2", "imgaug==0.4.0 numpy==2.1.0", "numpy<2"),
         ("albumentations", "imgaug==0.4.0 numpy==1.26.4", ""),
-        ("pandas", "pandas==2.2.3 numpy==2.1.0", ""),
-        ("d", "pandas==2.1.4 numpy==2.1.0", "numpy<2"),
         ("wandb numpy<3", "wandb==0.16.0 numpy==2.1.0", "numpy<2"),
+        ("keras", "keras==3.4.1 numpy==2.1.0", "numpy<2"),
+        ("keras", "keras==3.5.0 numpy==2.1.0", ""),
+        ("lightly mlxtend", "lightly==1.5.7 mlxtend==0.23.4 numpy==2.1.0", "numpy<2"),
     ],
 )
 def test_what_a_locked_release_needs_and_does_not_declare(lines: str, locked: str, held: str) -> None:

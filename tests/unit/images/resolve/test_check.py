@@ -326,6 +326,15 @@ def test_a_framework_that_comes_with_another_package_is_chosen_too(plan: Any) ->
     assert "torch" not in plan("plain\n").stack
 
 
+@pytest.mark.parametrize(("needed", "edit"), [("plainlib<=2.0", "2.0"), ("plainlib", "3.0")])
+def test_a_missing_pin_becomes_the_release_that_the_other_lines_take(plan: Any, needed: str, edit: str) -> None:
+    plan.index.has("plainlib", *(f"plainlib-{release}-py3-none-any.whl" for release in ("1.0", "2.0", "3.0")))
+    plan.index.has("trainer", "trainer-1.0-py3-none-any.whl", "trainer-1.1-py3-none-any.whl")
+    plan.index.needs |= {"trainer-1.0": (needed,), "trainer-1.1": ("plainlib>=3",)}
+    fix = plan.refused("plainlib==0.3\ntrainer==1.0\n").splitlines()[-2:]
+    assert fix == ["the newest is 3.0", f"requirements.txt:1  plainlib==0.3 → plainlib=={edit}"]
+
+
 @pytest.mark.parametrize(("others", "constraints"), [((), ["5.3.1"]), (("pyyaml>=5.4",), ["6.0"])])
 def test_an_older_pyyaml_is_taken_for_code_of_its_time_where_it_fits(
     plan: Any, others: tuple[str, ...], constraints: list[str]
@@ -926,3 +935,35 @@ def test_what_a_locked_release_needs_undeclared_is_kept_or_named(
     made = plan("trainer\n")
     assert re.findall(r"(?m)^numpy==(\S+)", "\n".join(made.context_texts.values())) == [numpy]
     assert [each for each in made.warnings if "imgaug" in each] == [f"{warned}: it may fail"] * bool(warned)
+
+
+@pytest.mark.parametrize(
+    ("day", "wanted", "tag", "listed", "numpy"),
+    [
+        ("2024-03-31", "numpy", "cp3", "", "1.26.4"),
+        ("2023-01-01", "numpy>=1.17.3; python_version>='3.9'", "cp3", "", "1.26.4"),
+        ("2023-01-01", "numpy>=1.17.3", "cp38-abi3", "", "1.26.4"),
+        ("2023-01-01", "numpy>=1.17.3", "py3-none", "", "2.1.0"),
+        ("2024-04-02", "numpy", "cp3", "", "2.1.0"),
+        ("2023-01-01", "numpy<2.3,>=1.17.3", "cp3", "", "2.1.0"),
+        ("2023-01-01", "numpy; extra=='fast'", "cp3", "numpy", "2.1.0"),
+        ("2023-01-01", "numpy", "cp3", "numpy==2.1.0", "2.1.0"),
+        ("2023-01-01", "numpy", "cp3", "numpy>=2", "2.1.0"),
+    ],
+)
+def test_a_wheel_compiled_before_numpy_2_keeps_numpy_1(
+    plan: Any, day: str, wanted: str, tag: str, listed: str, numpy: str
+) -> None:
+    tags = [f"cp3{minor}-cp3{minor}" for minor in range(9, 15)] if tag == "cp3" else [tag]
+    plan.index.has("fitted", *(f"fitted-1.0-{each}-manylinux1_x86_64.whl" for each in tags))
+    plan.index.has("numpy", "numpy-1.26.4-py3-none-any.whl", "numpy-2.1.0-py3-none-any.whl")
+    plan.index.uploaded |= {file: day for file, _, _ in plan.index.projects["fitted"]}
+    plan.index.needs["fitted-1.0"] = (wanted,)
+    made = plan(f"fitted==1.0\n{listed}\n")
+    assert re.findall(r"(?m)^numpy==(\S+)", "\n".join(made.context_texts.values())) == [numpy]
+    reason = next(each.reason for each in plan.made.choices if each.what == "packages")
+    assert ("numpy<2 for fitted 1.0" in reason) == (numpy == "1.26.4")
+    warned = ("fitted 1.0 needs numpy<2, which does not fit the list: it may fail",) * ("2" in listed)
+    assert made.warnings == warned
+    requested = len(plan.index.requested)
+    assert plan(f"fitted==1.0\n{listed}\n").warnings == warned and len(plan.index.requested) == requested
