@@ -98,7 +98,7 @@ def test_the_readmes_commands_are_evidence_for_what_is_imported(tmp_path: Path) 
     imports = ("einops", "mmengine", "sklearn", "strangenet", "torch", "nobodys")
     needs = needs_of(tmp_path, imports, **{"README.md": README})
     assert set(needs.requirements.lines) == {
-        *("einops==0.3", "mmengine==0.10", "scikit-learn==1.2.*", "torch", "nobodys"),
+        *("einops==0.3", "mmengine==0.10", "scikit-learn==1.2.*", "numpy<2", "torch", "nobodys"),
         "git+https://github.com/someone/strangenet.git",
     }
     assert "README.md:6 installs einops==0.3" in needs.reason
@@ -119,7 +119,7 @@ def test_a_dockerfile_comes_before_a_readme_and_a_list_before_both(tmp_path: Pat
     assert needs.requirements.lines == ("einops==0.5",)
     assert "Dockerfile:3 installs einops==0.5" in needs.reason
     needs = needs_of(tmp_path, ("einops", "sklearn"), **{"requirements.txt": "einops==0.7\n"})
-    assert needs.requirements.lines == ("einops==0.7", "scikit-learn==1.2.*")
+    assert needs.requirements.lines == ("einops==0.7", "scikit-learn==1.2.*", "numpy<2")
     assert "einops==0.5" not in needs.reason
     assert "README.md:8 installs scikit-learn==1.2.*" in needs.reason
 
