@@ -224,7 +224,7 @@ def _packages(target: Target, roots: list[Path]) -> list[Path]:
 
 
 def _refuse_a_notebook(reading: ProjectReading, project: Path, *, any_python: bool) -> None:
-    """Refuse a script that calls ``get_ipython``, which is no name of a script, or imports what Colab alone has."""
+    """Refuse a script that calls ``get_ipython``, which no script has, or imports what Colab alone has."""
     place, _, name = reading.certain_signs.get("notebook", "").partition(" ")
     path, _, line = place.rpartition(":")
     if name == "get_ipython" and "IPython.get_ipython" not in {**reading.needed, **reading.optional}:

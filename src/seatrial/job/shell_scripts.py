@@ -120,8 +120,8 @@ class _Shell(Words):
         known |= {**ids, "SLURM_GPUS_ON_NODE": gpus, "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
         for letter, name in (("J", "job-name"), ("c", "cpus-per-task")):
             text = re.sub(rf"(?<!\S)-{letter}[= ]*", f"--{name}=", text)
-        asked = re.findall(r"""--([a-z-]+)[= ]("[^"]*"|'[^']*'|\S+)""", text)
-        self.values |= {f"SLURM_{name.upper().replace('-', '_')}": value.strip("'\"") for name, value in asked}
+        options = re.findall(r"""--([a-z-]+)[= ]("[^"]*"|'[^']*'|\S+)""", text)
+        self.values |= {f"SLURM_{name.upper().replace('-', '_')}": value.strip("'\"") for name, value in options}
         self.values |= known if text else {}
         self.reading.left += [line.strip() for line in lines if line.startswith("-") and not batch_request(line)]
 

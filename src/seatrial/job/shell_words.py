@@ -134,8 +134,8 @@ class Words(ABC):
         elif change is not None and value is not None:
             value = _changed(value, change, self.text(word), first=int(name in "@*"))
         if value is None and index not in (None, "", "@", "*") and isinstance(self.values.get(name), list):
-            asked = self.text(f"${index}" if index.isidentifier() else index)
-            return asked if UNKNOWN in asked else "" if re.fullmatch(r"-?\d+", asked) else unknown(piece)
+            evaluated = self.text(f"${index}" if index.isidentifier() else index)
+            return evaluated if UNKNOWN in evaluated else "" if re.fullmatch(r"-?\d+", evaluated) else unknown(piece)
         if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
         if counts:

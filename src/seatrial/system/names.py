@@ -134,12 +134,12 @@ def _vocabulary() -> frozenset[str]:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return True if a variable's name says that its value is a secret, and the value may be one."""
+    """Return True if a variable's name marks its value as a secret, and the value may be one."""
     return bool(SECRET.search(name)) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
 
 
 def hidden(text: str, secrets: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return a sentence or a command with ``$NAME`` for the value of each variable whose name says secret.
+    """Return a sentence or a command with ``$NAME`` for the value of each variable whose name marks a secret.
 
     Args:
         secrets: values of variables that the text does not name → their names.

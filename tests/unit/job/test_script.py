@@ -183,15 +183,15 @@ def test_a_video_of_imageio_is_found(tmp_path: Path, line: str, video: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "counted"), [("np, 'float'", False), ("np, 'double'", True), ("other, 'float'", True)]
+    ("checked", "counted"), [("np, 'float'", False), ("np, 'double'", True), ("other, 'float'", True)]
 )
-def test_a_removed_name_counts_unless_the_code_asks_for_it(tmp_path: Path, asked: str, counted: bool) -> None:
-    source = f"import numpy as np\ndef kind():\n    if hasattr({asked}):\n        return np.float\nkind()\n"
+def test_a_removed_name_counts_unless_the_code_checks_for_it(tmp_path: Path, checked: str, counted: bool) -> None:
+    source = f"import numpy as np\ndef kind():\n    if hasattr({checked}):\n        return np.float\nkind()\n"
     assert ("numpy.int" in facts_of(tmp_path, source).modules) is counted
 
 
 @pytest.mark.parametrize(("check", "asks"), [("if not sys.stdin.isatty():\n    exit()\n", False), ("", True)])
-def test_a_question_is_asked_unless_the_code_looks_for_a_terminal(tmp_path: Path, check: str, asks: bool) -> None:
+def test_a_question_counts_unless_the_code_looks_for_a_terminal(tmp_path: Path, check: str, asks: bool) -> None:
     assert bool(facts_of(tmp_path, f"import sys\n{check}answer = input()\n").asks_evidence) is asks
 
 

@@ -395,15 +395,15 @@ def lost(project: Path, source: str, *, build: bool = True, **job: Any) -> str:
     return "\n".join(warn_of_lost_writes(made, script))
 
 
-@pytest.mark.parametrize(("copied", "near"), [(".", ".."), ("src", ".")])
+@pytest.mark.parametrize(("copied", "parent"), [(".", ".."), ("src", ".")])
 def test_a_folder_that_gets_a_copy_of_the_project_is_mounted_from_outside_it(
-    project: Path, copied: str, near: str
+    project: Path, copied: str, parent: str
 ) -> None:
     source = "import os, shutil, time\nout = os.path.join('/runs/of', time.strftime('%Y-%m-%d'))\n"
     source += f"shutil.copytree('{copied}', os.path.join(out, 'code'))\nopen(os.path.join(out, 'a.txt'), 'w')\n"
     with pytest.raises(UsageError, match=r"writes /runs/of/20\*/") as refused:
         refuse_lost_writes(*read(project, source), build=True)
-    assert str(refused.value.run).endswith(f"seatrial run … --mount {near}/runs:/runs")
+    assert str(refused.value.run).endswith(f"seatrial run … --mount {parent}/runs:/runs")
 
 
 @cases("path", "mount")

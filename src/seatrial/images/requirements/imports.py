@@ -205,9 +205,9 @@ def elsewhere_in_the_project(
     """
     started = {name: folder for name, folder in own.items() if script.where.get(name, "").startswith("-m ")}
     for name, inside in started.items() if all(is_package(project / each) for each in started.values()) else ():
-        asked = script.where[name]
-        way = f"seatrial run -m {'.'.join((*inside.parts, asked.removeprefix('-m ')))}"
-        yield f"{asked}: {name} lies in the project's {inside}/: {way}"
+        named_at = script.where[name]
+        way = f"seatrial run -m {'.'.join((*inside.parts, named_at.removeprefix('-m ')))}"
+        yield f"{named_at}: {name} lies in the project's {inside}/: {way}"
         own = {each: place for each, place in own.items() if each != name}
     if own:
         lies = [

@@ -96,8 +96,8 @@ def not_there(
         return ConfigError(message, run=f"pip index versions {name}")
     lines = tuple(name if canonical_name(each) == name else each for each in request.lines)
     fitting = resolver.resolve(replace(request, lines=lines))  # jax==0.4.30 decides about jaxlib
-    beside = [each.version for each in fitting.packages if each.name == name] if isinstance(fitting, Lock) else []
-    closest = next(filter(None, (*(_newest(resolver, request, line) for line in nearby), *beside)), newest)
+    fitted = [each.version for each in fitting.packages if each.name == name] if isinstance(fitting, Lock) else []
+    closest = next(filter(None, (*(_newest(resolver, request, line) for line in nearby), *fitted)), newest)
     return ConfigError(
         message,
         cause=f"the newest is {newest}",

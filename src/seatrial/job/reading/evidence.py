@@ -215,7 +215,7 @@ class NodeReader:
             self._listed.update(map(id, ast.walk(node) if listed else ()))
         if isinstance(node, signs.TELLING) and id(node) not in self._listed:
             for sign, shown in (*signs.signs(node, module.names), *keras_signs(node, module)):
-                if sign.startswith(signs.NAMED) and _is_asked_for(shown, module.source):
+                if sign.startswith(signs.NAMED) and _is_tested_for(shown, module.source):
                     continue
                 evidence = f"{where} {shown}"
                 reading.signs.setdefault(sign, evidence)
@@ -269,7 +269,7 @@ class NodeReader:
                     yield EnvCheck(needed, (), False, where)
 
 
-def _is_asked_for(name: str, source: bytes) -> bool:
+def _is_tested_for(name: str, source: bytes) -> bool:
     """Return whether code asks for a part of a dotted name: ``hasattr(np, "float")``."""
     pairs = pairwise(re.escape(name).encode().split(rb"\.")) if b"hasattr" in source else ()
     return any(re.search(rb"""hasattr\([^()]*\b%s\s*,\s*["']%s["']""" % pair, source) for pair in pairs)

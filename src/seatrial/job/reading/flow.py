@@ -396,9 +396,9 @@ def fails(block: Sequence[ast.stmt], *, main: bool = False) -> bool:
     """Recognise a block that no good run takes: it ends in ``raise ValueError(kind)`` or ``sys.exit("no data")``, or
     of a ``main`` function in a return or an exit behind messages alone."""
     ends = [each for each in block[-1:] if isinstance(each, ast.Raise) or _exit_call(each)]
-    says = main and bool(said := _called(block[:-1])) and said <= _MESSAGES
-    returns = says and isinstance(block[-1], ast.Return) and not block[-1].value
-    return returns or (bool(ends) and (says or not _exits(ends[0])))
+    explains = main and bool(calls := _called(block[:-1])) and calls <= _MESSAGES
+    returns = explains and isinstance(block[-1], ast.Return) and not block[-1].value
+    return returns or (bool(ends) and (explains or not _exits(ends[0])))
 
 
 def conditions(node: ast.AST | None, holds: bool = True) -> Iterator[tuple[ast.expr, bool]]:

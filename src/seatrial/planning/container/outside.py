@@ -174,8 +174,8 @@ def _lost_writes(job: Job, script: ScriptFacts) -> Iterator[tuple[str, Write]]:
         is_made = write.folder and any(inside(each, path) for each in kept)  # by the engine, above a mount
         if folder is not None and not is_made and not any(inside(path, each) for each in kept):
             copies = any(each.copies and inside(_in_container(job, each.path), folder) for each in script.writes)
-            near = ".." if copies else "."  # the project is not copied into itself
-            yield f"{_source(job, write, folder, near)}:{folder}", write
+            root = ".." if copies else "."  # the project is not copied into itself
+            yield f"{_source(job, write, folder, root)}:{folder}", write
 
 
 def _in_container(job: Job, path: str) -> str:
@@ -208,13 +208,13 @@ def _mount_point(path: str, *, is_folder: bool, is_ready: bool) -> str | None:
     return None if folder in ("/", *_EMPTY, *IN_IMAGES) else folder
 
 
-def _source(job: Job, write: Write, folder: str, near: str) -> str:
-    """Return the same folder of this machine where it has one; else one in ``near``, the project or its parent."""
+def _source(job: Job, write: Write, folder: str, root: str) -> str:
+    """Return the same folder of this machine where it has one; else one in ``root``, the project or its parent."""
     if write.path.startswith("../"):
         return os.path.relpath(posixpath.normpath(folder), job.folder_inside)
     if os.path.isdir(folder) and not any(inside(folder, each) for each in IN_IMAGES):  # noqa: PTH112  # never raises
         return folder
-    return f"{near}/{posixpath.basename(folder)}"
+    return f"{root}/{posixpath.basename(folder)}"
 
 
 def warn_of_outside(job: Job, script: ScriptFacts) -> Iterator[str]:
