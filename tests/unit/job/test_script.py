@@ -201,6 +201,7 @@ def test_a_question_is_asked_unless_the_code_looks_for_a_terminal(tmp_path: Path
         ("os.system('curl -sL https://example.org/x | bash')", True),
         ("subprocess.run('wget -qO- https://example.org/x | sudo sh', shell=True)", True),
         ("os.system('curl https://example.org/x | sha256sum')", False),
+        ("os.system('curl https://example.org/x | bash-format')", False),
         ("print('curl -sL https://example.org/x | bash')", False),
         ("if False: os.system('curl -sL https://example.org/x | bash')", False),
     ],
@@ -353,6 +354,8 @@ def test_an_object_that_hydra_makes_reads_what_its_settings_name(
     assert "subprocess.sox" in facts.modules
 
 
+_MAIN = "import hydra\n@hydra.main(config_path='.', config_name='c')\ndef main(cfg):\n"
+_MAKES_M = f"{_MAIN}    hydra.utils.instantiate(cfg.m)\nmain()\n"
 _MADE = "    def __init__(self, a=0, path='default.csv'):\n"
 
 
@@ -379,7 +382,7 @@ def test_an_object_of_hydra_gets_the_values_of_its_file_and_of_the_call(
     (tmp_path / "c.yaml").write_text(f"m:\n  _target_: net.Net\n  {config}\n")
     (tmp_path / "net.py").write_text(f"class Net:\n{_MADE}        {body}\n")
     code = f"    print(cfg.m)\n    hydra.utils.instantiate{call}\nmain()\n"
-    facts = facts_of(tmp_path, f"import hydra\n@hydra.main(config_path='.', config_name='c')\ndef main(cfg):\n{code}")
+    facts = facts_of(tmp_path, f"{_MAIN}{code}")
     assert [each.path for each in facts.reads if each.path[-5:] != ".yaml"] == reads
 
 
@@ -389,8 +392,7 @@ def test_a_setting_of_two_files_of_hydra_is_not_known(tmp_path: Path, primary: s
     (tmp_path / "c.yaml").write_text(f"defaults:\n- m: big\nm:\n  {primary}\n")
     (tmp_path / "m/big.yaml").write_text("_target_: net.Net\npath: b.csv\n")
     (tmp_path / "net.py").write_text(f"class Net:\n{_MADE}        open(path)\n        open('data')\n")
-    source = "import hydra\n@hydra.main(config_path='.', config_name='c')\ndef main(cfg):\n    hydra.utils.instantiate(cfg.m)\nmain()\n"
-    assert {each.path for each in facts_of(tmp_path, source).reads} - {"c.yaml", "m/big.yaml"} == {*reads}
+    assert {each.path for each in facts_of(tmp_path, _MAKES_M).reads} - {"c.yaml", "m/big.yaml"} == {*reads}
 
 
 @pytest.mark.parametrize(("setting", "compiles"), [("true", True), ("false", False), ("${oc.env:FAST}", True)])
@@ -401,8 +403,7 @@ def test_a_setting_decides_whether_torch_compiles(tmp_path: Path, setting: str, 
         "    def setup(self, stage):\n        if self.hparams.compile and stage == 'fit':\n"
         "            self.net = torch.compile(self.net)\n"
     )
-    source = "import hydra\n@hydra.main(config_path='.', config_name='c')\ndef main(cfg):\n    hydra.utils.instantiate(cfg.m)\nmain()\n"
-    assert (facts_of(tmp_path, source).compiler_evidence is not None) is compiles
+    assert (facts_of(tmp_path, _MAKES_M).compiler_evidence is not None) is compiles
 
 
 @pytest.mark.parametrize("key", ["class_path", "_target_", "target"])

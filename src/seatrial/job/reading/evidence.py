@@ -202,7 +202,9 @@ class NodeReader:
         if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
             program = f"subprocess.{signs.started_program(node, module.names, module.flow.assigned(unit))}"
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
-            if program[-1] != "." and re.search(r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh\b", ast.unparse(node)):
+            if program[-1] != "." and re.search(
+                r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh(?![\w.-])", ast.unparse(node)
+            ):
                 self.later.append(((module.path, unit), tests, PIPED, where))
         if isinstance(node, Import):
             module.names |= signs.imported_names(node)
