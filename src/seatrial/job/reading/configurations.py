@@ -161,7 +161,7 @@ def instances(config: Mapping[str, object]) -> Iterator[tuple[str, str, ast.Call
         for name in filter(str.isidentifier, names):
             value: Any = config.get(above + name, ANY)  # of a list or a table, too
             value = interpolated(value, config) if isinstance(value, str) else value
-            is_known = ANY not in value if isinstance(value, str) else isinstance(value, int | float | None)
+            is_known = isinstance(value, str | int | float | None) and ANY not in str(value)
             given.append(ast.keyword(name, ast.Constant(value) if is_known else ast.Name("", lineno=0)))
         call = ast.Call(ast.Name("instantiate"), [], given, lineno=sys.maxsize)  # after all else
         yield str(config[f"{above}_target_"]), above, call

@@ -24,16 +24,7 @@ from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
-from seatrial.job.reading.parsed_modules import (
-    Import,
-    Module,
-    ParsedModules,
-    Unit,
-    called_by,
-    functions_of,
-    named,
-    source_of,
-)
+from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, called_by, functions_of, named
 from seatrial.job.reading.signs import SETS, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
@@ -331,7 +322,7 @@ class ProjectReader:
                 found.update(own)
                 base = next(iter(module.flow.bases.get(owner, ())), "")
                 place, inner = module.bound.get(base, (module.path, base))
-                module, owner = source_of(self.modules.at(place), inner or "", self.modules.at)
+                module, owner = parsed_modules.source_of(self.modules.at(place), inner or "", self.modules.at)
 
     def _name_targets(self, file: Path, text: str) -> None:
         """Queue the classes that a configuration names."""
@@ -369,14 +360,13 @@ class ProjectReader:
         if known or module is None:
             return
         for method, function in module.flow.functions.items() if not name else ():
-            if (last := method.rpartition(".")[2]) in signs.LIGHTNING_1:
-                self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
+            last, where = method.rpartition(".")[2], f"{module.shown}:{function.lineno} {method}"
+            if last in signs.LIGHTNING_1:
+                self.reading.signs.setdefault("lightning-1", where)
             elif f"{method[: -len(last)]}lr_scheduler_step" in module.flow.functions:
                 pass  # Lightning checks no scheduler
             elif last == "configure_optimizers" and signs.SCHEDULES.search(ast.unparse(function)):
-                self.reading.signs.setdefault(
-                    f"{signs.NAMED}{signs.SCHEDULERS}", f"{module.shown}:{function.lineno} {method}"
-                )
+                self.reading.signs.setdefault(f"{signs.NAMED}{signs.SCHEDULERS}", where)
             if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
                 queue.append((path, method))
         for seen in module.flow.walk(name):
@@ -441,9 +431,8 @@ class ProjectReader:
             self.files.constants.note_options((module.path, unit), node)
         callers = self.files.constants.callers.get((module.path, unit), ()) if isinstance(node, ast.If) else ()
         last = (self.start, ""), module.flow.body("")[-1].end_lineno  # a main function's only call
-        main = module.path == self.start and (
-            not unit or [(each.unit, each.node.end_lineno) for each in callers] == [last]
-        )
+        once = [(each.unit, each.node.end_lineno) for each in callers] == [last]
+        main = module.path == self.start and (not unit or once)
         checks = demanded(node, module.flow.assigned(unit), main=main)
         self.files.demanded |= {id(call): texts for call, texts in checks}
         if isinstance(node, ast.Call):
@@ -462,9 +451,8 @@ class ProjectReader:
             if "".join(signs.texts_of(module_name := node.args[0])).startswith("."):
                 package = keywords(node).get("package", [*node.args[1:], module_name][0])
                 own = ast.Constant(".".join(Path(module.shown).parent.parts))
-                module_name = ast.BinOp(
-                    own if dotted(package) in ("__package__", "__name__") else package, ast.Add(), module_name
-                )
+                package = own if dotted(package) in ("__package__", "__name__") else package
+                module_name = ast.BinOp(package, ast.Add(), module_name)
             self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
