@@ -201,6 +201,7 @@ def test_a_question_counts_unless_the_code_looks_for_a_terminal(tmp_path: Path, 
         ("os.system('curl -sL https://example.org/x | bash')", True),
         ("subprocess.run('wget -qO- https://example.org/x | sudo sh', shell=True)", True),
         ("os.system('curl https://example.org/x | sha256sum')", False),
+        ("os.system('curl https://example.org/x | bash-format')", False),
         ("print('curl -sL https://example.org/x | bash')", False),
         ("if False: os.system('curl -sL https://example.org/x | bash')", False),
     ],
@@ -351,6 +352,58 @@ def test_an_object_that_hydra_makes_reads_what_its_settings_name(
     facts = script_facts(Target(kind="script", value="train.py", args=arguments), tmp_path)
     assert sorted(each.path for each in facts.reads if each.path[:4] != "conf") == reads
     assert "subprocess.sox" in facts.modules
+
+
+_MAIN = "import hydra\n@hydra.main(config_path='.', config_name='c')\ndef main(cfg):\n"
+_MAKES_M = f"{_MAIN}    hydra.utils.instantiate(cfg.m)\nmain()\n"
+_MADE = "    def __init__(self, a=0, path='default.csv'):\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "body", "call", "reads"),
+    [
+        ("a: false", "open('on.csv') if a else open('off.csv')", "(cfg.m)", ["off.csv"]),
+        ("a: 5", "open('five.csv') if a == 5 else open('other.csv')", "(cfg.m)", ["five.csv"]),
+        ("path: null", "path and open(path)", "(cfg.m)", []),
+        ("path: [a.csv]", "open(path)", "(cfg.m)", []),
+        ("path: ${oc.env:DATA}", "open(path)", "(cfg.m)", []),
+        ("path: ${m.path}", "open(path)", "(cfg.m)", []),
+        ("path: '" + "${m.a}" * 300 + "'\n  a: '" + "${m.b}" * 300 + "'", "open(path)", "(cfg.m)", []),
+        ("path: a.csv", "open(path)", "(cfg.m, path=chosen())", []),
+        ("use: true\n  path: a.csv", "open(path)", "(cfg.m) if cfg.m.use else None", ["a.csv"]),
+        ("use: false\n  path: a.csv", "open(path)", "(cfg.m) if cfg.m.use else None", []),
+        ("path: a.csv", "open(path)", "(cfg.other)", []),
+        ("path: a.csv", "open(path)", "(each)", ["a.csv"]),
+    ],
+)
+def test_an_object_of_hydra_gets_the_values_of_its_file_and_of_the_call(
+    tmp_path: Path, config: str, body: str, call: str, reads: list[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text(f"m:\n  _target_: net.Net\n  {config}\n")
+    (tmp_path / "net.py").write_text(f"class Net:\n{_MADE}        {body}\n")
+    code = f"    print(cfg.m)\n    hydra.utils.instantiate{call}\nmain()\n"
+    facts = facts_of(tmp_path, f"{_MAIN}{code}")
+    assert [each.path for each in facts.reads if each.path[-5:] != ".yaml"] == reads
+
+
+@pytest.mark.parametrize(("primary", "reads"), [("path: a.csv", ["data"]), ("size: 1", ["data", "b.csv"])])
+def test_a_setting_of_two_files_of_hydra_is_not_known(tmp_path: Path, primary: str, reads: list[str]) -> None:
+    (tmp_path / "m").mkdir()
+    (tmp_path / "c.yaml").write_text(f"defaults:\n- m: big\nm:\n  {primary}\n")
+    (tmp_path / "m/big.yaml").write_text("_target_: net.Net\npath: b.csv\n")
+    (tmp_path / "net.py").write_text(f"class Net:\n{_MADE}        open(path)\n        open('data')\n")
+    assert {each.path for each in facts_of(tmp_path, _MAKES_M).reads} - {"c.yaml", "m/big.yaml"} == {*reads}
+
+
+@pytest.mark.parametrize(("setting", "compiles"), [("true", True), ("false", False), ("${oc.env:FAST}", True)])
+def test_a_setting_decides_whether_torch_compiles(tmp_path: Path, setting: str, compiles: bool) -> None:
+    (tmp_path / "c.yaml").write_text(f"m:\n  _target_: net.Net\n  compile: {setting}\n")
+    (tmp_path / "net.py").write_text(
+        "import torch\nclass Net:\n    def __init__(self, compile):\n        self.save_hyperparameters()\n"
+        "    def setup(self, stage):\n        if self.hparams.compile and stage == 'fit':\n"
+        "            self.net = torch.compile(self.net)\n"
+    )
+    assert (facts_of(tmp_path, _MAKES_M).compiler_evidence is not None) is compiles
 
 
 @pytest.mark.parametrize("key", ["class_path", "_target_", "target"])

@@ -38,7 +38,8 @@ _REPORTED = f"{NAMED}{REPORT_TO}"
 _OFFLOADS = regex(r"offload_optimizer[._]device$")
 #: An override of Hydra's command line, ``model=large``; most files that are composed, most bytes of each.
 _CHOICE = regex(r"\+{0,2}([\w/]+)(?:@[\w.]*)?=([\w./-]+)")
-_MOST_COMPOSED, _MOST_BYTES, _MOST_SETTINGS, _MOST_INNER = 100, 100_000, 200_000, 4
+_MOST_COMPOSED, _MOST_BYTES, _MOST_SETTINGS = 100, 100_000, 200_000
+_MOST_INNER, _MOST_TEXT = 4, 1_000  # interpolations in others, characters of a value
 #: The keys under which Hydra puts a file. Format: hydra.cc/docs/advanced/overriding_packages.
 _PACKAGE = regex(r"#\s*@package\s+([\w.]+)")
 #: Matches an item of a YAML list. ``_NO_OPTION`` matches items of Hydra's defaults lists that name no file of the
@@ -120,42 +121,50 @@ def targets(text: str) -> Iterator[tuple[int, str, bool]]:
     yield from ((number, found[2], bool(found[1])) for number, line in lines for found in _TARGET.finditer(line))
 
 
-def flattened(files: _Files, words: Sequence[str]) -> dict[str, str]:
-    """Return dotted key → text of the configuration that Hydra composes of files, with overrides ``data.path=a``."""
-    found = dict[str, str]()
+def flattened(files: _Files, words: Sequence[str]) -> dict[str, object]:
+    """Return dotted key → value of the configuration that Hydra composes of files, with overrides ``data.path=a``.
+
+    ``*`` stands for the value of a key that several files set: which of them comes last is not known.
+    """
+    found = dict[str, object]()
     base = Path(os.path.commonpath([each.parent for each, _ in files])) if files else Path()
+    read = fallback(None, on=ConfigError)(parse_yaml)
     for file, text in files:
         named = _PACKAGE.match(text)
         package = named[1].replace("_global_", "").split(".") if named else file.parent.relative_to(base).parts
-        pending = [([*filter(None, package)], fallback(None, on=ConfigError)(parse_yaml)(text, file.name))]
+        pending = [([*filter(None, package)], read(text, file.name))]
         for keys, node in pending:
-            rows = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+            rows = [*node.items()] if isinstance(node, dict) else [*enumerate(node)] if isinstance(node, list) else []
             pending += (([*keys, str(key)], each) for key, each in rows)
-            found |= {".".join(keys): str(node)} if isinstance(node, str | int | float) else {}
+            found |= {} if rows else {(key := ".".join(keys)): node if found.get(key, node) == node else ANY}
     typed = (word.lstrip("+").partition("=") for word in words)
-    return found | {key.replace("/", "."): value for key, is_given, value in typed if is_given}
+    return found | {key.replace("/", "."): read(value, key) for key, is_given, value in typed if is_given}
 
 
-def interpolated(text: str, config: Mapping[str, str]) -> str:
+def interpolated(text: str, config: Mapping[str, object]) -> str:
     """Return a value with ``${data.name}`` replaced by its own value, by ``*`` if that is unknown."""
     for _ in range(_MOST_INNER):
-        text = re.sub(
-            r"\$\{(hydra:)?([\w.]+)\}", lambda each: config.get("hydra." * bool(each[1]) + each[2], ANY), text
-        )
-    return re.sub(r"\$\{.*\}", ANY, text)
+        if len(text) < _MOST_TEXT:
+            text = re.sub(r"\$\{([\w.:]+)\}", lambda each: str(config.get(each[1].replace(":", "."), ANY)), text)
+    return re.sub(r"\$\{.*\}", ANY, text[:_MOST_TEXT], flags=re.S)
 
 
-def instances(config: Mapping[str, str]) -> Iterator[tuple[str, str, ast.Call]]:
+def instances(config: Mapping[str, object]) -> Iterator[tuple[str, str, ast.Call]]:
     """Yield (dotted name of a class, the key above it, a call with its settings) of each object that Hydra makes."""
-    for above in [key.removesuffix("_target_") for key in config if f".{key}".endswith("._target_")]:
-        inside = {key.removeprefix(above): key for key in config if key.startswith(above)}
-        given = {name: interpolated(config[key], config) for name, key in inside.items() if name.isidentifier()}
-        texts = [ast.keyword(name, ast.Constant(text)) for name, text in given.items() if ANY not in text]
-        yield (
-            config[f"{above}_target_"],
-            above,
-            ast.Call(ast.Name("instantiate"), [], texts, lineno=sys.maxsize),
-        )  # after all else
+    ends = [key.removesuffix("_target_") for key in config if f".{key}".endswith("._target_")]
+    inside: dict[str, dict[str, None]] = {above: {} for above in ends}
+    for key in config:
+        for at in (0, *(each.end() for each in re.finditer(r"\.", key))):
+            inside.get(key[:at], {})[key[at:].partition(".")[0]] = None
+    for above, names in inside.items():
+        given = list[ast.keyword]()
+        for name in filter(str.isidentifier, names):
+            value: Any = config.get(above + name, ANY)  # of a list or a table, too
+            value = interpolated(value, config) if isinstance(value, str) else value
+            is_known = isinstance(value, str | int | float | None) and ANY not in str(value)
+            given.append(ast.keyword(name, ast.Constant(value) if is_known else ast.Name("", lineno=0)))
+        call = ast.Call(ast.Name("instantiate"), [], given, lineno=sys.maxsize)  # after all else
+        yield str(config[f"{above}_target_"]), above, call
 
 
 def initialized(node: ast.Call, file: Path, names: Mapping[str, str], folder: Path) -> str | None:

@@ -267,17 +267,17 @@ class Constants:
 
     def setting(self, node: ast.expr, unit: Unit) -> tuple[str, str] | None:
         """Return (value, place) of the setting whose dotted key is the longest suffix of an expression's members."""
-        names = self._members(node, unit)
+        names = self.members(node, unit)
         found = (self.settings.get(".".join(names[at:])) for at in range(len(names)))
         is_one = OF_SETTINGS.fullmatch(dotted(getattr(node, "value", node)))  # else another object's, not the code's
         return next((each for each in found if each and (is_one or ".py:" not in each[1])), None)
 
-    def _members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
+    def members(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> list[str]:
         """Return ``["data", "path"]`` of ``cfg.data["path"]``, and of ``part["path"]`` after ``part = cfg["data"]``."""
         if found := self._member(node, unit, depth):
-            return [*self._members(found[0], unit, depth), found[1]]
+            return [*self.members(found[0], unit, depth), found[1]]
         values = self.candidates(node, unit, depth + 1) if isinstance(node, ast.Name) and depth < _DEEPEST else []
-        return self._members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
+        return self.members(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else []
 
     def _member(self, node: ast.AST | None, unit: Unit, depth: int) -> tuple[ast.expr, str] | None:
         """Return the owner and the key of ``a.key``, ``a["key"]``, ``a[key]`` and ``a.get(key)``."""

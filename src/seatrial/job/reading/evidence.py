@@ -41,6 +41,7 @@ _ASKS = regex(signs.TABLES["patterns"]["asks"])
 _MODEL = regex(r"-[\w.]*\d|\d[bBmM]\b")
 _SIGNS = {ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="}
 _OPPOSITE = {"<": ">=", "<=": ">", ">": "<=", ">=": "<", "==": "!=", "!=": "=="}
+_COMPILING = ("compiler", "torch-compile")  #: signs that count where their conditions may hold
 PIPED = "subprocess.|sh"  #: a shell that runs what another program downloads
 
 #: Functions that parse a version, or its numbers, from text.
@@ -206,7 +207,9 @@ class NodeReader:
         if isinstance(node, ast.Call) and (seen.needed or tests):  # not below `except Exception`
             program = f"subprocess.{signs.started_program(node, module.names, module.flow.assigned(unit))}"
             self.later += [((module.path, unit), tests, program, where)] * (program[-1] != ".")
-            if program[-1] != "." and re.search(r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh\b", ast.unparse(node)):
+            if program[-1] != "." and re.search(
+                r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh(?![\w.-])", ast.unparse(node)
+            ):
                 self.later.append(((module.path, unit), tests, PIPED, where))
         if isinstance(node, Import):
             module.names |= signs.imported_names(node)
@@ -218,7 +221,10 @@ class NodeReader:
                 if sign.startswith(signs.NAMED) and _is_tested_for(shown, module.source):
                     continue
                 evidence = f"{where} {shown}"
-                reading.signs.setdefault(sign, evidence)
+                if tests and sign in _COMPILING:
+                    self.later.append(((module.path, unit), tests, sign, evidence))
+                else:
+                    reading.signs.setdefault(sign, evidence)
                 asks = not shown.startswith("sys.") and b"stdin.isatty()" not in module.source
                 holds = {"notebook": seen.always, "input": seen.tests == () and asks}
                 holds["needs-ranks"] = seen.certain and not caught
@@ -244,6 +250,10 @@ class NodeReader:
             if constants.likely and unit in constants.always and constants.likely(unit, tests):
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
         for unit, tests, name, where in self.later:
+            if name in _COMPILING:
+                if may(unit, ()) <= may(unit, tests):  # else another branch runs
+                    self.reading.signs.setdefault(name, where)
+                continue
             tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
             if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
                 self.reading.likely.setdefault(name, where)

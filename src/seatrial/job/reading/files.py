@@ -71,7 +71,7 @@ class Files:
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
         self._configs = ANY  # the folder of Hydra's compose()
-        self.config: dict[str, str] = {}  # what Hydra composes, by dotted keys
+        self.config: dict[str, object] = {}  # what Hydra composes, by dotted keys
         self.of_others = False  # other sub-commands run functions of their own
 
     def note(self, unit: Unit, node: ast.Call, called: Sequence[Unit], *, always: bool, tests: Tests) -> None:

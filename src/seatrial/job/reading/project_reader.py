@@ -24,16 +24,7 @@ from seatrial.job.reading.files import Files
 from seatrial.job.reading.flow import FunctionNode, RunNode, Tests, only_defines
 from seatrial.job.reading.import_roots import MOST_MODULES, ImportRoots
 from seatrial.job.reading.modules import is_file
-from seatrial.job.reading.parsed_modules import (
-    Import,
-    Module,
-    ParsedModules,
-    Unit,
-    called_by,
-    functions_of,
-    named,
-    source_of,
-)
+from seatrial.job.reading.parsed_modules import Import, Module, ParsedModules, Unit, called_by, functions_of, named
 from seatrial.job.reading.signs import SETS, dotted, full_name, is_constant, keywords, last_name, literal
 from seatrial.system.project_files import read_sources
 from seatrial.system.source import MAX_BYTES
@@ -41,6 +32,7 @@ from seatrial.system.text import regex
 
 #: Most units read: reading is for hints, and a plan waits for it.
 _MOST_UNITS, _MOST_SHOWN = 5_000, 3
+_MOST_MADE = 100  # objects of Hydra, and calls that make them
 #: Decorators whose functions a command line or a cluster starts; methods that training calls of what a class makes.
 _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__", "__iter__", "training_step", "setup")
 #: Packages that make options of a data class's fields.
@@ -99,6 +91,7 @@ class ProjectReader:
         self.runs: list[tuple[Unit, ast.Call, RunNode]] = []  # calls that run a script in the same process
         self.hydra: list[tuple[Path, ast.Call]] = []
         self.made: list[tuple[Unit, str, str, ast.Call]] = []  # what Hydra may make: class, key above, settings
+        self.makers: list[tuple[Unit, ast.Call, Tests]] = []  # calls of Hydra's instantiate
         self.tracking: list[tuple[Unit, ast.Call, str, Tests]] = []
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
@@ -286,24 +279,37 @@ class ProjectReader:
                 self.composed.setdefault(shown := os.path.relpath(file, self.roots.folder), shown)
                 self._name_targets(file, text)
             self.files.config = flattened(files, self.words_typed)
-            self.made += ((unit, *each) for each in instances(self.files.config))
+            self.made += islice(((unit, *each) for each in instances(self.files.config)), _MOST_MADE)
         return bool(self.certain)
 
     def _instantiate(self) -> bool:
         """Queue what an object runs that Hydra makes of a class of the project, with the settings of its file."""
-        made, self.made = self.made, []
+        made, self.made, self.files.constants.looks = self.made, [], 0
+        members = self.files.constants.members
+        ways = [(*each, [*members(each[1].args[0], each[0])]) for each in self.makers[: _MOST_MADE * bool(made)]]
         for unit, name, above, call in made:
-            parts = name.split(".", signs.MOST_PARTS)[: signs.MOST_PARTS]
-            own = [each[0] for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
-            module = self.modules.at(own[-1]) if own else None
+            parts, own = self._located(name)
+            module = self.modules.at(own[-1][0]) if own else None
             if module is None or (above and self.files.uses.keys().isdisjoint(above[:-1].split("."))):
                 continue
+            ends = {tuple(above.split(".")[:at]) for at in range(1, above.count(".") + 1)}
+            known = [each for each in ways if any((*each[3][at:],) in ends for at in range(len(each[3])))]
             units = [*named(module, "", ".".join(parts[len(own) :]), self.modules.at)]
             later = [*self._called_later(units)]
             self.certain += (*units, *later)
-            self.files.note(unit, call, units, always=False, tests=())
-            self.files.order.note(unit, later, always=False, tests=())
+            for at, way, tests, _ in (
+                known or [each for each in ways if not each[3]] or [(unit, call, (), [])] * (not ways)
+            ):
+                given = {each.arg: each for each in (*call.keywords, *way.keywords)}
+                one = ast.Call(call.func, [], [*given.values()], lineno=call.lineno)
+                self.files.note(at, one, units, always=False, tests=tests)
+                self.files.order.note(at, later, always=False, tests=tests)
         return bool(self.certain)
+
+    def _located(self, name: str) -> tuple[list[str], list[tuple[Path, Path]]]:
+        """Return the parts of a class's dotted name, and (file, root) of the project's packages and module in it."""
+        parts = name.split(".", signs.MOST_PARTS)[: signs.MOST_PARTS]
+        return parts, [each for each in self.roots.located(parts, self.roots.absolute) or [] if each is not None]
 
     def _called_later(self, called: Sequence[Unit]) -> Iterator[Unit]:
         """Yield the methods that training calls of what is made, of its class and of those that it is derived from."""
@@ -316,13 +322,12 @@ class ProjectReader:
                 found.update(own)
                 base = next(iter(module.flow.bases.get(owner, ())), "")
                 place, inner = module.bound.get(base, (module.path, base))
-                module, owner = source_of(self.modules.at(place), inner or "", self.modules.at)
+                module, owner = parsed_modules.source_of(self.modules.at(place), inner or "", self.modules.at)
 
     def _name_targets(self, file: Path, text: str) -> None:
         """Queue the classes that a configuration names."""
         for number, name, is_vague in targets(text):
-            parts = name.split(".", signs.MOST_PARTS)[: signs.MOST_PARTS]
-            own = [each for each in (self.roots.located(parts, self.roots.absolute) or []) if each is not None]
+            parts, own = self._located(name)
             self.certain += [(each[0], "") for each in own]
             if own and (module := self.modules.at(own[-1][0])):
                 self.certain += functions_of(module, parts[-1])
@@ -355,14 +360,13 @@ class ProjectReader:
         if known or module is None:
             return
         for method, function in module.flow.functions.items() if not name else ():
-            if (last := method.rpartition(".")[2]) in signs.LIGHTNING_1:
-                self.reading.signs.setdefault("lightning-1", f"{module.shown}:{function.lineno} {method}")
+            last, where = method.rpartition(".")[2], f"{module.shown}:{function.lineno} {method}"
+            if last in signs.LIGHTNING_1:
+                self.reading.signs.setdefault("lightning-1", where)
             elif f"{method[: -len(last)]}lr_scheduler_step" in module.flow.functions:
                 pass  # Lightning checks no scheduler
             elif last == "configure_optimizers" and signs.SCHEDULES.search(ast.unparse(function)):
-                self.reading.signs.setdefault(
-                    f"{signs.NAMED}{signs.SCHEDULERS}", f"{module.shown}:{function.lineno} {method}"
-                )
+                self.reading.signs.setdefault(f"{signs.NAMED}{signs.SCHEDULERS}", where)
             if _STARTING & {last_name(getattr(each, "func", each)) for each in function.decorator_list}:
                 queue.append((path, method))
         for seen in module.flow.walk(name):
@@ -427,9 +431,8 @@ class ProjectReader:
             self.files.constants.note_options((module.path, unit), node)
         callers = self.files.constants.callers.get((module.path, unit), ()) if isinstance(node, ast.If) else ()
         last = (self.start, ""), module.flow.body("")[-1].end_lineno  # a main function's only call
-        main = module.path == self.start and (
-            not unit or [(each.unit, each.node.end_lineno) for each in callers] == [last]
-        )
+        once = [(each.unit, each.node.end_lineno) for each in callers] == [last]
+        main = module.path == self.start and (not unit or once)
         checks = demanded(node, module.flow.assigned(unit), main=main)
         self.files.demanded |= {id(call): texts for call, texts in checks}
         if isinstance(node, ast.Call):
@@ -442,13 +445,14 @@ class ProjectReader:
             self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
         if called.endswith("main") and {"config_path", "config_name"} & {*keywords(node)}:
             self.hydra.append((module.path, node))
+        if called.rpartition(".")[2] == "instantiate" and node.args:
+            self.makers.append(((module.path, unit), node, seen.tests))
         if last_name(node.func) in ("import_module", "__import__") and certain and node.args:
             if "".join(signs.texts_of(module_name := node.args[0])).startswith("."):
                 package = keywords(node).get("package", [*node.args[1:], module_name][0])
                 own = ast.Constant(".".join(Path(module.shown).parent.parts))
-                module_name = ast.BinOp(
-                    own if dotted(package) in ("__package__", "__name__") else package, ast.Add(), module_name
-                )
+                package = own if dotted(package) in ("__package__", "__name__") else package
+                module_name = ast.BinOp(package, ast.Add(), module_name)
             self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from seatrial.errors import ConfigError
 from seatrial.images.requirements import pip_format
 from seatrial.images.requirements.other_formats import read_list
 from seatrial.images.requirements.pip_format import Needs, Requirements
-from seatrial.images.resolve import check, package_index
+from seatrial.images.resolve import check, fix, package_index
 from seatrial.images.resolve.edits import written
 from seatrial.job.model import Target
 from seatrial.job.script import ScriptFacts
@@ -966,3 +967,20 @@ def test_a_wheel_compiled_before_numpy_2_keeps_numpy_1(
     assert made.warnings == warned
     requested = len(plan.index.requested)
     assert plan(f"fitted==1.0\n{listed}\n").warnings == warned and len(plan.index.requested) == requested
+
+
+def test_a_search_for_edits_ends_with_the_time_of_the_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = list[int]()
+
+    def choose(_: Needs) -> Any:
+        tries.append(len(tries))
+        edits = [f"p{len(tries)}==1"]
+        raise ConfigError(f"p{len(tries)}: no such version", run="edit it", edits=lambda: edits)
+
+    needs = Needs(Requirements(), "requirements.txt", "it is listed")
+    monkeypatch.setattr(fix, "_edited", lambda *_: needs)
+    resolver: Any = SimpleNamespace(began=None, left_s=lambda: 0.01)
+    with pytest.raises(ConfigError, match="p1: no such version") as caught:
+        fix.chosen_or_fixed(choose, needs, resolver)
+    assert len(tries) == 2
+    assert "again: the time limit ended the search" in (caught.value.run or "")
