@@ -132,6 +132,9 @@ def test_data_that_nltk_reads_is_named_unless_code_downloads_it(
         ("import stable_baselines3 as sb3\nmodel = sb3.PPO('MlpPolicy', e, tensorboard_log='a')", "tensorboard"),
         ("from stable_baselines3 import PPO\nmodel = PPO()\nmodel.learn(1, progress_bar=True)", "rich tqdm"),
         ("import tensorflow as tf\ng = tf.keras.preprocessing.image.ImageDataGenerator()", "pillow scipy"),
+        ("import torch\ntorch.onnx.export(model, x, 'a.onnx', dynamo=False)", "onnx"),
+        ("import torch\nfrom torch.onnx import export\nexport(model, x, 'a.onnx')", "onnx"),
+        ("import torch\nimport torch.onnx as to", ""),
         ("from torchvision import datasets\nd = datasets.CIFAR10('data')", ""),
     ],
 )
@@ -139,7 +142,7 @@ def test_a_package_that_a_used_name_imports_is_installed_though_nothing_requires
     tmp_path: Path, source: str, brought: str
 ) -> None:
     written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
-    known = {"pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
+    known = {"onnx", "pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
     assert known & {*written} == known & {*brought.split()}
     assert "torchvision" in written or brought != "torchvision"
 
