@@ -370,6 +370,24 @@ def test_packages_of_a_plan(
     assert warns in "".join(made.image.warnings)
 
 
+@pytest.mark.parametrize(
+    ("source", "image", "warns"),
+    [
+        ("subprocess.call(f'sbatch {job}'.split(' '))", {}, "train.py:2 starts sbatch, which works on its cluster"),
+        ("subprocess.run(['srun', 'hostname'], check=True)", {}, "train.py:2 starts srun"),
+        ("subprocess.run(['srun', 'hostname'])", {"base": "mine/with-slurm:1"}, ""),
+        ("if False: subprocess.run(['sbatch', 'job.sh'])", {}, ""),
+        ("subprocess.run(['git', 'log'])", {}, ""),
+    ],
+)
+def test_a_program_of_a_cluster_that_the_code_starts_is_named(
+    tmp_path: Path, source: str, image: dict[str, Any], warns: str
+) -> None:
+    files = {"requirements.txt": "six\n", "train.py": f"import subprocess\n{source}\n"}
+    warnings = "".join(planned(tmp_path, files, **image).image.warnings)
+    assert warns in warnings and ("starts s" in warnings) is bool(warns)
+
+
 EXPLICIT = (
     "# platform: osx-64\n@EXPLICIT\nhttps://repo.anaconda.com/pkgs/main/osx-64/blas-1.0-mkl.conda\n"
     "https://conda.anaconda.org/conda-forge/noarch/tqdm-4.50.2-py_0.tar.bz2#abc123\n"
