@@ -82,6 +82,27 @@ def plan(project: Path, source: str, requirements: str = "") -> ImagePlan:
     return planned(project, files).image
 
 
+@pytest.mark.parametrize(
+    ("source", "line", "release", "warns"),
+    [
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa", "0.9.1", True),
+        ("import torch\nfrom librosa.output import write_wav\n", "librosa", "0.11.0", True),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa>=0.8", None, True),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa>=0.6", "0.7.2", False),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa==0.5.1", None, False),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa", None, False),
+        ("import librosa\nlibrosa.load(path)\n", "librosa", "0.9.1", False),
+    ],
+)
+def test_librosas_removed_writer_is_named_where_the_plan_lacks_it(
+    tmp_path: Path, source: str, line: str, release: str | None, warns: bool
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    found = [*absent_data(script, Requirements((line,)), {"librosa": release} if release else {})]
+    assert [each.partition(",")[0] for each in found] == ["train.py:2 uses librosa.output"] * warns
+
+
 @cases("source", "requirements", "printed", "run")
 def test_code_and_versions(
     tmp_path: Path, source: str, requirements: str, printed: str | None, run: str | None
