@@ -222,7 +222,7 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None) -> dict
     """
     have, locked = {canonical_name(line): line for line in found.lines}, at or {}
     rows = [row for row in table("source_builds")["companions"] if row["of"] in {*have, *locked}]
-    rows = [row for row in rows if "beside" not in row or (locked and row["beside"] in have)]
+    rows = [row for row in rows if "with" not in row or (locked and row["with"] in have)]
     open_ones = [row for row in rows if have.get(row["of"]) == row["of"] and "mmcv-full" in have]
     users: dict[str, str]
     users = {row["of"] + row["releases"]: row["of"] for row in open_ones if "mmcv-full" in row["lines"]}
