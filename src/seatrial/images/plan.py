@@ -235,6 +235,9 @@ def _with_system_packages(
     base = f'in seatrial.toml: [image] base = "python:{resolved.stack.python}-slim-bullseye"'
     needs = f"needs a glibc before 2.34, and its import fails in this image; {base}"
     warnings = tuple(f"{each} before {old[each]} {needs}" for each in unfit if job.image.base == DEFAULT_BASE)
+    sent = ((script.modules.get(f"subprocess.{name}"), name) for name in data["of_clusters"].split())
+    lacks = "which works on its cluster alone, not in this image: run the script that it submits in its place"
+    warnings += tuple(f"{at} starts {name}, {lacks}" for at, name in sent if at and job.image.base == DEFAULT_BASE)
     if not packages:
         return job, (), warnings
     if job.image.base != DEFAULT_BASE:

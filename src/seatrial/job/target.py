@@ -15,7 +15,7 @@ from seatrial.errors import TargetError
 from seatrial.job import startable
 from seatrial.job.engine_grammar import image_refused
 from seatrial.job.model import Target
-from seatrial.job.reading.modules import find_module, folder_of, is_file, is_folder, is_package, locate_module
+from seatrial.job.reading.modules import fetch_of, find_module, folder_of, is_file, is_folder, is_package, locate_module
 from seatrial.job.reading.parsed_modules import CONVERT
 from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, PythonCommand, beginning, likely_scripts, scripts
 from seatrial.system.names import hidden
@@ -146,9 +146,10 @@ def _in_shell(words: Sequence[str], here: Path, first: str, batch: str, env: Seq
     if not is_file(here / name):
         folder = (here / name).parent
         similar = _similar(name, _shell_scripts(folder, here))
+        fetch = fetch_of([here / name], here)
         hint = f"; did you mean {' or '.join(similar)}?" if similar else ""
         retyped = shlex.join([*words[:at], *similar[:1], *words[at + 1 :]])
-        run = f"seatrial run {retyped}" if similar else f"ls {as_typed(folder)}"
+        run = f"seatrial run {retyped}" if similar else fetch or f"ls {as_typed(folder)}"
         raise TargetError(f"Shell script {name} not found in {here}{hint}", run=run)
     text = first + startable.whole(here / name, _MOST_OF_SCRIPT)
     return _one_command(name, here / name, here, text, words[at + 1 :], name, env, batch)
@@ -186,10 +187,12 @@ def _one_command(
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
     if not found and reading.started and not reading.why and (reading.others or not reading.unread):
-        command, hint = reading.started[0][1], ": first run what creates it" * bool(reading.others)
-        message = f"{name} starts {command.target[-1]}, which does not exist{hint}"
-        cause = f"it runs {reading.others[0]}" if reading.others else None
-        raise TargetError(message, cause=cause, run=command.typed())
+        at, command = reading.started[0]
+        fetch = fetch_of([here / at / command.target[-1]], here)
+        others = reading.others[:1] if fetch is None else []
+        message = f"{name} starts {command.target[-1]}, which does not exist"
+        message += ": first run what creates it" if others else ""
+        raise TargetError(message, cause=f"it runs {others[0]}" if others else None, run=fetch or command.typed())
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
         if not reading.unset:
@@ -393,6 +396,8 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
         script = shlex.quote(str(Path(notebook).with_suffix(".py")))
         run = f"{CONVERT} {shlex.quote(notebook)} && seatrial run {script}"
         return TargetError(f"{word} runs the notebook {notebook}; a run starts a script", run=run)
+    if fetch := fetch_of([project / word], project):
+        return TargetError(f"Script {word} not found in {project}", run=fetch)
     of_shell = _shell_scripts((project / word).parent, project)
     similar = _similar(word, [*scripts(project), *recipes]) or _similar(word, of_shell)
     hint = f"; did you mean {' or '.join(similar)}?" if similar else ""

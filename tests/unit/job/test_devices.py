@@ -858,3 +858,16 @@ def test_a_checkpoint_of_fit_is_read_although_the_run_writes_to_its_folder(
     source += f"Trainer(callbacks=[keep]).fit(net, {keyword}='/import/me/ckpt/e9.ckpt')\n"
     reads = script_facts(target_of(tmp_path, source), tmp_path).reads
     assert [each.path for each in reads if each.path.endswith("e9.ckpt")] == ["/import/me/ckpt/e9.ckpt"] * named
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("lightgbm.LGBMClassifier(n_estimators=9)", "request no GPU: seatrial run --gpus none"),
+        ("xgboost.XGBClassifier(n_estimators=9)", 'add device="cuda"'),
+    ],
+)
+def test_boosted_trees_on_the_cpu_get_a_remedy_that_suffices(tmp_path: Path, line: str, remedy: str) -> None:
+    (tmp_path / "train.py").write_text(f"import lightgbm, xgboost\nmodel = {line}\nmodel.fit(x, y)\n")
+    [found] = verdicts(script_facts(Target(kind="script", value="train.py"), tmp_path).devices, 1)
+    assert found.words.startswith("the script runs on the CPU: train.py:2 calls ") and found.change == remedy

@@ -533,6 +533,25 @@ def test_a_script_of_missing_programs_alone_names_them(tmp_path: Path) -> None:
     assert refusal.value.run == "seatrial run lost.py -- 1"
 
 
+@pytest.mark.parametrize("words", [["models/slim/train.py"], ["bash", "models/run.sh"], ["bash", "j.sh"]])
+def test_a_script_below_an_empty_submodule_is_fetched_with_it(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "j.sh").write_text("cp a b\npython models/slim/train.py\n")
+    (tmp_path / "train.py").write_text("import torch\n")
+    (tmp_path / ".gitmodules").write_text('[submodule "m"]\n\tpath = models\n\turl = https://git.example/m.git\n')
+    (tmp_path / "models").mkdir()
+
+    def start(words: list[str]) -> object:
+        return in_our_words(words, tmp_path) if words[1:] else resolve_target(words, None, None, tmp_path, {})
+
+    with pytest.raises(TargetError, match=r"not found in|which does not exist$") as refusal:
+        start(words)
+    assert refusal.value.run == "git submodule update --init --recursive models   # models is empty"
+    (tmp_path / "models/README.md").touch()
+    with pytest.raises(TargetError) as refusal:
+        start(words)
+    assert "git submodule" not in (refusal.value.run or "")
+
+
 def test_the_folder_in_which_a_script_finds_its_program_is_named(tmp_path: Path) -> None:
     (tmp_path / "a/moco").mkdir(parents=True)
     (tmp_path / "a/scripts/deep").mkdir(parents=True)

@@ -274,6 +274,8 @@ def implied(
     why, warnings = list[str](), list[str]()
     have = {canonical_name(line) for line in found.lines}
     lines = [package for package in implied_packages(script.modules) if not _has(found, package)]
+    if "onnx" in lines and any(is_below(each.specifier, "2") for each in found.of("torch")):
+        lines.remove("onnx")  # torch.onnx.export imports it since torch 2.0
     remote = {each: where for each, where in script.modules.items() if each.startswith("remote.")}
     why += [f"{implied_packages([each])[0]} opens {each[7:]}:// paths ({where})" for each, where in remote.items()]
     if "transformers" in have and "accelerate" not in have and script.framework in (None, "torch"):

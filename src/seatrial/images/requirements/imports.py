@@ -305,7 +305,7 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
 
 
 def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str]) -> Iterator[str]:
-    """Yield warnings of spaCy's models, which its repository alone has, and of NLTK's data; ``at``: releases."""
+    """Yield warnings of spaCy's models, of NLTK's data and of librosa.output, where releases ``at`` lack them."""
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
     for name in (each for each in models if "spacy" in at and each.count("_") > 1 and not is_listed(found, each, each)):
         file = f"{name}-{'.'.join(at['spacy'].split('.')[:2])}.0"
@@ -319,6 +319,10 @@ def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str])
         older = "_(tab|eng)$" if re.match(r"3\.[0-8]\b", at["nltk"]) else "$"  # before 3.9, which renamed them
         needs = f"{next(iter(reads.values())).partition(' ')[0]} needs NLTK's data, and no code downloads it"
         yield f"{needs}: before this line, call nltk.download({[re.sub(older, '', each) for each in reads]})"
+    bounds = (part for each in found.of("librosa") for part in each.specifier if part.operator in (">=", "==", "~="))
+    release = at.get("librosa") or next((part.version for part in bounds), "0")  # one with a source alone is not locked
+    if (writes := script.modules.get("librosa.output")) and not re.match(r"0(\.[0-7]\b|$)", release):
+        yield f"{writes.partition(' ')[0]} uses librosa.output, which librosa 0.8 removed: write with soundfile.write"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

@@ -223,6 +223,7 @@ def companions(found: Requirements, at: Mapping[str, str] | None = None, numpy_1
     have, locked = {canonical_name(line): line for line in found.lines}, at or {}
     compiled = [{"of": name, "lines": "numpy<2"} for name in numpy_1 if "numpy" in locked]
     rows = [row for row in (*table("source_builds")["companions"], *compiled) if row["of"] in {*have, *locked}]
+    rows = [row for row in rows if "with" not in row or (locked and row["with"] in have)]
     open_ones = [row for row in rows if have.get(row["of"]) == row["of"] and "mmcv-full" in have]
     users: dict[str, str]
     users = {row["of"] + row["releases"]: row["of"] for row in open_ones if "mmcv-full" in row["lines"]}

@@ -252,11 +252,11 @@ class Devices(Evaluation):
                 if isinstance(node, ast.Call) and module is not None and (name := dotted(node.func)):
                     first, dot, rest = name.partition(".")
                     package, _, last = (module.names.get(first, first) + dot + rest).rpartition(".")
-                    classes, argument = _BOOSTERS.get(package, ["$", ""])
+                    classes, argument, *instead = _BOOSTERS.get(package, ["$", ""])
                     if re.match(classes, last):
                         words = f"{module.shown}:{node.lineno} calls {name}(…) without {argument}"
                         certain = None not in keywords(node) and last != "train"
-                        found.append(Reason(2, words, f"add {argument}", certain=certain))
+                        found.append(Reason(2, words, "".join(instead) or f"add {argument}", certain=certain))
         yield from found[:1]
 
     def _fallbacks(self, handlers: list[tuple[Unit, ast.ExceptHandler]]) -> Iterator[Reason]:

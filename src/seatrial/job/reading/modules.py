@@ -118,9 +118,8 @@ def remedy(
         if is_folder(inside / last) or (there - _OF_CYTHON if ".pyx" in there and not builds else there):
             return None
     paths = [root.joinpath(*parts) for root in roots]
-    empty = (each for each in empty_submodules(project) if any(path.is_relative_to(project / each) for path in paths))
-    if submodule := next(empty, None):
-        return f"git submodule update --init --recursive {shlex.quote(submodule)}   # {submodule} is empty"
+    if fetch := fetch_of(paths, project):
+        return fetch
     proto = Path(*parts[:-1], re.sub(r"_pb2(_grpc)?$", ".proto", last))
     if base := next((each for each in roots if last.startswith(f"{proto.stem}_pb2") and is_file(each / proto)), None):
         texts = "\n".join(read_sources((base / proto).parent.glob("*.proto"), project, _MAX_BYTES))  # of importers, too
@@ -150,6 +149,14 @@ def empty_submodules(project: Path) -> list[str]:
     """Return the folders of submodules in which there is nothing, as .gitmodules names them."""
     text = "".join(read_sources([project / ".gitmodules"], project, _MAX_BYTES))
     return [path for path in _PATH.findall(text)[:_MOST_SUBMODULES] if is_empty(project / path)]
+
+
+def fetch_of(paths: Collection[Path], project: Path) -> str | None:
+    """Return the command that fetches the empty submodule in which one of these paths would lie."""
+    for folder in empty_submodules(project):
+        if any(path.is_relative_to(project / folder) for path in paths):
+            return f"git submodule update --init --recursive {shlex.quote(folder)}   # {folder} is empty"
+    return None
 
 
 @fallback(False, on=(OSError, ValueError))  # not there at all: left out on purpose, or the file names another place

@@ -82,6 +82,27 @@ def plan(project: Path, source: str, requirements: str = "") -> ImagePlan:
     return planned(project, files).image
 
 
+@pytest.mark.parametrize(
+    ("source", "line", "release", "warns"),
+    [
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa", "0.9.1", True),
+        ("import torch\nfrom librosa.output import write_wav\n", "librosa", "0.11.0", True),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa>=0.8", None, True),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa>=0.6", "0.7.2", False),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa==0.5.1", None, False),
+        ("import librosa\nlibrosa.output.write_wav(path, wav, sr)\n", "librosa", None, False),
+        ("import librosa\nlibrosa.load(path)\n", "librosa", "0.9.1", False),
+    ],
+)
+def test_librosas_removed_writer_is_named_where_the_plan_lacks_it(
+    tmp_path: Path, source: str, line: str, release: str | None, warns: bool
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    found = [*absent_data(script, Requirements((line,)), {"librosa": release} if release else {})]
+    assert [each.partition(",")[0] for each in found] == ["train.py:2 uses librosa.output"] * warns
+
+
 @cases("source", "requirements", "printed", "run")
 def test_code_and_versions(
     tmp_path: Path, source: str, requirements: str, printed: str | None, run: str | None
@@ -132,6 +153,9 @@ def test_data_that_nltk_reads_is_named_unless_code_downloads_it(
         ("import stable_baselines3 as sb3\nmodel = sb3.PPO('MlpPolicy', e, tensorboard_log='a')", "tensorboard"),
         ("from stable_baselines3 import PPO\nmodel = PPO()\nmodel.learn(1, progress_bar=True)", "rich tqdm"),
         ("import tensorflow as tf\ng = tf.keras.preprocessing.image.ImageDataGenerator()", "pillow scipy"),
+        ("import torch\ntorch.onnx.export(model, x, 'a.onnx', dynamo=False)", "onnx"),
+        ("import torch\nfrom torch.onnx import export\nexport(model, x, 'a.onnx')", "onnx"),
+        ("import torch\nimport torch.onnx as to", ""),
         ("from torchvision import datasets\nd = datasets.CIFAR10('data')", ""),
     ],
 )
@@ -139,7 +163,7 @@ def test_a_package_that_a_used_name_imports_is_installed_though_nothing_requires
     tmp_path: Path, source: str, brought: str
 ) -> None:
     written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
-    known = {"pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
+    known = {"onnx", "pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
     assert known & {*written} == known & {*brought.split()}
     assert "torchvision" in written or brought != "torchvision"
 
@@ -365,6 +389,24 @@ def test_packages_of_a_plan(
     assert made.chosen("system packages") == reported and ("apt-get" in dockerfile) is bool(installed)
     assert f"--no-install-recommends {installed}" in (dockerfile + "--no-install-recommends ")
     assert warns in "".join(made.image.warnings)
+
+
+@pytest.mark.parametrize(
+    ("source", "image", "warns"),
+    [
+        ("subprocess.call(f'sbatch {job}'.split(' '))", {}, "train.py:2 starts sbatch, which works on its cluster"),
+        ("subprocess.run(['srun', 'hostname'], check=True)", {}, "train.py:2 starts srun"),
+        ("subprocess.run(['srun', 'hostname'])", {"base": "mine/with-slurm:1"}, ""),
+        ("if False: subprocess.run(['sbatch', 'job.sh'])", {}, ""),
+        ("subprocess.run(['git', 'log'])", {}, ""),
+    ],
+)
+def test_a_program_of_a_cluster_that_the_code_starts_is_named(
+    tmp_path: Path, source: str, image: dict[str, Any], warns: str
+) -> None:
+    files = {"requirements.txt": "six\n", "train.py": f"import subprocess\n{source}\n"}
+    warnings = "".join(planned(tmp_path, files, **image).image.warnings)
+    assert warns in warnings and ("starts s" in warnings) is bool(warns)
 
 
 EXPLICIT = (

@@ -159,6 +159,10 @@ def test_what_an_old_release_imports_is_of_its_time_although_its_metadata_admits
         ("keras", "keras==3.4.1 numpy==2.1.0", "numpy<2"),
         ("keras", "keras==3.5.0 numpy==2.1.0", ""),
         ("lightly mlxtend", "lightly==1.5.7 mlxtend==0.23.4 numpy==2.1.0", "numpy<2"),
+        ("torch onnx", "torch==2.9.0 onnx==1.19.0", "onnxscript"),  # torch.onnx.export's default since
+        ("torch onnx", "torch==2.8.0 onnx==1.19.0", ""),
+        ("torch onnx", "", ""),
+        ("torch", "torch==2.9.0 onnx==1.19.0", ""),  # another package's onnx
     ],
 )
 def test_what_a_locked_release_needs_and_does_not_declare(lines: str, locked: str, held: str) -> None:
