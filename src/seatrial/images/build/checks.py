@@ -71,10 +71,9 @@ def _torch_build(found: dict[str, Any], image: ImagePlan) -> Finding | None:
 
 def _other_build(has: str, planned: str, image: ImagePlan) -> Finding:
     version, build = image.stack.get("torch", ""), image.stack.get("build", "")
-    return by_id("torch-build-not-planned").finding(
-        values={"has": has, "planned": planned, "base": image.base or "the base image", "pin": f"{version}+{build}"},
-        fix=None if version else "seatrial plan …   # what was resolved, and why",
-    )
+    values = {"has": has, "planned": planned, "base": image.base or "the base image", "pin": f"{version}+{build}"}
+    fix = None if version else "seatrial plan …   # what was resolved, and why"
+    return by_id("torch-build-not-planned").finding(values=values, fix=fix)
 
 
 def _pair(found: dict[str, Any]) -> Finding | None:

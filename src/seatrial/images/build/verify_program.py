@@ -24,12 +24,8 @@ _FLOATS = ("float32", "float64", "float16", "bfloat16")
 def main() -> None:
     """Run the verification and print its JSON; argv: import names, with commas; ``gpu`` or ``cpu``."""
     names, gpu = [name for name in sys.argv[1].split(",") if name], sys.argv[2] == "gpu"
-    found: dict[str, Any] = {
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "imports": {},
-        "errors": {},
-        "versions": {},
-    }
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found: dict[str, Any] = {"python": python, "imports": {}, "errors": {}, "versions": {}}
     for name in names:
         start = time.perf_counter()
         try:
