@@ -19,11 +19,8 @@ _IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "SyntaxError", "Exceptio
 _EXITS = {"exit", "_exit", "quit"}
 
 #: Kinds of nodes that show nothing: a tree has one of them for every name.
-_SILENT = frozenset(
-    kind
-    for family in (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
-    for kind in family.__subclasses__()
-)
+_OF_SILENT = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
+_SILENT = frozenset(kind for family in _OF_SILENT for kind in family.__subclasses__())
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -34,15 +31,13 @@ _APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lam
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
-    *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
-    *COMPREHENSIONS,
+    *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, *COMPREHENSIONS),
 )
 
 #: Statements, and parts of them, that hold statements, or rule a whole function.
 _HOLDING = (
-    *(ast.Global, ast.Nonlocal),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
-    *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Global, ast.Nonlocal),
 )
 
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
@@ -181,11 +176,8 @@ class Flow:
         known = [each for each in values if each[0] != at or (each[1].end_lineno or 0) < line] or values
         method, last = known[-1]
         plain = (each for each in self.body(method) if isinstance(each, ast.Assign | ast.AugAssign)) if method else ()
-        return (
-            [known[-1]]
-            if {each for each, _ in values} == {method} and any(last in [*ast.walk(each)] for each in plain)
-            else values
-        )
+        decides = {each for each, _ in values} == {method} and any(last in [*ast.walk(each)] for each in plain)
+        return [known[-1]] if decides else values
 
     @cached_property
     def _set(self) -> dict[tuple[str, str], list[tuple[str, ast.expr]]]:
@@ -199,12 +191,10 @@ class Flow:
                     body = each.body if isinstance(each, FunctionNode) else []
                     sets = (one for one in statements(body) if isinstance(one, ast.Assign | ast.AugAssign))
                     parts = [(one, at) for one in sets for at in (getattr(one, "targets", None) or [one.target])]  # type: ignore[union-attr]
-                    plain = [
-                        (at, one.value if isinstance(one, ast.Assign) else ast.Constant(None)) for one, at in parts
-                    ]
-                    inner = [(at, value) for at, value in plain if isinstance(at, ast.Attribute)]
-                    method = f"{node.name}.{getattr(each, 'name', '')}"
-                    pairs = [(method, at.attr, given) for at, given in inner if last_name(at.value) == "self"]
+                    inner = [(one, at) for one, at in parts if isinstance(at, ast.Attribute)]
+                    own = [(one, at.attr) for one, at in inner if last_name(at.value) == "self"]
+                    method, unknown = f"{node.name}.{getattr(each, 'name', '')}", ast.Constant(None)
+                    pairs = [(method, at, one.value if isinstance(one, ast.Assign) else unknown) for one, at in own]
                 for function, name, value in pairs:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
@@ -308,10 +298,8 @@ def default_of(name: str, function: FunctionNode) -> ast.expr | None:
     """Return a parameter's default."""
     spec = function.args
     positional = [*spec.posonlyargs, *spec.args]
-    pairs = [
-        *zip(reversed(positional), reversed(spec.defaults), strict=False),
-        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
-    ]
+    by_place = zip(reversed(positional), reversed(spec.defaults), strict=False)
+    pairs = (*by_place, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
     return next((value for each, value in pairs if each.arg == name), None)
 
 
