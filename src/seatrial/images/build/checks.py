@@ -33,9 +33,8 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
     if ended.exit_code != 0 or not lines:
         return  # verifying the image reports the error
     if (finding := mismatch(json.loads(lines[-1]), image)) is not None:
-        raise ImageError(
-            f"{image.tag} was not finished: {mid_sentence(finding.message)}", cause=finding.cause, run=finding.fix
-        )
+        message = f"{image.tag} was not finished: {mid_sentence(finding.message)}"
+        raise ImageError(message, cause=finding.cause, run=finding.fix)
 
 
 def mismatch(found: dict[str, Any], image: ImagePlan) -> Finding | None:

@@ -71,9 +71,8 @@ def python_mount(plan: Plan) -> str | None:
 
 @fallback(None, on=SeatrialError)  # an engine that is slow or gone is reported where it is needed
 def _count(store: ImageStore, reference: str, python: str) -> int | None:
-    ended = store.run_once(
-        reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
-    )
+    words = [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM]
+    ended = store.run_once(reference, words, timeout_s=_TIMEOUT_S, options=_OPTIONS)
     answer = ended.stdout.strip()
     if ended.exit_code != 0 or not answer.isdecimal() or len(answer) > len(str(_MOST_BYTES)):
         return None

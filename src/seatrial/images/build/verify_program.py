@@ -112,9 +112,8 @@ def _trained(found: dict[str, Any], train: Callable[[], str]) -> str | None:
 def _train(torch: Any, device: str) -> str:
     """Train a small network for five steps; return a digest of its weights, equal for equal libraries."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 26 * 26, 10)
-    ).to(device)
+    layers = (torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 26 * 26, 10))
+    model = torch.nn.Sequential(*layers).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     images = torch.randn(16, 1, 28, 28).to(device)
     labels = torch.randint(0, 10, (16,)).to(device)

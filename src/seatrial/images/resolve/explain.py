@@ -74,10 +74,9 @@ def not_there(
     """Say that no index has the package of a line of the project, or its version, and what to write instead."""
     name = answer.name
     if answer.no_package and request.links and not any(each.kind == "index" for each in request.sources):
-        return ConfigError(
-            f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be used",
-            run=f"pip wheel --no-deps {name} -w {request.links[0].parent.name}",
-        )
+        folder = request.links[0].parent.name
+        message = f"{line}: no wheel of {name} is in {folder}/, and no index may be used"
+        return ConfigError(message, run=f"pip wheel --no-deps {name} -w {folder}")
     if answer.no_package:
         return ConfigError(
             f"{line}: the package index has no package {name}",
@@ -95,12 +94,9 @@ def not_there(
     if (newest := _newest(resolver, request, name)) is None:
         return ConfigError(message, run=f"pip index versions {name}")
     closest = next(filter(None, (_newest(resolver, request, line) for line in nearby)), newest)
-    return ConfigError(
-        message,
-        cause=f"the newest is {newest}",
-        run=f"change the version, to {name}=={closest} for example",
-        edits=lambda: [f"{name}=={closest}"],
-    )
+    pin = f"{name}=={closest}"
+    run = f"change the version, to {pin} for example"
+    return ConfigError(message, cause=f"the newest is {newest}", run=run, edits=lambda: [pin])
 
 
 def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | None:
