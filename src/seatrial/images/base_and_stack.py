@@ -122,10 +122,8 @@ def _cuda_base(
         return base, resolved
     if not any(needs.python.contains(f"{python}.99") for _, python in pythons):
         have = f"nvidia/cuda's images{', with nvcc,' * (flavour == 'devel')} have {', '.join(dict(pythons).values())}"
-        raise ConfigError(
-            f"{reason}, and the project requires Python {needs.python}: {have}",
-            run='change the Python, or in seatrial.toml: [image] base = "…", your own image',
-        )
+        run = 'change the Python, or in seatrial.toml: [image] base = "…", your own image'
+        raise ConfigError(f"{reason}, and the project requires Python {needs.python}: {have}", run=run)
     assert failed is not None
     raise failed
 

@@ -105,17 +105,9 @@ def plan_image(
     architectures = (machine.capabilities or known) if machine else ()
     own_code = OwnCode(extensions, architectures, sources_of(job.project, extensions))
     plan = _to_build(with_system, base, resolved, layers, slimming, own, own_code, checked.builds, compiles=compiles)
-    choices = (
-        base.choice,
-        needs.choice,
-        *resolved.choices,
-        *checked.choices,
-        *build_choices(checked.builds, checked.lock, resolved),
-        *system_choices,
-        *([_COMPILER] * compiles),
-        *own_code.choices,
-        *slimming.choices,
-    )
+    of_builds = build_choices(checked.builds, checked.lock, resolved)
+    choices = (base.choice, needs.choice, *resolved.choices, *checked.choices, *of_builds)
+    choices += (*system_choices, *([_COMPILER] * compiles), *own_code.choices, *slimming.choices)
     warnings = (*old_calls, *idle, *needs.warnings, *left_out, *resolved.warnings, *checked.warnings, *system_warnings)
     if resolver and resolver.late and resolver.late[0] not in "".join(warnings):
         warnings += (f"{resolver.late[0]}: with its answers the packages may differ",)

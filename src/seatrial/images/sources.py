@@ -144,9 +144,8 @@ def wheels_of(job: Job) -> tuple[Path, ...]:
     folder = Path(os.path.realpath(job.project / job.image.find_links))
     wheels = tuple(sorted(folder.glob("*.whl"))) if folder.is_dir() else ()
     if not wheels:
-        raise ConfigError(
-            f"seatrial.toml: image.find_links: no wheels in {folder}", run=f"pip download -d {folder} PACKAGE"
-        )
+        message = f"seatrial.toml: image.find_links: no wheels in {folder}"
+        raise ConfigError(message, run=f"pip download -d {folder} PACKAGE")
     for path in wheels:
         if path.is_symlink() or not path.is_file():  # a link's target would be sent to the builder
             raise ConfigError(f"seatrial.toml: image.find_links: {path} is not a file", run=f"ls -l {folder}")
@@ -168,10 +167,8 @@ def ca_bundle(job: Job) -> Path:
     inside = job.project if Path(os.path.normpath(path)).is_relative_to(job.project) else None
     data = fallback(b"", on=ConfigError)(read_bytes)(path, inside=inside, limit_bytes=_MAX_BUNDLE_BYTES)
     if b"-----BEGIN CERTIFICATE-----" not in data:  # or a folder, a device, nothing at all
-        raise ConfigError(
-            f"seatrial.toml: image.ca_bundle: {path} is not a PEM file of certificates",
-            run=f"openssl x509 -in {path} -noout -subject",
-        )
+        message = f"seatrial.toml: image.ca_bundle: {path} is not a PEM file of certificates"
+        raise ConfigError(message, run=f"openssl x509 -in {path} -noout -subject")
     return Path(os.path.realpath(path))
 
 

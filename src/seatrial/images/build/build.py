@@ -80,9 +80,8 @@ def build(
             _build(store, image, context, secrets, progress, labels or {})
     built = present or store.image(image.tag)
     if built is None:
-        raise ImageError(
-            f"{image.tag} was built but no longer exists", cause="another program removed it", run="seatrial run …"
-        )
+        message = f"{image.tag} was built but no longer exists"
+        raise ImageError(message, cause="another program removed it", run="seatrial run …")
     return BuildResult(built.id, built.env, time.monotonic() - started, cached=present is not None)
 
 

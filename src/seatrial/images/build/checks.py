@@ -33,9 +33,8 @@ def check_stack(image: ImagePlan, reference: str, store: ImageStore) -> None:
     if ended.exit_code != 0 or not lines:
         return  # verifying the image reports the error
     if (finding := mismatch(json.loads(lines[-1]), image)) is not None:
-        raise ImageError(
-            f"{image.tag} was not finished: {mid_sentence(finding.message)}", cause=finding.cause, run=finding.fix
-        )
+        message = f"{image.tag} was not finished: {mid_sentence(finding.message)}"
+        raise ImageError(message, cause=finding.cause, run=finding.fix)
 
 
 def mismatch(found: dict[str, Any], image: ImagePlan) -> Finding | None:
@@ -71,10 +70,9 @@ def _torch_build(found: dict[str, Any], image: ImagePlan) -> Finding | None:
 
 def _other_build(has: str, planned: str, image: ImagePlan) -> Finding:
     version, build = image.stack.get("torch", ""), image.stack.get("build", "")
-    return by_id("torch-build-not-planned").finding(
-        values={"has": has, "planned": planned, "base": image.base or "the base image", "pin": f"{version}+{build}"},
-        fix=None if version else "seatrial plan …   # what was resolved, and why",
-    )
+    values = {"has": has, "planned": planned, "base": image.base or "the base image", "pin": f"{version}+{build}"}
+    fix = None if version else "seatrial plan …   # what was resolved, and why"
+    return by_id("torch-build-not-planned").finding(values=values, fix=fix)
 
 
 def _pair(found: dict[str, Any]) -> Finding | None:

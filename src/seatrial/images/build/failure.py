@@ -95,14 +95,9 @@ def explain(lines: Sequence[str], *, image: ImagePlan, engine: str) -> ImageErro
         return ImageError(f"{where}: {last_meaningful(lines)}", run=run)
     match, message_line = cause
     conflict = _SIDES.search("\n".join(lines))
-    known = {
-        **match.values,
-        "engine": engine,
-        "Engine": engine.capitalize(),
-        "base": image.base or "",
-        "reference": match.values.get("reference") or image.base or "",
-        "sides": _sides(conflict["sides"]) if conflict else "",
-    }
+    known = {**match.values, "engine": engine, "Engine": engine.capitalize(), "base": image.base or ""}
+    known["reference"] = match.values.get("reference") or known["base"]
+    known["sides"] = _sides(conflict["sides"]) if conflict else ""
     finding = match.known.finding(values=known)
     guess = guess_among(image.warnings, match.values.get("what", ""))
     if match.known.id == "package-missing" and guess:

@@ -71,9 +71,8 @@ def python_mount(plan: Plan) -> str | None:
 
 @fallback(None, on=SeatrialError)  # an engine that is slow or gone is reported where it is needed
 def _count(store: ImageStore, reference: str, python: str) -> int | None:
-    ended = store.run_once(
-        reference, [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM], timeout_s=_TIMEOUT_S, options=_OPTIONS
-    )
+    words = [python, *AGENT_PYTHON_FLAGS, "-B", "-c", _PROGRAM]
+    ended = store.run_once(reference, words, timeout_s=_TIMEOUT_S, options=_OPTIONS)
     answer = ended.stdout.strip()
     if ended.exit_code != 0 or not answer.isdecimal() or len(answer) > len(str(_MOST_BYTES)):
         return None
@@ -124,11 +123,8 @@ def disk_choice(image: ImagePlan) -> Choice:
         parts.append(f"other packages {others / 1e9:.1f} GB")
     needed = needed_bytes(image) / 1e9
     base = (_above(image) if image.base else "") or " above the base image"
-    return Choice(
-        what="disk",
-        value=f"about {needed:.{int(needed < 1)}f} GB to build",
-        reason=f"{', '.join(parts)},{base}; pip's downloads take another third during the build",
-    )
+    reason = f"{', '.join(parts)},{base}; pip's downloads take another third during the build"
+    return Choice(what="disk", value=f"about {needed:.{int(needed < 1)}f} GB to build", reason=reason)
 
 
 def _above(image: ImagePlan) -> str:
@@ -180,11 +176,8 @@ def _frameworks(image: ImagePlan) -> list[tuple[str, int]]:
     builds = {**({first: image.stack["build"]} if "build" in image.stack else {}), **image.also}
     if brought is not None:
         builds.pop(brought.framework, None)
-    known = _measured()
-    return [
-        (name, _CPU_BYTES if build == "cpu" else known[name]["whole"] * 1_000_000 if name in known else _GPU_BYTES)
-        for name, build in builds.items()
-    ]
+    on_gpus = {name: each["whole"] * 1_000_000 for name, each in _measured().items() if name in builds}
+    return [(name, _CPU_BYTES if build == "cpu" else on_gpus.get(name, _GPU_BYTES)) for name, build in builds.items()]
 
 
 def refuse_too_little(image: ImagePlan, root: str, free_bytes: int, engine: str) -> None:

@@ -107,12 +107,10 @@ def judge(
 def measure_contents(image: ImagePlan, *, store: ImageStore, machine: TargetMachine | None) -> dict[str, Any]:
     """Measure the image's packages, kinds of files and device code in bytes, as slim/program/main.py does."""
     targets = ",".join(each.replace(".", "") for each in (machine.capabilities if machine else ()))
-    load = "import sys,base64,io,zipfile,tempfile,runpy;"
     # The program comes through standard input, so no mount is needed.
-    code = (
-        f"{load}f=tempfile.NamedTemporaryFile(suffix='.pyz');f.write(base64.b64decode(sys.stdin.read()));f.flush();"
-        "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
-    )
+    code = "import sys,base64,io,zipfile,tempfile,runpy;f=tempfile.NamedTemporaryFile(suffix='.pyz');"
+    code += "f.write(base64.b64decode(sys.stdin.read()));f.flush();"
+    code += "sys.path.insert(0,f.name);runpy.run_path(f.name,run_name='__main__')"
     words = [image.python or "python3", "-c", code, "--root", "/opt/venv", "--measure", "--arch", targets]
     program = base64.b64encode(slimmer_bytes()).decode()
     ended = store.run_once(image.tag, words, timeout_s=VERIFY_TIMEOUT_S, input=program)

@@ -24,12 +24,8 @@ _FLOATS = ("float32", "float64", "float16", "bfloat16")
 def main() -> None:
     """Run the verification and print its JSON; argv: import names, with commas; ``gpu`` or ``cpu``."""
     names, gpu = [name for name in sys.argv[1].split(",") if name], sys.argv[2] == "gpu"
-    found: dict[str, Any] = {
-        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
-        "imports": {},
-        "errors": {},
-        "versions": {},
-    }
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    found: dict[str, Any] = {"python": python, "imports": {}, "errors": {}, "versions": {}}
     for name in names:
         start = time.perf_counter()
         try:
@@ -116,9 +112,8 @@ def _trained(found: dict[str, Any], train: Callable[[], str]) -> str | None:
 def _train(torch: Any, device: str) -> str:
     """Train a small network for five steps; return a digest of its weights, equal for equal libraries."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 26 * 26, 10)
-    ).to(device)
+    layers = (torch.nn.Conv2d(1, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 26 * 26, 10))
+    model = torch.nn.Sequential(*layers).to(device)
     optimizer = torch.optim.Adam(model.parameters())
     images = torch.randn(16, 1, 28, 28).to(device)
     labels = torch.randint(0, 10, (16,)).to(device)

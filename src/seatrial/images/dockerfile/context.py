@@ -50,13 +50,10 @@ _FILES = (
 def wheel_bytes() -> bytes:
     """Build the wheel for ``pip install --no-deps``. It declares no dependencies: the image's recipe names them."""
     contents = {f"seatrial/{path.relative_to(_PACKAGE)}": path.read_bytes() for path in _sources()}
-    contents[f"{_DIST_INFO}/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: seatrial\nVersion: {seatrial.__version__}\n"
-        "Summary: Training library and recipes of seatrial, without its host side\nRequires-Python: >=3.10\n"
-    ).encode()
-    contents[f"{_DIST_INFO}/WHEEL"] = (
-        b"Wheel-Version: 1.0\nGenerator: seatrial\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    )
+    metadata = f"Metadata-Version: 2.1\nName: seatrial\nVersion: {seatrial.__version__}\n"
+    metadata += "Summary: Training library and recipes of seatrial, without its host side\nRequires-Python: >=3.10\n"
+    wheel = b"Wheel-Version: 1.0\nGenerator: seatrial\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    contents |= {f"{_DIST_INFO}/METADATA": metadata.encode(), f"{_DIST_INFO}/WHEEL": wheel}
     record = f"{_DIST_INFO}/RECORD"
     digests = {name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()) for name, data in contents.items()}
     rows = [f"{name},sha256={each.rstrip(b'=').decode()},{len(contents[name])}" for name, each in digests.items()]

@@ -129,9 +129,8 @@ class ImageContents(NamedTuple):
     @property
     def has_builder(self) -> bool:
         """Return True if packages are built in a stage that has more than the image."""
-        return LISTED in self.layers.folders and (
-            self.base.builder is not None or self.base.toolkit != "" or self.git or bool(debian_packages(self.builds))
-        )
+        needed = self.git or bool(debian_packages(self.builds))
+        return LISTED in self.layers.folders and (needed or self.base.builder is not None or self.base.toolkit != "")
 
 
 def split(

@@ -90,11 +90,9 @@ _DISTRUST = f"rm {_AUTHORITIES}"
 
 def render(contents: ImageContents) -> str:
     """Return the text of the Dockerfile, with a layer for each group of requirements."""
-    parts = [
-        f"# {contents.slug}: made by seatrial. The project itself is not in here: it is mounted at\n"
-        f"# {CONTAINER_PROJECT} when it runs, so editing it rebuilds nothing.",
-        "\n".join(_base(contents)),
-    ]
+    head = f"# {contents.slug}: made by seatrial. The project itself is not in here: it is mounted at\n"
+    head += f"# {CONTAINER_PROJECT} when it runs, so editing it rebuilds nothing."
+    parts = [head, "\n".join(_base(contents))]
     if FRAMEWORK in contents.layers.folders:
         parts.append("\n".join(_framework(contents)))
     if contents.has_builder:
@@ -180,18 +178,11 @@ def _debian_packages(contents: ImageContents, packages: list[str], *, headers: b
     if contents.compiles and not headers:
         yield "# The job compiles when it runs: a C++ compiler, and Python.h where the base's python3 lacks it."
     if contents.compiles or headers:
-        python_h = (
-            ' $(test -e "$(python3 -c \'import sysconfig; print(sysconfig.get_path("include"))\')/Python.h"'
-            " || echo python3-dev)"
-        )
-    yield from _run(
-        contents,
-        [
-            "apt-get update",
-            f"DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends {' '.join(packages)}{python_h}",
-            "rm -rf /var/lib/apt/lists/*",
-        ],
-    )
+        include = "$(python3 -c 'import sysconfig; print(sysconfig.get_path(\"include\"))')"
+        python_h = f' $(test -e "{include}/Python.h" || echo python3-dev)'
+    install = "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends"
+    install += f" {' '.join(packages)}{python_h}"
+    yield from _run(contents, ["apt-get update", install, "rm -rf /var/lib/apt/lists/*"])
 
 
 def _builder(contents: ImageContents) -> Iterator[str]:
@@ -245,10 +236,8 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         sources.append(f"--extra-index-url {also}")
     elif also:
         yield "# No GPU: the CPU build of torch. A base whose pip names an index or find-links keeps to those."
-        commands.append(
-            f"index=$({VENV_PYTHON} -m pip config list | grep -E 'index-url|find-links' > /dev/null"
-            f" || echo --extra-index-url {also})"
-        )
+        names_one = f"{VENV_PYTHON} -m pip config list | grep -E 'index-url|find-links' > /dev/null"
+        commands.append(f"index=$({names_one} || echo --extra-index-url {also})")
         sources.append("$index")
     own_tools = folder == LISTED and contents.unread and not contents.layers.hashed
     if own_tools:  # pip before 25.3 gives the first variable to such builds as well
@@ -265,10 +254,8 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
     commands.append(" ".join([install, "-r", f"{_FILES_AT}/{REQUIREMENTS}", *flags]))
     if folder == FRAMEWORK and not by_hash:
         yield "# What it requires besides goes again: that is the next layer."
-        commands += [
-            f"others=$({VENV_PYTHON} {_LAYER} others)",
-            f'{{ [ -z "$others" ] || {VENV_PYTHON} -m pip uninstall -q -y $others; }}',
-        ]
+        commands.append(f"others=$({VENV_PYTHON} {_LAYER} others)")
+        commands.append(f'{{ [ -z "$others" ] || {VENV_PYTHON} -m pip uninstall -q -y $others; }}')
     if folder == FRAMEWORK:
         commands.append(f"{VENV_PYTHON} {_LAYER} freeze")
     if contents.slimming.arguments:

@@ -36,10 +36,8 @@ def check_dockerfile(path: Path) -> list[Remark]:
     if text.count("\n") > _MOST_LINES:
         raise UsageError(f"{path} has more than {_MOST_LINES} lines", run=f"wc -l {path}")
     if "\0" in text:
-        raise UsageError(
-            f"{path} is not UTF-8 text, as a Dockerfile must be",
-            run=f"iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8   # where it was written by PowerShell",
-        )
+        run = f"iconv -f UTF-16 -t UTF-8 {path} > {path}.utf8   # where it was written by PowerShell"
+        raise UsageError(f"{path} is not UTF-8 text, as a Dockerfile must be", run=run)
     file = read_dockerfile(text)
     refused = list(_unknown(file))
     if is_shell(path) or len(refused) * 2 > len(file.instructions):

@@ -237,10 +237,8 @@ def with_asserted(needs: Needs, script: ScriptFacts, known: Mapping[str, str]) -
         short = bound.removeprefix("==")
         pins = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
         if not all({*SpecifierSet(bound).filter((pin, pin.split("+")[0]), prereleases=True)} for pin in pins):
-            raise ConfigError(
-                f"{where} fails unless {module} is {short}, but {needs.source} pins {named[0]}",
-                run=f"require {module}{bound} in {needs.source}, or change the assert",
-            )
+            message = f"{where} fails unless {module} is {short}, but {needs.source} pins {named[0]}"
+            raise ConfigError(message, run=f"require {module}{bound} in {needs.source}, or change the assert")
         if not pins and not needs.requirements.hashed:
             bounded = Requirement(str(wanted))
             bounded.specifier &= SpecifierSet(bound)

@@ -190,10 +190,8 @@ def the_project_itself(script: ScriptFacts, name: str) -> str:
     file, _, line = script.where.get(name, "").rpartition(":")
     where = f"{file}:{line}" if file else "the target"
     module = f"-m {name}.{file.removesuffix('.py').replace('/', '.')}" if file else "…"
-    return (
-        f"{where} imports {name}, the name of this folder; Python finds it only from the parent folder: "
-        f"seatrial run -C .. {module}"
-    )
+    found = "Python finds it only from the parent folder"
+    return f"{where} imports {name}, the name of this folder; {found}: seatrial run -C .. {module}"
 
 
 def elsewhere_in_the_project(
@@ -210,10 +208,8 @@ def elsewhere_in_the_project(
         yield f"{named_at}: {name} lies in the project's {inside}/: {way}"
         own = {each: place for each, place in own.items() if each != name}
     if own:
-        lies = [
-            f"{script.where.get(name, 'the target')} imports {name}, which lies in the project's {folder}/"
-            for name, folder in own.items()
-        ]
+        at = {name: script.where.get(name, "the target") for name in own}
+        lies = [f"{at[name]} imports {name}, which lies in the project's {folder}/" for name, folder in own.items()]
         folders = list(dict.fromkeys([*script.python_path, *map(str, own.values())]))
         them = "that folder" if len(folders) == 1 else "these folders"
         path = shlex.quote(":".join(os.path.relpath(project / each, start) for each in folders))
@@ -250,10 +246,8 @@ def taken_from_folders(script: ScriptFacts, from_folders: dict[str, Path | None]
             paths = (each / "src" if is_folder(each / "src") else each for each in (folder, project))
             python_path = shlex.quote(":".join(os.path.relpath(each, both) for each in paths))
             way = f"run above both: seatrial run -C {os.path.relpath(both, project)} -e PYTHONPATH={python_path} …"
-        yield (
-            f"{where} imports {name}, which pyproject.toml takes from a folder outside the project, not from an index: "
-            f"{way}"
-        )
+        source = "which pyproject.toml takes from a folder outside the project, not from an index"
+        yield f"{where} imports {name}, {source}: {way}"
 
 
 def in_empty_submodules(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, str]:

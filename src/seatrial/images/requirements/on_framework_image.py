@@ -89,14 +89,9 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
     if image.python and not found.python.contains(f"{image.python}.99"):
         notes.append(f"the project requires Python {found.python}, and the image's Python stays")
     requirements = replace(found, lines=tuple(lines), constraints=tuple(constraints), python=SpecifierSet())
-    imports = (each for each in needs.imports if image.framework not in (each, BUILT_ON.get(each)))
-    return replace(
-        needs,
-        requirements=requirements,
-        imports=tuple(imports),
-        image=image,
-        image_choices=tuple(_choices(image, "; ".join(notes), machine)),
-    )
+    imports = tuple(each for each in needs.imports if image.framework not in (each, BUILT_ON.get(each)))
+    choices = tuple(_choices(image, "; ".join(notes), machine))
+    return replace(needs, requirements=requirements, imports=imports, image=image, image_choices=choices)
 
 
 def _choices(image: FrameworkImage, reason: str, machine: TargetMachine | None) -> Iterator[Choice]:

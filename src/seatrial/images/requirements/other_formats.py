@@ -81,9 +81,8 @@ def _read_environment(file: Path, text: str) -> Requirements:
             lines += (each for each in given if each and not _ITSELF.fullmatch(each))
         elif isinstance(item, str) and (match := re.match(r"python\s*(=+|>=|<=|<|>)\s*(\d+(?:\.\d+)?)", item)):
             sign, version = match.groups()
-            python = python_specifier(
-                f"=={version}.*" if sign.startswith("=") else f"{sign}{version}", f"{file.name}: {match[0]}"
-            )
+            admitted = f"=={version}.*" if sign.startswith("=") else f"{sign}{version}"
+            python = python_specifier(admitted, f"{file.name}: {match[0]}")
         elif isinstance(item, str) and (line := as_pip_has_it(item, others)):
             conda.append(line)
     pip_format.refuse_too_many([*lines, *conda], file.name, file)

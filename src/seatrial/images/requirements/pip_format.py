@@ -146,9 +146,8 @@ class _Reader:
         """Add one line of the file ``path``, without its comment, to ``into``, or follow the option that it is."""
         place = f"{_shown(path, self.root)}:{number}"
         if len(self.lines) + len(self.constraints) + len(self.options) >= MOST_LINES:
-            raise ConfigError(
-                f"{place}: more than {MOST_LINES} lines, more than any image could need", run=f"wc -l {as_typed(path)}"
-            )
+            message = f"{place}: more than {MOST_LINES} lines, more than any image could need"
+            raise ConfigError(message, run=f"wc -l {as_typed(path)}")
         _refuse_what_the_build_cannot_know(line, place)
         if line.startswith("-"):
             self._option(line, place, path, into)
@@ -187,10 +186,8 @@ class _Reader:
             elif not self._is_of_the_project(f"./{value.removeprefix('./')}", path):
                 raise _not_in_the_image(place, line)
         elif name in ("-f", "--find-links") and not _URL.match(value):
-            raise ConfigError(
-                f"{place}: the folder {value} is not in the build",
-                run='name it in seatrial.toml: [image] find_links = "…"',
-            )
+            run = 'name it in seatrial.toml: [image] find_links = "…"'
+            raise ConfigError(f"{place}: the folder {value} is not in the build", run=run)
         elif name in _PASSED_ON:
             self.options.append(_OF_ONE_FRAMEWORK.sub("--extra-index-url", line))
         else:
@@ -247,9 +244,8 @@ def python_specifier(value: object, place: str) -> SpecifierSet:
             raise ValueError
         return SpecifierSet(value)
     except ValueError:  # InvalidSpecifier is one
-        raise ConfigError(
-            f"{place}: {shown(value)} is not a valid version specifier", run='write it like ">=3.10"'
-        ) from None
+        message = f"{place}: {shown(value)} is not a valid version specifier"
+        raise ConfigError(message, run='write it like ">=3.10"') from None
 
 
 def checked_requirement(text: str, place: str) -> str:
@@ -271,9 +267,8 @@ def checked_requirement(text: str, place: str) -> str:
     except ValueError as error:  # InvalidRequirement is one; so is a version of thousands of digits
         reason = str(error).splitlines()[0].rstrip(".:")
         hint = "use == instead of =" if re.search(r"\w\s*=\s*[\w.]", requirement) else None
-        raise ConfigError(
-            f"{place}: {shown(requirement)} is not a requirement: {reason}", cause=hint, run=_EXAMPLE
-        ) from error
+        message = f"{place}: {shown(requirement)} is not a requirement: {reason}"
+        raise ConfigError(message, cause=hint, run=_EXAMPLE) from error
     return text
 
 
@@ -431,12 +426,9 @@ class Needs:
 
     def changed(self, requirements: Requirements, *, why: str = "", warning: str = "") -> Needs:
         """Return the needs with other requirements, and the reason for them or a warning."""
-        return replace(
-            self,
-            requirements=requirements,
-            reason=f"{self.reason}; {why}" if why else self.reason,
-            warnings=(*self.warnings, warning) if warning else self.warnings,
-        )
+        reason = f"{self.reason}; {why}" if why else self.reason
+        warnings = (*self.warnings, warning) if warning else self.warnings
+        return replace(self, requirements=requirements, reason=reason, warnings=warnings)
 
     def with_lines(self, lines: Iterable[str], *, why: str = "", warning: str = "") -> Needs:
         """Return the needs with other lines, and the reason for them or a warning."""

@@ -178,10 +178,8 @@ def _of_imports(
 ) -> tuple[Needs, dict[str, str]]:
     """Return the needs of a project without a list that is read, and the warning of each guess."""
     uses = {each: f"{script.where.get(each, 'the target')} imports {each}" for each in packages.guessed}
-    guessed = {
-        each: f"{package} is a guess: {uses[each]}, and seatrial does not know its package"
-        for each, package in packages.guessed.items()
-    }
+    why = {name: f"{use}, and seatrial does not know its package" for name, use in uses.items()}
+    guessed = {name: f"{package} is a guess: {why[name]}" for name, package in packages.guessed.items()}
     unread = next((name for name in UNREAD if is_there(project / name)), None)
     reason = f"{unread or 'no file'} {'is not read' if unread else 'lists packages'}: using the imports"
     warnings = (*([f"{unread} is not read: {UNREAD[unread]}"] if unread else []), *guessed.values())

@@ -91,12 +91,9 @@ class _PyProject:
         groups = as_table(self.whole, "dependency-groups")
         lists = {f"dependency-groups.{name}": lines for name, lines in groups.items()}
         lists["tool.uv.dev-dependencies"] = as_table(self.whole, "tool", "uv").get("dev-dependencies")
-        return [
-            line
-            for key, lines in lists.items()
-            if isinstance(lines, list)
-            for line in self.listed([each for each in lines if not isinstance(each, dict)], key)
-        ]
+        read = ((key, lines) for key, lines in lists.items() if isinstance(lines, list))
+        own = ((key, [each for each in lines if not isinstance(each, dict)]) for key, lines in read)
+        return [line for key, lines in own for line in self.listed(lines, key)]
 
     def index_options(self, lines: Iterable[str]) -> tuple[str, ...]:
         """Return pip's options for the indexes that uv takes these packages from; pip asks them for all others, too."""

@@ -207,10 +207,9 @@ def _check_tensorflow(script: ScriptFacts, needs: Needs, resolved: Resolved) -> 
     version = _tensorflow(resolved)
     if script.tensorflow_1 and version and _reaches(version, "2"):
         renamed = "replace `import tensorflow as tf` by `import tensorflow.compat.v1 as tf`, or "
-        raise ConfigError(
-            f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}",
-            run=("" if "contrib" in script.tensorflow_1 else renamed) + f"write tensorflow<2 in {needs.source}",
-        )
+        message = f"{script.tensorflow_1} is TensorFlow 1, and the plan has tensorflow {version}"
+        also = "" if "contrib" in script.tensorflow_1 else renamed
+        raise ConfigError(message, run=f"{also}write tensorflow<2 in {needs.source}")
 
 
 def _tensorflow(resolved: Resolved) -> str | None:

@@ -91,10 +91,8 @@ def known_build(line: str) -> SourceBuild | None:
         return None
     row = known[name]
     tools, modules = (tuple(row.get(key, "").split()) for key in ("tools", "modules"))
-    cuda, assigned = row.get("cuda", False), row.get("set", "")
-    return SourceBuild(
-        name, line, tools, modules, cuda=cuda, openmp="torch" in modules, legacy=bool(modules), assigned=assigned
-    )
+    cuda, openmp, assigned = row.get("cuda", False), "torch" in modules, row.get("set", "")
+    return SourceBuild(name, line, tools, modules, cuda=cuda, openmp=openmp, legacy=bool(modules), assigned=assigned)
 
 
 def read_build(name: str, line: str, names: Iterable[str], texts: Mapping[str, str]) -> SourceBuild:

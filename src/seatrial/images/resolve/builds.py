@@ -46,12 +46,8 @@ def refuse_unbuildable(lock: Lock, needs: Needs, python: str, bounded: Mapping[s
                 place = place_of(Requirement("python"), needs) if len(needs.python) == 1 else None
                 pin = f"python=={newer}.*" if place and ".y" in place[0] else ""  # an environment's alone
                 edits = [pin or bounded[name].replace("==", "<=")]
-            raise ConfigError(
-                f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another candidate",
-                cause=cause,
-                run=written(edits, needs),
-                edits=edits.copy,
-            )
+            message = f"{bounded[name]} ({needs.source}) has no wheel for Python {python} or another candidate"
+            raise ConfigError(message, cause=cause, run=written(edits, needs), edits=edits.copy)
 
 
 def known_to_lack(bounded: Mapping[str, str], python: str) -> tuple[str, ...]:

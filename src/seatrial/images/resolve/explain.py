@@ -74,10 +74,9 @@ def not_there(
     """Say that no index has the package of a line of the project, or its version, and what to write instead."""
     name = answer.name
     if answer.no_package and request.links and not any(each.kind == "index" for each in request.sources):
-        return ConfigError(
-            f"{line}: no wheel of {name} is in {request.links[0].parent.name}/, and no index may be used",
-            run=f"pip wheel --no-deps {name} -w {request.links[0].parent.name}",
-        )
+        folder = request.links[0].parent.name
+        message = f"{line}: no wheel of {name} is in {folder}/, and no index may be used"
+        return ConfigError(message, run=f"pip wheel --no-deps {name} -w {folder}")
     if answer.no_package:
         return ConfigError(
             f"{line}: the package index has no package {name}",
@@ -97,13 +96,9 @@ def not_there(
     lines = tuple(name if canonical_name(each) == name else each for each in request.lines)
     fitting = resolver.resolve(replace(request, lines=lines))  # jax==0.4.30 decides about jaxlib
     fitted = [each.version for each in fitting.packages if each.name == name] if isinstance(fitting, Lock) else []
-    closest = next(filter(None, (*(_newest(resolver, request, line) for line in nearby), *fitted)), newest)
-    return ConfigError(
-        message,
-        cause=f"the newest is {newest}",
-        run=f"change the version, to {name}=={closest} for example",
-        edits=lambda: [f"{name}=={closest}"],
-    )
+    pin = f"{name}=={next(filter(None, (*(_newest(resolver, request, line) for line in nearby), *fitted)), newest)}"
+    run = f"change the version, to {pin} for example"
+    return ConfigError(message, cause=f"the newest is {newest}", run=run, edits=lambda: [pin])
 
 
 def _newest(resolver: UvResolver, request: ResolveRequest, line: str) -> str | None:

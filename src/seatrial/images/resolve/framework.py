@@ -212,9 +212,8 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
     """Leave a URL, or a release that the tables do not know, to pip, with a warning that nothing was checked."""
     choice = Choice(what=framework, value=line, reason="not in seatrial's tables: pip decides; not checked")
     warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
-    return replace(
-        resolved, requirements=found, choices=(*resolved.choices, choice), warnings=(*resolved.warnings, warning)
-    )
+    choices, warnings = (*resolved.choices, choice), (*resolved.warnings, warning)
+    return replace(resolved, requirements=found, choices=choices, warnings=warnings)
 
 
 def _refuse_older(constraints: Constraints, machine: TargetMachine, needs: Needs) -> None:

@@ -60,14 +60,9 @@ def lock_packages(
     further = (PackageSource(resolved.index),) if resolved.index else ()
     answer: Answer = lock
     for builds, sources in ((True, further), *(((False, ()),) if further else ())):
-        question = replace(
-            request,
-            lines=bare(found.lines, builds=builds),
-            constraints=bare(found.constraints, builds=builds),
-            sources=(*request.sources, *sources),
-            excluded=(),
-        )
-        question = preferring(resolver, question)
+        lines, constraints = (bare(each, builds=builds) for each in (found.lines, found.constraints))
+        question = replace(request, lines=lines, constraints=constraints, excluded=())
+        question = preferring(resolver, replace(question, sources=(*request.sources, *sources)))
         of_framework = frozenset(dict(question.preferred).keys() - dict(request.preferred).keys())
         if sources and not of_framework:
             continue  # that index has just failed to answer for the framework alone

@@ -57,9 +57,8 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
             needs = needs.judged(name, warning=f"{note}: name an image with it: seatrial run --image IMAGE …")
         elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
-            note = (
-                f"{what}: neither the project nor a package of that name has {has}{guess.origin}; add {guess.module}.py"
-            )
+            lacks = f"neither the project nor a package of that name has {has}{guess.origin}"
+            note = f"{what}: {lacks}; add {guess.module}.py"
             note = f"{what}: {first_of(guess.unread)} may have it (not read); plan again" if guess.unread else note
             needs = needs.judged(name, warning=f"{note}, or name its package in seatrial.toml: [image] requirements")
         elif release and not release.startswith("?"):

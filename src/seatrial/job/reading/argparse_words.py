@@ -151,9 +151,8 @@ def parsed_words(node: ast.Call) -> list[tuple[str, ...] | None]:
         return []
     given = node.args[0] if node.args else keywords(node).get("args")
     words = [literal(each) for each in given.elts] if isinstance(given, ast.List) else [literal(given)]
-    return [
-        () if literal(given) == "" else tuple(map(str, words)) if isinstance(given, ast.List) and all(words) else None
-    ]
+    is_known = isinstance(given, ast.List) and all(words)
+    return [() if literal(given) == "" else tuple(map(str, words)) if is_known else None]
 
 
 def typed_words(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

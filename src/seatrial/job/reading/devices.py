@@ -147,12 +147,8 @@ class Devices(Evaluation):
         self.runs = {id(call.node): unit for unit, calls in self.constants.callers.items() for call in calls}
         sinks = list(self._sinks())
         found = [*self._hidden(sinks, imported), *self._on_cpu(sinks, imported), *self._beyond(sinks)]
-        found += [
-            *_typed(self.arguments),
-            *self._fallbacks(handlers),
-            *self._boosters(units, imported),
-            *_nowhere(self.start.name, [*modules.values()], imported),
-        ]
+        found += [*_typed(self.arguments), *self._fallbacks(handlers), *self._boosters(units, imported)]
+        found += _nowhere(self.start.name, [*modules.values()], imported)
         return tuple({each.words: each for each in sorted(found, key=lambda each: each.weight)}.values())
 
     def _hidden(self, sinks: list[_Sink], imported: set[str]) -> Iterator[Reason]:
@@ -221,9 +217,8 @@ class Devices(Evaluation):
         several = len({each for sink in sinks for each in sink.devices or () if each.startswith("cuda:")}) > 1
         reaches = _reaches_gpu(sinks)  # then a device of another maker that is only made may be unused
         unclear = {each.place for each in sinks if each.devices is None and member(each.node) is None}
-        on_cpu = {
-            each.place for each in sinks if each.kind == "trainer" and {"cpu", *_OTHERS} & (each.devices or set())
-        }
+        trainers = (each for each in sinks if each.kind == "trainer")
+        on_cpu = {each.place for each in trainers if {"cpu", *_OTHERS} & (each.devices or set())}
         for sink in sinks:
             [device, *others] = sink.devices or {""}
             place = next(iter(sink.settings), sink.origin[0]).partition(" ")[0]
@@ -338,11 +333,9 @@ class Devices(Evaluation):
                     derived = kind == "device=" or member(expression) in ("device", "dtype")
                     if devices is None and (derived or dotted(expression).partition(".")[0] in ("torch", "np", "tf")):
                         continue
-                    of_trainer = member(getattr(expression, "value", expression)) == "trainer" and "".join(
-                        self.settings
-                    )
-                    exact = f"trainer.{member(expression)}" in self.constants.settings
-                    if of_trainer and not exact and "trainer/" not in of_trainer:  # another object's
+                    settings, owner = "".join(self.settings), member(getattr(expression, "value", expression))
+                    exact = f"trainer.{member(expression)}" in self.constants.settings or "trainer/" in settings
+                    if owner == "trainer" and settings and not exact:  # another object's
                         continue
                     line = self._line(expression, node, unit)
                     is_back = kind == "move" and isinstance(expression, ast.Constant) and devices == frozenset(["cpu"])
@@ -468,9 +461,8 @@ def _choices(node: ast.Call) -> Iterator[tuple[ast.expr, str]]:
     """Yield (expression of a device, kind) for a call that takes one."""
     called, last = dotted(node.func), last_name(node.func) or getattr(node.func, "attr", "")
     moved = getattr(node.func, "value", node.func)
-    if last in ("cuda", "to") and re.fullmatch(
-        _BESIDES, last_name(moved.func if isinstance(moved, ast.Call) else moved)
-    ):
+    name = last_name(moved.func if isinstance(moved, ast.Call) else moved)
+    if last in ("cuda", "to") and re.fullmatch(_BESIDES, name):
         return
     given = keywords(node)
     tables = [given.get(None)] if last.endswith(("Trainer", "Fabric")) else []

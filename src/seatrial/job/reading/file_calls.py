@@ -260,13 +260,10 @@ def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
     name, last = called_names(node)
     given = keywords(node)
     mode = node.args[1] if len(node.args) > 1 and (name in OPENERS or last == "open") else given.get("mode")
-    mode_of_path = (*node.args, given.get("mode", ast.Constant("r")))[0]
+    opens = last == "open" and literal((*node.args, given.get("mode", ast.Constant("r")))[0]) in ("r", "rb", "rt")
     if name in OPENERS:
         yield from node.args[: not _opens_to_write(mode, _MAKES)]
-    elif isinstance(node.func, ast.Attribute) and (
-        (last in _READ_PATHS and name not in SETS["readers"])
-        or (last == "open" and literal(mode_of_path) in ("r", "rb", "rt"))
-    ):
+    elif isinstance(node.func, ast.Attribute) and (opens or (last in _READ_PATHS and name not in SETS["readers"])):
         yield node.func.value
     elif last == "load_dataset":
         files = given.get("data_files") if literal(next(iter(node.args), None)) in SETS["formats"] else None

@@ -21,11 +21,8 @@ _EXITS = {"exit", "_exit", "quit"}
 _MESSAGES = {"critical", "echo", "error", "exception", "info", "print", "print_help", "print_usage", "warn", "warning"}
 
 #: Kinds of nodes that show nothing: a tree has one of them for every name.
-_SILENT = frozenset(
-    kind
-    for family in (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
-    for kind in family.__subclasses__()
-)
+_OF_SILENT = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop)
+_SILENT = frozenset(kind for family in _OF_SILENT for kind in family.__subclasses__())
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
@@ -36,15 +33,13 @@ _APART = _LEAVES | {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lam
 #: Nodes some of whose parts may not run, or hold statements.
 _BRANCHING = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.BoolOp, ast.IfExp, ast.If, ast.Try),
-    *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
-    *COMPREHENSIONS,
+    *(ast.Assert, ast.Match, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, *COMPREHENSIONS),
 )
 
 #: Statements, and parts of them, that hold statements, or rule a whole function.
 _HOLDING = (
-    *(ast.Global, ast.Nonlocal),
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Try, ast.ExceptHandler, ast.Match),
-    *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith),
+    *(ast.match_case, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Global, ast.Nonlocal),
 )
 
 _COMPOUND = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.Match)
@@ -205,12 +200,10 @@ class Flow:
                     body = each.body if isinstance(each, FunctionNode) else []
                     sets = (one for one in statements(body) if isinstance(one, ast.Assign | ast.AugAssign))
                     parts = [(one, at) for one in sets for at in (getattr(one, "targets", None) or [one.target])]  # type: ignore[union-attr]
-                    plain = [
-                        (at, one.value if isinstance(one, ast.Assign) else ast.Constant(None)) for one, at in parts
-                    ]
-                    inner = [(at, value) for at, value in plain if isinstance(at, ast.Attribute)]
-                    method = f"{node.name}.{getattr(each, 'name', '')}"
-                    pairs = [(method, at.attr, given) for at, given in inner if last_name(at.value) == "self"]
+                    inner = [(one, at) for one, at in parts if isinstance(at, ast.Attribute)]
+                    own = [(one, at.attr) for one, at in inner if last_name(at.value) == "self"]
+                    method, unknown = f"{node.name}.{getattr(each, 'name', '')}", ast.Constant(None)
+                    pairs = [(method, at, one.value if isinstance(one, ast.Assign) else unknown) for one, at in own]
                 for function, name, value in pairs:
                     found.setdefault((node.name, name), []).append((function, value))
         return found
@@ -314,10 +307,8 @@ def default_of(name: str, function: FunctionNode) -> ast.expr | None:
     """Return a parameter's default."""
     spec = function.args
     positional = [*spec.posonlyargs, *spec.args]
-    pairs = [
-        *zip(reversed(positional), reversed(spec.defaults), strict=False),
-        *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
-    ]
+    by_place = zip(reversed(positional), reversed(spec.defaults), strict=False)
+    pairs = (*by_place, *zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
     return next((value for each, value in pairs if each.arg == name), None)
 
 

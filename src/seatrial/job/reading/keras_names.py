@@ -80,19 +80,15 @@ def with_keras_backend(
         return replace(script, imports=tuple(sorted({*script.imports, "tensorflow"})))
     if backend in _WITHOUT_GPU:
         if gpus:
-            raise UsageError(
-                f"{VARIABLE}={backend} keeps Keras on the CPU, but the run requests GPUs",
-                run=f"seatrial run … --gpus none   # or on a GPU: {_set_to('jax', script)}",
-            )
+            message = f"{VARIABLE}={backend} keeps Keras on the CPU, but the run requests GPUs"
+            raise UsageError(message, run=f"seatrial run … --gpus none   # or on a GPU: {_set_to('jax', script)}")
         return replace(script, framework=None, imports=tuple(sorted({*script.imports, *_WITHOUT_GPU[backend]})))
     if backend not in FRAMEWORKS:
         known = sorted((*FRAMEWORKS, *_WITHOUT_GPU))
         closest = next(iter(difflib.get_close_matches(backend.lower(), known, n=1)), "jax")
-        raise UsageError(
-            f"{VARIABLE}={backend}: Keras has no such backend",
-            cause=f"it has {', '.join(known)}",
-            run=_set_to(closest, script) if assigned else f"seatrial run … --env {VARIABLE}={closest}",
-        )
+        message, cause = f"{VARIABLE}={backend}: Keras has no such backend", f"it has {', '.join(known)}"
+        run = _set_to(closest, script) if assigned else f"seatrial run … --env {VARIABLE}={closest}"
+        raise UsageError(message, cause=cause, run=run)
     return replace(script, framework=backend, imports=tuple(sorted({*script.imports, backend})))
 
 

@@ -177,11 +177,9 @@ def folders_of(project: Path, *, deepest: int = _DEEPEST, skip: Callable[[Path],
 
 @fallback([], on=OSError)
 def _inside(folder: Path) -> list[Path]:
-    return sorted(
-        path
-        for path in islice(folder.iterdir(), _MOST_FOLDERS)
-        if not path.name.startswith((".", "__", "site-packages")) and not path.is_symlink() and path.is_dir()
-    )
+    paths = islice(folder.iterdir(), _MOST_FOLDERS)
+    shown = (path for path in paths if not path.name.startswith((".", "__", "site-packages")))
+    return sorted(path for path in shown if not path.is_symlink() and path.is_dir())
 
 
 #: First Python without a standard module. Source: docs.python.org/3/whatsnew/3.10.html to 3.13.html, "Removed".
@@ -223,14 +221,9 @@ def lost(name: str) -> Lost | None:
 @lru_cache(maxsize=1)
 def _rows() -> dict[str, list[tuple[str, Lost]]]:
     """Return module → (expression of removed names, compiled at its first use; their Lost)."""
-    return {
-        module: [
-            (
-                rf"(?:{'|'.join(names.split())})(?:\.|$)",
-                Lost(_PACKAGES.get(module, module.replace("_", "-")), *key.split()),
-            )
-            for key, names in rows.items()
-        ]
-        for module, rows in _TABLE.items()
-        if module != "source"
-    }
+    found = dict[str, list[tuple[str, Lost]]]()
+    for module, rows in ((each, rows) for each, rows in _TABLE.items() if each != "source"):
+        package = _PACKAGES.get(module, module.replace("_", "-"))
+        forms = ((key, "|".join(names.split())) for key, names in rows.items())
+        found[module] = [(rf"(?:{form})(?:\.|$)", Lost(package, *key.split())) for key, form in forms]
+    return found

@@ -155,9 +155,8 @@ def _pieces(segment: Segment, gaps: list[Range]) -> list[Segment]:
 
 
 def _piece(segment: Segment, start: int, file_end: int, memory_end: int) -> Segment:
-    return segment._replace(
-        vaddr=start, paddr=start, filesz=file_end - start, memsz=memory_end - start, align=PAGE, offset=0
-    )
+    filesz, memsz = file_end - start, memory_end - start
+    return segment._replace(vaddr=start, paddr=start, filesz=filesz, memsz=memsz, align=PAGE, offset=0)
 
 
 def _moved(segment: Segment, loads: list[Segment]) -> Segment:

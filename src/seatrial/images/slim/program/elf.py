@@ -88,17 +88,8 @@ class Elf:
             number = 0
             if versions is not None:
                 (number,) = struct.unpack_from("<H", self.data, versions.offset + 2 * at)
-            found.append(
-                Symbol(
-                    self._text(strings.offset + name_at),
-                    info & 0xF,
-                    info >> 4,
-                    size,
-                    section,
-                    names.get(number & 0x7FFF),
-                    not number & 0x8000,
-                )
-            )
+            name, version = self._text(strings.offset + name_at), names.get(number & 0x7FFF)
+            found.append(Symbol(name, info & 0xF, info >> 4, size, section, version, not number & 0x8000))
         return found
 
     def _version_names(self) -> dict[int, str]:

@@ -48,10 +48,8 @@ def stub_library(soname: str, symbols: list[Symbol], why: str, answers: Mapping[
     image.reserve("dynamic", 16 * 11, 16)
     image.segment_end("write")
     objects = _object_places(symbols, image.end)
-    values = [
-        image.at["text"] + function_at[place] if place in function_at else objects.get(place, 0)
-        for place in range(len(symbols))
-    ]
+    places = {**objects, **{place: image.at["text"] + at for place, at in function_at.items()}}
+    values = [places.get(place, 0) for place in range(len(symbols))]
     image.fill("dynsym", _dynsym(dynsym_rows, values))
     tags = [
         (14, at_of[soname]), (4, image.at["hash"]), (5, image.at["dynstr"]), (10, len(strings)),

@@ -108,10 +108,8 @@ def _stub(
     except OSError as error:
         report.kept[path.name] = f"its version, which a stub would answer with, cannot be read: {error}"
         return None
-    why = (
-        f"{path.name} was left out of this image (image.slim): the project shows no use of {feature}; "
-        "run it with --slim none"
-    )
+    unused = f"the project shows no use of {feature}; run it with --slim none"
+    why = f"{path.name} was left out of this image (image.slim): {unused}"
     return stub_library(sonames[0], symbols, why, answers)
 
 
