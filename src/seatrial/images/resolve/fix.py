@@ -88,7 +88,7 @@ def chosen_or_fixed(choose: Callable[[Needs], Chosen], needs: Needs, resolver: U
     for _ in range(_MOST_STEPS):
         further = {canonical_name(line) or line: line for line in refusal.edits()}
         if further.items() <= edits.items() or (refusal is not first and resolver and resolver.left_s() < 1):
-            break  # what is chosen without an answer says nothing
+            break  # a choice without an answer proves nothing
         edits |= further
         try:
             _, resolved, checked, *_ = choose(_edited(needs, edits))

@@ -119,6 +119,10 @@ class ProjectReader:
         for modules in (self.reading.needed, self.reading.optional):
             for name in [each for each in modules if each.partition(".")[0] in self.roots.own]:
                 del modules[name]
+        return self._evaluated(module)
+
+    def _evaluated(self, module: Module | None) -> ProjectReading:
+        """Return what the visited code reads, writes and needs with the run's arguments; ``module``: the script."""
         ignored = [*self._take_own_words()]
         self.devices.arguments = self.files.constants.arguments = [*self.files.with_files()]
         for sign, where in self.files.read_settings(self.composed).items():
