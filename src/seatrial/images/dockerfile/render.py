@@ -241,7 +241,7 @@ def _install(contents: ImageContents, folder: str) -> Iterator[str]:
         sources.append("$index")
     own_tools = folder == LISTED and contents.unread and not contents.layers.hashed
     if own_tools:  # pip before 25.3 gives the first variable to such builds as well
-        yield "# What builds a source from setup.py, unread and perhaps old, still has pkg_resources."
+        yield "# Old source packages import pkg_resources, which setuptools 82 removed."
         commands.append(f"echo 'setuptools<82' > {_BUILD_TOOLS}")
         commands.append(f"export PIP_CONSTRAINT={_BUILD_TOOLS} PIP_BUILD_CONSTRAINT={_BUILD_TOOLS}")
     install = " ".join([f"{VENV_PYTHON} -m pip install --no-compile", *sources])
