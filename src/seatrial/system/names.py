@@ -21,9 +21,7 @@ from seatrial.findings.catalogue import entries
 from seatrial.system.host import Host
 
 #: Names of variables whose values are secrets.
-SECRET = re.compile(
-    r"TOKEN(?!IZ)|SECRET|PASSW|CREDENTIAL|AUTH(?!OR)|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE
-)
+SECRET = re.compile(r"TOKEN(?!IZ)|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|PRIVATE|(API|ACCESS|SSH).?KEY", re.IGNORECASE)
 
 #: Text that is a secret wherever it stands: user info of a URL, and well-known tokens.
 SECRET_TEXT = re.compile(

@@ -72,13 +72,15 @@ def test_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {
         "HOME": "/data/zebedee/", "USER": "zebedee@corp.example", "LOGNAME": "CORP\\dougal", "HF_TOKEN": "abcdef",
         "SHORT_TOKEN": "abc", "TOKENIZERS_AUTH": "enabled", "MINE": "x1", "AUTH_MODE": "",
+        "HTTP_AUTHORIZATION": "Bearer-qx7", "GIT_AUTHOR_EMAIL": "z@corp.example", "TOKENIZER": "gpt2-medium",
     }  # fmt: skip
     names = names_of(Host(environ), secrets=["MINE"], hosts=["ermintrude.local"])
     entry = pwd.getpwuid(os.getuid())
     assert {"zebedee@corp.example", "zebedee", "dougal", entry.pw_name} <= set(names.users)
     assert {"florence.example.org", "florence", "ermintrude.local", "ermintrude"} <= set(names.hosts)
     assert "/data/zebedee" in names.homes
-    assert "abcdef" in names.secrets and "x1" in names.secrets and "abc" not in names.secrets
+    assert {"abcdef", "x1", "Bearer-qx7", "z@corp.example"} <= set(names.secrets) and "abc" not in names.secrets
+    assert "gpt2-medium" not in names.secrets
     assert "enabled" not in names.secrets, "a word of ours is not taken for a secret by its variable's name"
     text = names.text("dougal@florence /data/zebedee/x abcdef x1 0x1f")
     assert text == "USER@HOST ~/x <redacted> <redacted> 0x1f"
