@@ -33,7 +33,9 @@ ANY = "*"
 #: Most names and parts of expressions that are followed to a constant.
 _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
-_MOST_LOOKS, _MOST_PASSES, _PARTS = 500, 8, ("", "items", "keys", "values")
+_MOST_LOOKS = 500
+#: Most passes of a loop whose paths are read, and the methods of a table that a loop goes through.
+_MOST_PASSES, _PARTS = 8, ("", "items", "keys", "values")
 
 _CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
