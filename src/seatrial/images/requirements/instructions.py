@@ -236,16 +236,19 @@ def guesses(
 ) -> Iterator[tuple[str, Guess]]:
     """Yield (canonical name, guess) for each package named after a module; ``sentences``: module → its warning."""
     submodules = shlex.join(empty_submodules(project) if sentences else [])
+    below = [each for each in script.modules if "." in each]
     empty = f"; git has not fetched {submodules}: git submodule update --init --recursive {submodules}"
+    pages = [*_read(project, _PAGES if sentences else ())]
+    places = {each: "the target" if each in script.imports else "the project" for each in sentences} | script.where
+    sources = dict(_read(project, {places[each].rpartition(":")[0] for each in sentences}))
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
-        place = script.where.get(name, "the target" if name in script.imports else "the project")
-        text = next((text for _, text in _read(project, [place.rpartition(":")[0]])), "")
+        text = sources.get((place := places[name]).rpartition(":")[0], "")
         alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
-        names = [part for each in script.modules if each.startswith(f"{name}.") for part in each.split(".")[1:]]
+        names = [part for each in below if each.startswith(f"{name}.") for part in each.split(".")[1:]]
         named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
-        pages = ((page, named.search(read)) for page, read in _read(project, _PAGES))
-        origin = next((f"; {page} names {found[0]}" for page, found in pages if found), empty * bool(submodules))
+        found = ((page, named.search(read)) for page, read in pages)
+        origin = next((f"; {page} names {match[0]}" for page, match in found if match), empty * bool(submodules))
         other = packages.known.get(name, "")
         guess = Guess(name, package, place, sentences[name], tuple(names), tuple(uses), origin, other)
         yield canonical_name(package) or package, guess

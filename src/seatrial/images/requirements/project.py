@@ -152,8 +152,9 @@ def _all_elsewhere(
 def _own_elsewhere(script: ScriptFacts, packages: ImportedPackages, project: Path) -> dict[str, Path]:
     """Return module → the project's folder with it. In a package, it must have the names that are imported from it."""
     found: dict[str, Path] = {}
+    below = [each for each in script.modules if "." in each]
     for name in packages.strangers:
-        names = [each.split(".")[1] for each in script.modules if each.startswith(f"{name}.")]
+        names = [each.split(".")[1] for each in below if each.startswith(f"{name}.")]
         place = folder_of(name, project, names, place=script.where.get(name, ""))
         if place is not None and (names or name in packages.unknown or not is_package(project / place)):
             found[name] = place

@@ -170,10 +170,11 @@ def instances(config: Mapping[str, object]) -> Iterator[tuple[str, str, ast.Call
 def initialized(node: ast.Call, file: Path, names: Mapping[str, str], folder: Path) -> str | None:
     """Return the folder of configurations that ``hydra.initialize`` in a file sets, seen from ``folder``, or None."""
     full, given = full_name(dotted(node.func), names), keywords(node)
+    if full not in ("hydra.initialize", "hydra.initialize_config_module"):
+        return None
     name = literal(next(iter(node.args), given.get("config_path", given.get("config_module")))) or ""
     path = file.parent / name if full == "hydra.initialize" else folder / name.replace(".", "/")
-    known = full in ("hydra.initialize", "hydra.initialize_config_module") and name and is_folder(path)
-    return os.path.relpath(path, folder) if known else None
+    return os.path.relpath(path, folder) if name and is_folder(path) else None
 
 
 def composed(call: ast.Call, path: Path, shown: str, words: Sequence[str], project: Path) -> tuple[_Files, _Files]:

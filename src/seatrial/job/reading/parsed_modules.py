@@ -375,6 +375,9 @@ def named(module: Module, unit: str, called: str, at: _At, *, unclear: bool = Fa
     flow, is_self = module.flow, first == "self" and "." in unit
     if first == "super" and rest and (above := flow.bases.get(unit.partition(".")[0])):
         called, first = f"{above[0]}.{rest}", above[0]
+    known = is_self or first in flow.functions or first in flow.bases or module.meanings(first)
+    if not (known or any(each[0] == "*" for each in module.bound)):
+        return  # as for most calls
     kinds = [each for each in module.meanings(first) if isinstance(each, str) and rest]
     kinds = [unit.partition(".")[0]] if is_self else kinds
     names = [f"{each}.{rest}".rstrip(".") for each in kinds] + [called] * (not kinds or unclear)

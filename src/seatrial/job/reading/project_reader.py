@@ -433,17 +433,18 @@ class ProjectReader:
         sources = (each.source for each in (module, self.modules.at(self.start)) if each)
         if isinstance(node, ast.Call) or (isinstance(node, ast.ClassDef) and any(map(_PARSES_FIELDS.search, sources))):
             self.files.constants.note_options((module.path, unit), node)
-        callers = self.files.constants.callers.get((module.path, unit), ()) if isinstance(node, ast.If) else ()
-        last = (self.start, ""), module.flow.body("")[-1].end_lineno  # a main function's only call
-        once = [(each.unit, each.node.end_lineno) for each in callers] == [last]
-        main = module.path == self.start and (not unit or once)
-        checks = demanded(node, module.flow.assigned(unit), main=main)
-        self.files.demanded |= {id(call): texts for call, texts in checks}
+        if isinstance(node, ast.Assert | ast.If):
+            callers = self.files.constants.callers.get((module.path, unit), ())
+            last = (self.start, ""), module.flow.body("")[-1].end_lineno  # a main function's only call
+            once = [(each.unit, each.node.end_lineno) for each in callers] == [last]
+            main = module.path == self.start and (not unit or once)
+            checks = demanded(node, module.flow.assigned(unit), main=main)
+            self.files.demanded |= {id(call): texts for call, texts in checks}
         if isinstance(node, ast.Call):
             self._note_call(module, unit, node, seen, certain)
 
     def _note_call(self, module: Module, unit: str, node: ast.Call, seen: RunNode, certain: bool) -> None:
-        called = dotted(node.func)
+        full = full_name(called := dotted(node.func), module.names)
         self.mentioned |= {literal(each) or "" for each in node.args[1:2] if called == "getattr"}
         if called in ("setattr", "vars") and node.args and module.has_module(node.args[0]):
             self.set_there.add(literal(node.args[1]) if len(node.args) > 1 else None)
@@ -460,13 +461,13 @@ class ProjectReader:
             self.imported_by_text.append(((module.path, unit), module_name, None))
         elif certain and "entry_point" in (given := keywords(node)) and ("id" in given or node.args):
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
-        if full_name(called, module.names).endswith(("wandb.init", "wandb.Settings", ".WandbLogger")):
+        if full.endswith(("wandb.init", "wandb.Settings", ".WandbLogger")):
             self.tracking.append(((module.path, unit), node, f"{module.shown}:{node.lineno}", seen.tests or ()))
-        if full_name(called, module.names) in SETS["run-here"] and certain and seen.certain and node.args:
+        if full in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []
         by_typer = module.types.get(called, "").endswith("Typer")
-        if not run and (by_typer or full_name(called, module.names) in SETS["runners"]):
+        if not run and (by_typer or full in SETS["runners"]):
             entries = [*called_by(module, unit, node, self.modules.at)]
             decorated = ((name, each) for name, by in module.flow.functions.items() for each in by.decorator_list)
             commands = [name for name, each in decorated if dotted(getattr(each, "func", each)) == f"{called}.command"]

@@ -165,7 +165,9 @@ def full_name(name: str, names: Mapping[str, str]) -> str:
 
 def _of_a_name(name: str) -> Iterator[tuple[str, str]]:
     """Look a dotted name up, as an import or an attribute has it."""
-    sign = _NAMES.get(name) or next((sign for top, sign in _BELOW.items() if f"{name}.".startswith(f"{top}.")), None)
+    sign, top = _NAMES.get(name), name
+    while top and not sign:
+        sign, top = _BELOW.get(top), top.rpartition(".")[0]
     if sign is None and name.startswith("trl.") and name.endswith("Trainer"):
         sign = "torchrun"
     if sign is not None:
