@@ -80,10 +80,8 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
     errors = [line for line in ended.stdout.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1].removeprefix("ERROR: ") if errors else ended.last_line()
     packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password
-    raise EngineError(
-        f"The project's requirements cannot be installed: {reason}",
-        run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]),
-    )
+    message = f"The project's requirements cannot be installed: {reason}"
+    raise EngineError(message, run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]))
 
 
 class Local:
@@ -179,11 +177,9 @@ class Local:
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(POLL_S)
         stuck = ",".join(str(process.pid) for process in family)
-        raise EngineError(
-            f"Processes of this run do not end: {stuck}",
-            cause="they are blocked in the kernel, often on a driver or a network file system",
-            run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}",
-        )
+        message = f"Processes of this run do not end: {stuck}"
+        cause = "they are blocked in the kernel, often on a driver or a network file system"
+        raise EngineError(message, cause=cause, run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}")
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         if not _is_running(handle):

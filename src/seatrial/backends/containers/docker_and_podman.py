@@ -119,11 +119,8 @@ class Podman(ContainerEngine):
         Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 it ends with 0 without a GPU.
         """
         if container.gpus_flag is not None:
-            raise GpuContractError(
-                "This plan asks Podman for GPUs with --gpus",
-                cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
-                run=GENERATE_CDI,
-            )
+            cause = "Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes"
+            raise GpuContractError("This plan asks Podman for GPUs with --gpus", cause=cause, run=GENERATE_CDI)
         return super().argv(client_call, container, image, **options)
 
     def open_log(self, handle: Handle) -> OpenLog:

@@ -165,11 +165,8 @@ class ContainerEngine(ABC):
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         state = self.state(handle)
         if state.status != "running":
-            raise EngineError(
-                f"The run's container is not running: {state.status}",
-                cause="commands need a running run",
-                run="seatrial runs ls",
-            )
+            message = f"The run's container is not running: {state.status}"
+            raise EngineError(message, cause="commands need a running run", run="seatrial runs ls")
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
@@ -242,8 +239,6 @@ def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
     """Return the error for "executable file not found in $PATH"."""
     kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
     comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
-    return EngineError(
-        f"{program} not found in {kind}",
-        cause="The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it",
-        run="nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin",
-    )
+    cause = "The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it"
+    run = "nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin"
+    return EngineError(f"{program} not found in {kind}", cause=cause, run=run)

@@ -56,11 +56,9 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
         parts = [config_map.get("data"), config_map.get("binaryData")]
         size = sum(len(text) for part in parts for text in (part or {}).values())
         if size >= MAX_CONFIG_MAP_BYTES:
-            raise UsageError(
-                f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB",
-                cause="the script is too large to be handed over as a ConfigMap",
-                run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
-            )
+            message = f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB"
+            run = 'in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"'
+            raise UsageError(message, cause="the script is too large to be handed over as a ConfigMap", run=run)
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
@@ -280,11 +278,9 @@ def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
         ("claim GPUs", "resourceClaims", cluster.claim),
     )
     for act, field in ((act, field) for act, field, value in beyond if value):
-        raise UsageError(
-            f"A TrainJob cannot {act}: its runtime does",
-            cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {field}",
-            run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
-        )
+        message = f"A TrainJob cannot {act}: its runtime does"
+        run = "seatrial run … --kind job   # or put it into a TrainingRuntime of your own"
+        raise UsageError(message, cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {field}", run=run)
     claims = [mount.volume.value for mount in cluster.mounts if mount.volume.kind == "pvc"]
     if twice := next((claim for claim in claims if claims.count(claim) > 1), None):
         raise UsageError(

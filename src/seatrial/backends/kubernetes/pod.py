@@ -257,11 +257,9 @@ def check_admission(manifest: Mapping[str, Any], file: str | None) -> None:
             applies = "when" not in rule or any(True for _ in _values(manifest, rule["when"].split("|")))
             if applies and (len(wrong) == len(values) if rule.get("any") else wrong):
                 got = f", got {wrong[0]}" if wrong else ""
-                raise UsageError(
-                    f"{file or manifest['kind']}: {rule['field']} must be {rule['must']}{got}",
-                    cause=f"{operator} refuses it ({table['source']})",
-                    run=f"${{EDITOR:-vi}} {file}" if file else "seatrial run … --kind job",
-                )
+                message = f"{file or manifest['kind']}: {rule['field']} must be {rule['must']}{got}"
+                run = f"${{EDITOR:-vi}} {file}" if file else "seatrial run … --kind job"
+                raise UsageError(message, cause=f"{operator} refuses it ({table['source']})", run=run)
 
 
 def _values(value: Any, steps: Sequence[str]) -> Iterator[Any]:

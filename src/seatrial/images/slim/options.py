@@ -56,11 +56,9 @@ def slimming_for(
     if not has_cuda and level in ("auto", "none"):
         return Slimming()
     if (stack.wheel is None or stack.of_the_base) and level in ("unused", "arch"):
-        raise ConfigError(
-            f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX",
-            cause="the base image brings the framework" if stack.of_the_base else "this project uses no framework",
-            run='in seatrial.toml: [image] slim = "files"',
-        )
+        message = f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX"
+        cause = "the base image brings the framework" if stack.of_the_base else "this project uses no framework"
+        raise ConfigError(message, cause=cause, run='in seatrial.toml: [image] slim = "files"')
     used: set[str] = set()
     left_out: dict[str, tuple[str, ...]] = {"none": (), "files": ()}
     if stack.wheel is not None:
@@ -97,11 +95,9 @@ def slimming_for(
         choices.append(Choice(what="left out", value=", ".join(unused), reason=f"the project shows use of: {shown}"))
     if level == "arch":
         if stack.cpu or machine is None or not machine.gpus:
-            raise ConfigError(
-                "image.slim = 'arch' needs to know the GPUs to keep code for",
-                cause="this run has none" if machine is None else "none are known here",
-                run="seatrial build … --target h100 --slim arch",
-            )
+            message = "image.slim = 'arch' needs to know the GPUs to keep code for"
+            cause = "this run has none" if machine is None else "none are known here"
+            raise ConfigError(message, cause=cause, run="seatrial build … --target h100 --slim arch")
         architectures, reason = machine.capabilities, f"the GPUs of {machine.described}"
         arguments += ["--arch", ",".join(each.replace(".", "") for each in architectures)]
         choices.append(Choice(what="architectures", value=" ".join(architectures), reason=reason))
