@@ -149,12 +149,8 @@ def _pytorchjob(cluster: ClusterPlan) -> list[Manifest]:
         "pytorchReplicaSpecs": replicas,
     }
     if cluster.min_nodes is not None:
-        spec["elasticPolicy"] = {
-            "minReplicas": cluster.min_nodes,
-            "maxReplicas": cluster.nodes,
-            "maxRestarts": cluster.restarts,
-            "rdzvBackend": "c10d",
-        }
+        bounds = {"minReplicas": cluster.min_nodes, "maxReplicas": cluster.nodes, "maxRestarts": cluster.restarts}
+        spec["elasticPolicy"] = {**bounds, "rdzvBackend": "c10d"}
     return [_workload(cluster, "pytorchjob", spec)]
 
 
@@ -180,12 +176,13 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
     inner["volumes"], mounts = _one_volume_a_mount(spec["volumes"], container["volumeMounts"])
     inner["containers"] = [{**{key: container[key] for key in _PATCHED_CONTAINER}, "volumeMounts": mounts}]
     patched = {"template": {"spec": {"template": {"metadata": {"labels": dict(cluster.labels)}, "spec": inner}}}}
-    patch = {
-        "manager": PATCH_MANAGER,
-        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}},
-    }
+    runtime = {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}}
+    patch = {"manager": PATCH_MANAGER, "trainingRuntimeSpec": runtime}
     spec = {"runtimeRef": {"name": cluster.runtime}, "trainer": trainer, "runtimePatches": [patch]}
     return [_workload(cluster, "trainjob", spec)]
+
+
+Render = Callable[[ClusterPlan], list[Manifest]]
 
 
 class Workload(NamedTuple):
@@ -196,21 +193,14 @@ class Workload(NamedTuple):
     plural: str
     host: str
     rank_variable: str
-    render: Callable[[ClusterPlan], list[Manifest]]
+    render: Render
     names_all: bool = True
     install: str | None = None
 
 
-_RENDER: dict[Kind, Callable[[ClusterPlan], list[Manifest]]] = {
-    "job": _job,
-    "jobset": _jobset,
-    "pytorchjob": _pytorchjob,
-    "trainjob": _trainjob,
-}
-KINDS: dict[Kind, Workload] = {
-    kind: Workload(**own_table(Path(__file__).with_name("kinds.toml"))[kind], render=render)
-    for kind, render in _RENDER.items()
-}
+_ROWS = own_table(Path(__file__).with_name("kinds.toml"))
+_RENDER: dict[Kind, Render] = {"job": _job, "jobset": _jobset, "pytorchjob": _pytorchjob, "trainjob": _trainjob}
+KINDS: dict[Kind, Workload] = {kind: Workload(**_ROWS[kind], render=render) for kind, render in _RENDER.items()}
 
 
 def _workload(cluster: ClusterPlan, kind: Kind, spec: Manifest) -> Manifest:

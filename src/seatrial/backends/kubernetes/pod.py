@@ -111,10 +111,8 @@ def _resources(cluster: ClusterPlan) -> Manifest:
     memory_gib = pods_gpus * LEAST_MEMORY_GIB + (cluster.shm_bytes / 2**30 if cluster.shm_requested else 0)
     least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
     further = {"limits": limits, "claims": [{"name": _CLAIM}] if cluster.claim else []}
-    return {
-        "requests": {**least, **limits, **cluster.requests},
-        **{key: value for key, value in further.items() if value},
-    }
+    requests = {**least, **limits, **cluster.requests}
+    return {"requests": requests, **{key: value for key, value in further.items() if value}}
 
 
 def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
