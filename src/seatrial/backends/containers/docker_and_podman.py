@@ -168,12 +168,11 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
     mapped = sum(ids["size"] for ids in (host.get("idMappings") or {}).get("uidmap") or [])
     usable = not rootless or mapped > 1
     name = f"Podman {version}{' (rootless)' if rootless else ''}"
+    unusable = f"{name} has no subordinate user IDs: /etc/subuid has no entry for this user"
     return EngineFacts(
         "podman",
         available=usable,
-        reason=f"{name} responds"
-        if usable
-        else f"{name} has no subordinate user IDs: /etc/subuid has no entry for this user",
+        reason=f"{name} responds" if usable else unusable,
         fix=None if usable else ADD_SUBIDS,
         version=version,
         rootless=rootless,

@@ -8,12 +8,12 @@ import re
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seatrial import events
-from seatrial.backends.base import OF_CONTAINERS, EngineFacts, Handle, State
+from seatrial.backends.base import OF_CONTAINERS, Echo, EngineFacts, Handle, State
 from seatrial.backends.containers import client
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.log import OpenLog, collecting
@@ -128,9 +128,7 @@ class ContainerEngine(ABC):
             engine=self.client.at or self.client.address(),
         )
 
-    def collect(
-        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
-    ) -> contextlib.AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Echo) -> contextlib.AbstractContextManager[None]:
         def is_over() -> bool:
             return self.state(handle).status == "exited"
 

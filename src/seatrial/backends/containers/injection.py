@@ -97,12 +97,9 @@ def on_another_machine(
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if facts.ignores_gpus_flag:
         names = devices or ([str(index) for index in range(int(flag))] if flag.isdigit() else ["all"])
-        return InjectionPlan(
-            "cdi",
-            "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)",
-            devices=tuple(f"{CDI_KIND}={name}" for name in names),
-            env={**env, "NVIDIA_VISIBLE_DEVICES": "void"},
-        )
+        reason = "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)"
+        qualified = tuple(f"{CDI_KIND}={name}" for name in names)
+        return InjectionPlan("cdi", reason, devices=qualified, env={**env, "NVIDIA_VISIBLE_DEVICES": "void"})
     return InjectionPlan(
         "nvidia-runtime",
         "planned for another machine: Docker there needs the NVIDIA Container Toolkit",

@@ -51,10 +51,9 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
     source = real_source(project / mount.source.expanduser(), project, "--mount", state=state)
     target = PurePosixPath(mount.target)
     if not target.is_absolute() or ".." in target.parts:
-        raise UsageError(
-            f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container",
-            run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:{CONTAINER_PROJECT}/{target.name}')}",
-        )
+        message = f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container"
+        absolute = shlex.quote(f"{mount.source}:{CONTAINER_PROJECT}/{target.name}")
+        raise UsageError(message, run=f"seatrial run … --mount {absolute}")
     if not source.exists() and not (made and not mount.read_only and source.is_relative_to(project.resolve())):
         there = next(parent for parent in source.parents if parent.is_dir())
         raise DataError(f"mount {from_here(source)}: no such file or folder", run=f"ls {as_typed(there)}")
