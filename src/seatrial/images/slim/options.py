@@ -79,12 +79,9 @@ def slimming_for(
         return Slimming(left_out=left_out)
     if level == "auto":
         reason = f"out of the framework: symbols, archives, and what this job cannot call ({', '.join(proven) or '-'})"
-        return Slimming(
-            ("--level", "unused", "--keep-headers", "--unused", ",".join(proven) or "none"),
-            left_out,
-            packages=False,
-            choices=(Choice(what="slimming", value="auto", reason=reason),),
-        )
+        proved = ("--level", "unused", "--keep-headers", "--unused", ",".join(proven) or "none")
+        choice = Choice(what="slimming", value="auto", reason=reason)
+        return Slimming(proved, left_out, packages=False, choices=(choice,))
     arguments = ["--level", level, *(["--keep-headers"] if compiles else [])]
     explained = "image.slim; what each level saves: seatrial build --explain"
     choices = [Choice(what="slimming", value=level, reason=explained)]
