@@ -129,15 +129,9 @@ def provisional(run: Run) -> Receipt:
     """Judge the run as if it ended now, by the end of its logs; change nothing. Raises SeatrialError without a plan."""
     plan = run.plan()
     evidence, skipped = run.events()
+    output, state, now = Output(printed=read_printed(run.folder, plan.job.metrics)), State("running"), time.time()
     receipt = judge(
-        plan,
-        evidence,
-        skipped_lines=skipped,
-        state=State("running"),
-        run_dir=run.folder,
-        now=time.time(),
-        image=None,
-        output=Output(printed=read_printed(run.folder, plan.job.metrics)),
+        plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=now, image=None, output=output
     )
     judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
     return receipt.changed(criteria=judged)

@@ -285,13 +285,9 @@ def _workload_warnings(job: Job, facts: ClusterFacts, image: ImagePlan) -> Itera
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     if job.nodes == 1:
         return Meeting(min_nodes=cluster.min_nodes)
-    return Meeting(
-        job.nodes,
-        cluster.min_nodes,
-        node_rank_variable=KINDS[cluster.kind].rank_variable,
-        rendezvous=addresses(cluster)[0],
-        workers=addresses(cluster) if KINDS[cluster.kind].names_all else (),
-    )
+    kind, named = KINDS[cluster.kind], addresses(cluster)
+    variable, workers = kind.rank_variable, named if kind.names_all else ()
+    return Meeting(job.nodes, cluster.min_nodes, node_rank_variable=variable, rendezvous=named[0], workers=workers)
 
 
 def _refuse_folders(job: Job) -> None:

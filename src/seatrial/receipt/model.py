@@ -198,11 +198,8 @@ def load(run_dir: Path) -> Receipt:
     try:
         return Folder(run_dir).get(JSON_NAME, Receipt, max_bytes=MOST_BYTES, run=verify)
     except FileNotFoundError:
-        raise RunNotFoundError(
-            f"Run {run_dir.name} has no receipt: {JSON_NAME} is missing",
-            cause="the run has not ended, or the file was deleted",
-            run=verify,
-        ) from None
+        message = f"Run {run_dir.name} has no receipt: {JSON_NAME} is missing"
+        raise RunNotFoundError(message, cause="the run has not ended, or the file was deleted", run=verify) from None
 
 
 def without_names(receipt: Receipt, job: Job) -> Receipt:

@@ -262,10 +262,8 @@ def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None
         "def f(x):\n    if not os.path.exists(x):\n        print(1)\n        return\n    open(x)\nf('d/w')\ntrain()\n",
         "def f(root='./d/a/b'):\n    os.listdir(root)\nf(root=p.parse_args().root)\n",
         "class C:\n    def __init__(self):\n        self.d = 'd'\n        self.d += f()\n        open(self.d)\nC()\n",
-        "for name in ['a', 'b'] + more():\n    np.load(name)\n",
-        "os.makedirs('d')\nfor name in ['a', 'b']:\n    np.save(f'd/{name}.npy', x)\nnp.load('d/b.npy')\n",
     ],
-    ids=["a helper returns", "a default that no call takes", "a path that grows", "a longer list", "made in a loop"],
+    ids=["a helper returns", "a default that no call takes", "a path that grows"],
 )
 def test_what_a_run_may_do_without_is_no_missing_input(tmp_path: Path, source: str) -> None:
     target = target_of(tmp_path, f"import os\n{source}")
@@ -276,14 +274,6 @@ def test_what_a_run_may_do_without_is_no_missing_input(tmp_path: Path, source: s
 @pytest.mark.parametrize(
     "source",
     [
-        "for x in ['a', 'b']:\n    x = x.upper()\n    open(x)\n",
-        "for x in ['a', 'b']:\n    open(x)\n    break\n",
-        "for at, x in enumerate(['a', 'b']):\n    if at:\n        continue\n    open(x)\n",
-        "X = ['a', 'b']\nX.pop()\nfor x in X:\n    open(x)\n",
-        "X = {'a': 'a', 'b': 'b'}\ndel X['b']\nfor x in X.values():\n    open(x)\n",
-        "X = {'a': 'a'}\nX['a'] = 'd/y'\nfor _, x in X.items():\n    open(x)\n",
-        "for x in ['a']:\n    for x in glob('*'):\n        open(x)\n",
-        "for x in ['a']:\n    [open(x) for x in glob('*')]\n",
         "class C:\n    def __init__(self):\n        self.x = __file__\n        self.load()\n        self.x = 'a'\n"
         "    def load(self):\n        open(self.x)\nC()\n",
         "class C:\n    def __init__(self):\n        self.x = __file__\n        if f():\n            self.load()\n"

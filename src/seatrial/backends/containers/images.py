@@ -187,19 +187,15 @@ class ImageStore:
     def push(self, reference: str) -> str:
         """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
         if (registry := registry_host(reference)) is None:
-            raise errors.UsageError(
-                f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
-                run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"',
-            )
+            message = f"{reference} is not pushed: it names no registry, and {self.name} would choose one"
+            raise errors.UsageError(message, run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"')
         try:
             for _ in command.lines([*self.call, "image", "push", "--quiet", reference]):
                 pass
         except errors.CommandError as error:
-            raise errors.ImageError(
-                f"{reference} cannot be pushed: {last_line(error.stderr)}",
-                cause=f"{registry} needs a login, is unreachable, or has no such repository",
-                run=f"{self.call[0]} login {registry}",
-            ) from error
+            message = f"{reference} cannot be pushed: {last_line(error.stderr)}"
+            cause = f"{registry} needs a login, is unreachable, or has no such repository"
+            raise errors.ImageError(message, cause=cause, run=f"{self.call[0]} login {registry}") from error
         digests = (self._client.inspect("image", reference) or {}).get("RepoDigests") or ()
         return next((one for one in digests if one.startswith(f"{reference.rpartition(':')[0]}@")), reference)
 
@@ -287,11 +283,9 @@ class ImageStore:
             return
         ended = self._client.ask("buildx", "version")
         if ended.exit_code != 0:
-            raise errors.EngineUnavailableError(
-                "Docker has no buildx, and its legacy builder cannot build this image",
-                cause=last_line(ended.stderr),
-                run="sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu",
-            )
+            message = "Docker has no buildx, and its legacy builder cannot build this image"
+            run = "sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu"
+            raise errors.EngineUnavailableError(message, cause=last_line(ended.stderr), run=run)
 
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]

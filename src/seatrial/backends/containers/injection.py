@@ -97,12 +97,9 @@ def on_another_machine(
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if facts.ignores_gpus_flag:
         names = devices or ([str(index) for index in range(int(flag))] if flag.isdigit() else ["all"])
-        return InjectionPlan(
-            "cdi",
-            "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)",
-            devices=tuple(f"{CDI_KIND}={name}" for name in names),
-            env={**env, "NVIDIA_VISIBLE_DEVICES": "void"},
-        )
+        reason = "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)"
+        qualified = tuple(f"{CDI_KIND}={name}" for name in names)
+        return InjectionPlan("cdi", reason, devices=qualified, env={**env, "NVIDIA_VISIBLE_DEVICES": "void"})
     return InjectionPlan(
         "nvidia-runtime",
         "planned for another machine: Docker there needs the NVIDIA Container Toolkit",
@@ -208,17 +205,13 @@ def _refuse_impossible(
     engine = facts.title
     need = "a CDI spec" if facts.ignores_gpus_flag else "the NVIDIA Container Toolkit or a CDI spec"
     if facts.desktop and not driver.wsl:
-        raise GpuContractError(
-            "Docker Desktop runs containers in a virtual machine that has no GPU",
-            cause="the current Docker context is Docker Desktop's, not that of an engine on this host",
-            run="docker context use default",
-        )
+        message = "Docker Desktop runs containers in a virtual machine that has no GPU"
+        cause = "the current Docker context is Docker Desktop's, not that of an engine on this host"
+        raise GpuContractError(message, cause=cause, run="docker context use default")
     if any(gpu.mig for gpu in gpus):
-        raise GpuContractError(
-            f"A MIG slice can be passed to a container only through {need}, which {engine} does not have",
-            cause="its access rights are separate device nodes, which the toolkit selects",
-            run=GENERATE_CDI,
-        )
+        message = f"A MIG slice can be passed to a container only through {need}, which {engine} does not have"
+        cause = "its access rights are separate device nodes, which the toolkit selects"
+        raise GpuContractError(message, cause=cause, run=GENERATE_CDI)
     absent = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if nodes is None or absent:
         names = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)

@@ -144,10 +144,8 @@ class Kubernetes:
             out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
             return cluster.call(cluster.execute(plan.namespace, pod.name, argv, out, err, container=pod.container))
         if shutil.which("kubectl") is None:
-            raise EngineError(
-                "A terminal in a pod needs kubectl, which is not installed",
-                run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null",
-            )
+            message = "A terminal in a pod needs kubectl, which is not installed"
+            raise EngineError(message, run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null")
         context = ["--context", cluster.context] if cluster.context else []
         container = ["-c", pod.container] if pod.container else []
         words = ["kubectl", *context, "-n", plan.namespace, "exec", "-it", pod.name, *container, "--", *argv]
@@ -155,11 +153,8 @@ class Kubernetes:
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Refuse to open a shell: a pod is submitted, not held by a terminal. Raises EngineError."""
-        raise EngineError(
-            "shell is not supported on Kubernetes",
-            cause="the cluster manages pods; open a shell in a running run instead",
-            run="seatrial runs exec RUN -- bash",
-        )
+        cause = "the cluster manages pods; open a shell in a running run instead"
+        raise EngineError("shell is not supported on Kubernetes", cause=cause, run="seatrial runs exec RUN -- bash")
 
     def remove(self, handle: Handle) -> None:
         cluster, plan = self._of(handle)

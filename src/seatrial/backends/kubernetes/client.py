@@ -100,11 +100,9 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
 
 
 def no_cluster(why: str) -> EngineUnavailableError:
-    return EngineUnavailableError(
-        f"No cluster found: {why}",
-        cause="neither a kubeconfig nor a pod service account exists",
-        run="kubectl config get-contexts   # KUBECONFIG names another file",
-    )
+    message = f"No cluster found: {why}"
+    run = "kubectl config get-contexts   # KUBECONFIG names another file"
+    return EngineUnavailableError(message, cause="neither a kubeconfig nor a pod service account exists", run=run)
 
 
 @contextlib.contextmanager
@@ -122,11 +120,9 @@ def _errors_as_ours(server: str) -> Iterator[None]:
         body: Object = error.status if isinstance(error.status, dict) else {}
         raise refused(status, str(body.get("reason", "")), str(body.get("message") or error)) from error
     except (httpx.TransportError, kr8s.APITimeoutError) as error:
-        raise EngineUnavailableError(
-            f"The cluster at {server} does not respond",
-            cause=str(error) or "it is down, or this machine cannot reach it",
-            run="kubectl cluster-info",
-        ) from error
+        message = f"The cluster at {server} does not respond"
+        cause = str(error) or "it is down, or this machine cannot reach it"
+        raise EngineUnavailableError(message, cause=cause, run="kubectl cluster-info") from error
 
 
 class Cluster:

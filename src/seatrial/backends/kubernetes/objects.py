@@ -83,11 +83,9 @@ def _try(cluster: Cluster, manifest: Manifest, *, ours: bool) -> None:
         no_namespace = error.message.startswith("Namespace ")
         if error.status != 404 or no_namespace or row is None or row.install is None:
             raise
-        raise UsageError(
-            f"The cluster has no {row.plural}.{row.api_version.partition('/')[0]}",
-            cause="its operator is not installed",
-            run=f"kubectl apply --server-side {row.install}" + "   # or: seatrial run … --kind job" * ours,
-        ) from error
+        message = f"The cluster has no {row.plural}.{row.api_version.partition('/')[0]}"
+        run = f"kubectl apply --server-side {row.install}" + "   # or: seatrial run … --kind job" * ours
+        raise UsageError(message, cause="its operator is not installed", run=run) from error
 
 
 def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: int) -> None:

@@ -8,8 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -34,8 +33,6 @@ ANY = "*"
 _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
 _MOST_LOOKS = 500
-#: Most passes of a loop whose paths are read, and the methods of a table that a loop goes through.
-_MOST_PASSES, _PARTS = 8, ("", "items", "keys", "values")
 
 _CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
@@ -51,7 +48,7 @@ class Text(NamedTuple):
     anywhere: bool = False
 
 
-class _Value(NamedTuple):
+class Binding(NamedTuple):
     """Hold an expression that a name may stand for, and whether it does so in every run."""
 
     node: ast.expr | None
@@ -95,6 +92,7 @@ class Constants:
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
         looped: (unit, variable) → its value in the pass of a loop whose texts are read.
+        looks: expressions read for one path; what sets it to 0 begins another.
         by_setting, by_option, lacks: whether the text last read is a file's setting, the option that gives it,
             and whether a part of it is an option or a setting without a known value.
     """
@@ -115,8 +113,8 @@ class Constants:
         self.by_option: str | None = None
         self.lacks = False
         self.looks = 0
-        self.looped: dict[tuple[Unit, str], _Value] = {}
-        self._found: dict[tuple[ast.AST | None, str], list[_Value]] = {}  # for one text or condition
+        self.looped: dict[tuple[Unit, str], Binding] = {}
+        self._found: dict[tuple[ast.AST | None, str], list[Binding]] = {}  # for one text or condition
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
@@ -302,7 +300,7 @@ class Constants:
         values = [each for each in self.candidates(node, unit, depth) if each.sure] if depth < _DEEPEST else []
         return self.variable(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else None
 
-    def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
+    def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[Binding]:
         """Return what a name, an attribute or an item may stand for."""
         self._found = self._found if self.looks else {}
         self.looks += 1
@@ -311,7 +309,7 @@ class Constants:
             self._found[key] = self._candidates(node, unit, depth)
         return self._found[key]
 
-    def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
+    def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[Binding]:
         module = self._module_at(unit[0])
         if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
             return []
@@ -338,16 +336,16 @@ class Constants:
                 values = owner[0].flow.in_force(values, unit[1], getattr(node, "lineno", 0))
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
-                return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
-        table, where = self._table(holder, unit, depth + 1)
+                return [Binding(values[0][1], (owner[0].path, values[0][0]), sure)]
+        table, where = self.table(holder, unit, depth + 1)
         items = {literal(at): value for at, value in zip(table.keys, table.values, strict=True)} if table else {}
         if not table or key not in items:
             return []
         sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(holder, unit, depth + 1))
         changes = f"{dotted(holder) or ANY}.update(".encode()
-        return [_Value(items[key], where, sure and None not in table.keys and changes not in module.source)]
+        return [Binding(items[key], where, sure and None not in table.keys and changes not in module.source)]
 
-    def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
+    def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[Binding]:
         name = node.id
         if (unit, name) in self.looped:
             return [self.looped[unit, name]]
@@ -355,7 +353,7 @@ class Constants:
         top, line = (unit[0], ""), getattr(node, "lineno", 0)
         of_class = module.flow.attributes(module.flow.classes.get(line, ""), name) if unit == top else []
         if own := [value for method, value in of_class if not method and (value.end_lineno or 0) < line]:
-            return [_Value(own[-1], unit, len(own) == 1)]
+            return [Binding(own[-1], unit, len(own) == 1)]
         for where in (unit,) if given else (unit, top):
             written = module.flow.assigned(where[1]).get(name, [])
             several = given or written[1:]
@@ -374,55 +372,19 @@ class Constants:
             if values := list(dict.fromkeys(reversed(assigned))):
                 sure = len(values) == 1 and not (where == top and name in module.flow.globals)
                 sure = sure and (not given or id(values[0]) in plain)
-                return [_Value(value, where, sure) for value in values]
+                return [Binding(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]
             by_click = any("option" in ast.dump(each) for each in function.decorator_list)
             if unit in self.entries or (name in self.options and by_click):
-                return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
-            passed = [_Value(*each) for each in self.passed(name, unit)]
-            return passed or [_Value(default_of(name, function), top, False)]
+                return [Binding(ast.Attribute(ast.Name("args"), name), unit, True)]
+            passed = [Binding(*each) for each in self.passed(name, unit)]
+            return passed or [Binding(default_of(name, function), top, False)]
         for path, inner in (module.bound[each] for each in module.bound if each == name or each[0] == "*"):
             found = self.candidates(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
             if found:
                 return found
         return []
-
-    def passes(self, unit: Unit, line: int) -> list[dict[tuple[Unit, str], _Value]]:
-        """Return the variables' values in each pass of the loop around a line, if what it goes through is written."""
-        around = module.flow.around(unit[1], line) if (module := self._module_at(unit[0])) else ()
-        loops = [each for each in around if isinstance(each, ast.For) and each.body[0].lineno <= line]
-        for loop in (each for each in reversed(loops) if line <= (each.end_lineno or 0)):  # the innermost first
-            self.looks, self._found, over = 0, {}, loop.iter
-            names = [last_name(each) for each in getattr(loop.target, "elts", [loop.target])]
-            if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
-                over, names = over.args[0], names[1:]
-            if not (bound := _bound_in(loop)).isdisjoint(names):
-                continue
-            found: list[dict[tuple[Unit, str], _Value]] = []
-            for way in islice(self._each_pass(over, unit), _MOST_PASSES):
-                inner = getattr(way[-1].node, "elts", []) if len(names) > len(way) else []
-                way[-1:] = [way[-1]._replace(node=each) for each in inner] or way[-1:]
-                sure = [each._replace(sure=each.sure and "" not in bound) for each in way]
-                at = ((unit, name) for name in names)
-                found += [dict(zip(at, sure, strict=True))] if len(way) == len(names) else []
-            if found:
-                return found
-        return []
-
-    def _each_pass(self, node: ast.expr, unit: Unit) -> Iterator[list[_Value]]:
-        """Yield what a loop gets in each pass from a list, or from a table's keys, values or items."""
-        owner, part = node, ""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
-            owner, part = node.func.value, node.func.attr
-        known = [each.sure for each in self.candidates(owner, unit, 1)]
-        written = known == [True] or isinstance(owner, ast.Dict | ast.List | ast.Tuple)
-        table, where = self._table(owner, unit, 1) if written and part in _PARTS else (None, unit)
-        module = self._module_at(unit[0])
-        sure = module is not None and not _is_changed(module.source, last_name(owner))
-        for at, (key, value) in enumerate(zip(table.keys, table.values, strict=True) if table else ()):
-            part = part or ("values" if literal(key) == str(at) else "keys")  # of a list, or of a table
-            yield [_Value(each, where, sure) for each in (key, value)[part == "values" : 1 + (part != "keys")]]
 
     def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
         """Return (module, name) of a class of the project, or of an object's class."""
@@ -441,7 +403,7 @@ class Constants:
         found = (self._class(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth))
         return next(filter(None, found), None)
 
-    def _table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
+    def table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
         """Return the dictionary that an expression stands for, written as ``{…}`` or ``dict(…)``, and its unit."""
         if isinstance(node, ast.Dict):
             return node, unit
@@ -453,9 +415,9 @@ class Constants:
                 keys: list[ast.expr | None] = [ast.Constant(each.arg) for each in node.keywords]
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
-            return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
+            return self.table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
         for value in self.candidates(node, unit, depth):
-            table, where = self._table(value.node, value.unit, depth + 1)
+            table, where = self.table(value.node, value.unit, depth + 1)
             if table is not None and (module := self._module_at(where[0])) is not None:
                 rows, name = [*zip(table.keys, table.values, strict=True)], node and last_name(node)
                 for each in module.flow.body(where[1]) if name else ():
@@ -597,23 +559,6 @@ def _keeps(value: ast.expr | None, name: str) -> bool:
     """Return whether a name is the same path after an assignment: ``root = Path(root)``."""
     args = value.args if isinstance(value, ast.Call) and last_name(value.func) in SETS["of-paths"] else []
     return [dotted(each) for each in args] == [name]
-
-
-@lru_cache(maxsize=64)
-def _is_changed(source: bytes, name: str) -> bool:
-    """Return whether code may add or take a row of a table."""
-    name = re.escape(name)
-    changes = rf"\b{name}(\.(?!items\(|keys\(|values\(|get\()\w+\(|\[[^]\n]{{0,99}}\]\s*=[^=])|\bdel .*\b{name}\b"
-    return bool(name and re.search(changes.encode(), source))
-
-
-@lru_cache(maxsize=64)
-def _bound_in(loop: ast.For) -> set[str]:
-    """Return the names that a loop's body sets or takes, and "" if a pass may be left early or not be made."""
-    inside = [each for part in loop.body for each in ast.walk(part)]
-    names = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    ends = {"" for each in inside if isinstance(each, ast.Break | ast.Continue | ast.Return)}
-    return names | {each.arg for each in inside if isinstance(each, ast.arg)} | ends
 
 
 def _above(path: Text, count: int = 1) -> Text:

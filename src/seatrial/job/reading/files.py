@@ -19,6 +19,7 @@ from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initiali
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import CAUGHT, Tests
+from seatrial.job.reading.loops import Loops
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit, named
 from seatrial.job.reading.run_order import RunOrder, untried
@@ -41,6 +42,7 @@ class Files:
     ) -> None:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
+        self._loops = Loops(module_at, self.constants)
         self.order = RunOrder(start, module_at, self.constants.callers)
         self.hub_model: tuple[str, str] | None = None
         self.remote: dict[str, str] = {}
@@ -339,7 +341,7 @@ class Files:
         constants, known, at, line = self.constants, self.constants.callers, unit, getattr(path, "lineno", 0)
         before: list[ParsedCall] = []
         for _ in range(_MOST_CALLERS):  # a function that is called once takes what its caller takes
-            passes = constants.passes(at, line)
+            passes = self._loops.passes(at, line)
             for each in passes:
                 constants.looped = each
                 yield constants.text(path, unit)

@@ -53,14 +53,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
     mounted = job.target.kind == "recipe" and not image.build
     wheels = [write_wheel(site.host.state_folder / "recipes")] if mounted else []
-    made = plan.plan_container(
-        job,
-        site,
-        image,
-        injected,
-        made_if_missing=outside.made_by_writes(job, script),
-        more_mounts=[Mount(source=each, target=in_container.CONTAINER_RECIPES, read_only=True) for each in wheels],
-    )
+    recipes = [Mount(source=each, target=in_container.CONTAINER_RECIPES, read_only=True) for each in wheels]
+    by_writes = outside.made_by_writes(job, script)
+    made = plan.plan_container(job, site, image, injected, made_if_missing=by_writes, more_mounts=recipes)
     all_env = {**image.env, **made.container.env, **made.target_env}
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     named: tuple[str, ...] = ()

@@ -196,12 +196,10 @@ def _exported_model(run: RunEvidence) -> Judgement:
     if found is None or allowed is None:
         return Judgement("fail", "the two models were not compared", "a comparison", None)
     difference, tolerance = found[1][-1][1], allowed[1][-1][1]
-    return Judgement(
-        "pass" if difference <= tolerance else "fail",
-        f"largest difference {figure(difference)}, tolerance {figure(tolerance)}, as the export program measured",
-        f"at most {figure(tolerance)}",
-        figure(difference),
-    )
+    verdict: Verdict = "pass" if difference <= tolerance else "fail"
+    words, most = figure(difference), figure(tolerance)
+    evidence = f"largest difference {words}, tolerance {most}, as the export program measured"
+    return Judgement(verdict, evidence, f"at most {most}", words)
 
 
 def judge_saved_model(run: RunEvidence) -> Judgement:

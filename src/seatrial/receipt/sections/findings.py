@@ -160,11 +160,9 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
         return finding
     seen = run.project if str(folder) == "." else f"{run.project}/{folder}"
     have = run.plan.job.env.get("PYTHONPATH")
-    return by_id("project-module-not-on-path").finding(
-        finding.evidence,
-        values={"module": named[1], "folder": seen},
-        fix=f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None,
-    )
+    values = {"module": named[1], "folder": seen}
+    line = f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None
+    return by_id("project-module-not-on-path").finding(finding.evidence, values=values, fix=line)
 
 
 def _missing_file(run: RunEvidence) -> Finding | None:
@@ -190,12 +188,8 @@ def _missing_file(run: RunEvidence) -> Finding | None:
         if file is None:
             return None
         cause, fix = f"{file} is a file", f"pass the script its folder, {file.parent}"
-    return by_id("file-missing").finding(
-        [missing[0]],
-        values={"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))},
-        cause=cause,
-        fix=fix,
-    )
+    values = {"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))}
+    return by_id("file-missing").finding([missing[0]], values=values, cause=cause, fix=fix)
 
 
 def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) -> tuple[str, str | None]:

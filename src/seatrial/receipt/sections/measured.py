@@ -342,12 +342,9 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
 
 def _printed(name: str, series: PrintedSeries) -> Metric:
     source = f"printed: line {series.line}" if series.line else "printed"
-    return _metric(name, series.points).changed(
-        reports=series.count,
-        source=source + " of stderr" * (series.stream == "stderr"),
-        unit=series.unit,
-        ended_as=series.ended_as,
-    )
+    source += " of stderr" * (series.stream == "stderr")
+    metric = _metric(name, series.points)
+    return metric.changed(reports=series.count, source=source, unit=series.unit, ended_as=series.ended_as)
 
 
 def _values(samples: Iterable[SampleFacts], key: str) -> list[float]:
