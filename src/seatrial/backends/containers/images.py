@@ -235,9 +235,8 @@ class ImageStore:
             while data := os.read(archive.stdout, _CHUNK_BYTES):
                 yield data
             if (code := archive.wait()) != 0:
-                raise errors.EngineError(
-                    f"{reference} cannot be saved: exit code {code}", run=f"{self.call[0]} image ls"
-                )
+                message = f"{reference} cannot be saved: exit code {code}"
+                raise errors.EngineError(message, run=f"{self.call[0]} image ls")
 
     def tag(self, reference: str, name: str) -> None:
         command.check([*self.call, "tag", reference, name], timeout_s=ANSWER_TIMEOUT_S)

@@ -153,9 +153,8 @@ class Collector:
 
     async def drain(self) -> None:
         """Read every pod's log to its end as it is now, and what holds up those that have none."""
-        listing = await self._cluster.request(
-            "GET", self._path("pods"), params={"labelSelector": selector(self._run_id)}
-        )
+        labels = {"labelSelector": selector(self._run_id)}
+        listing = await self._cluster.request("GET", self._path("pods"), params=labels)
         for item in listing["items"]:
             pod = self._pods[item["metadata"]["name"]] = read_pod(item)
             await self._progress.pod(pod, item)

@@ -142,9 +142,8 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
     """
     models = next((mount for mount in plan.mounts if mount.target == CONTAINER_MODELS), None)
     if models is None or not models.volume.lasting:
-        raise UsageError(
-            "The run's models were in its pod and were deleted with it", run="seatrial run … --models pvc:NAME"
-        )
+        message = "The run's models were in its pod and were deleted with it"
+        raise UsageError(message, run="seatrial run … --models pvc:NAME")
     pods = f"/api/v1/namespaces/{plan.namespace}/pods"
     name = f"{plan.name}-cp-{int(time.time()) % 100000}"
     cluster.create(pods, copy_pod(plan, name))
