@@ -203,9 +203,8 @@ def open_tokenizer(text: str, longest: int) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ServeError(
-            "texts are cut by the package tokenizers, which is missing", fix="pip install tokenizers"
-        ) from error
+        message = "texts are cut by the package tokenizers, which is missing"
+        raise ServeError(message, fix="pip install tokenizers") from error
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # its errors are bare Exceptions
