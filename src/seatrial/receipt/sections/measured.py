@@ -356,12 +356,10 @@ def _gpu_memory(evidence: Evidence, limit_bytes: int | None) -> GpuMemory | None
     lines = [line for line in lines if text(line.get("framework")) in FRAMEWORKS]
     names = [FRAMEWORKS[str(line["framework"])] for line in lines if line.get("limit_bytes") == limit_bytes]
     values = [number(each) for line in lines for each in items(line.get("peak_bytes"))[:64]]
-    return GpuMemory(
-        limit_bytes=limit_bytes,
-        frameworks=tuple(dict.fromkeys(names)),
-        peak_bytes=_top([peak for peak in values if peak is not None and peak >= 0]),
-        failed=next((reason for line in lines if (reason := text(line.get("failed")))), None),
-    )
+    peak = _top([peak for peak in values if peak is not None and peak >= 0])
+    failed = next((reason for line in lines if (reason := text(line.get("failed")))), None)
+    frameworks = tuple(dict.fromkeys(names))
+    return GpuMemory(limit_bytes=limit_bytes, frameworks=frameworks, peak_bytes=peak, failed=failed)
 
 
 def _jax_use(evidence: Evidence) -> JaxUse | None:
