@@ -172,12 +172,9 @@ def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
     command = [plan.command[0], "-c", "import time; time.sleep(3600)"]
     spec["containers"] = [{**kept, "command": command, "volumeMounts": mounts}]
     spec.pop("resourceClaims", None)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}},
-        "spec": {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec},
-    }
+    metadata = {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}}
+    spec = {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _wait(cluster: Cluster, path: str, name: str) -> None:
