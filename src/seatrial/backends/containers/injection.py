@@ -217,8 +217,9 @@ def _refuse_impossible(
     keeps_groups = facts.group_keyword is not None and "crun" in facts.runtimes
     closed = [node.path for node in nodes if not (node.accessible if keeps_groups else node.world)]
     if facts.rootless and closed:
-        cause = "not everyone can open the nodes, and the user's supplementary groups do not apply in the container"
-        cause = "this user cannot read and write the nodes" if keeps_groups else cause
+        cause = "this user cannot read and write the nodes"
+        if not keeps_groups:
+            cause = "not everyone can open the nodes, and the user's supplementary groups do not apply in the container"
         run = f"sudo chmod a+rw {shlex.join(closed)}"
         raise GpuContractError(f"Rootless {engine} cannot open {', '.join(closed)}", cause=cause, run=run)
 

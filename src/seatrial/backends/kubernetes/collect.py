@@ -42,9 +42,7 @@ TURN_S = 1.0
 class PodProgress:
     """Reports what happens to the pods of a run: ``echo`` for people, ``record`` as host events."""
 
-    def __init__(
-        self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
-    ) -> None:
+    def __init__(self, cluster: Cluster, echo: Echo, record: Callable[[Event], None], namespace: str = "default"):
         self._cluster, self._echo, self._record, self._namespace = cluster, echo, record, namespace
         self._reported: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
