@@ -91,15 +91,11 @@ def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:
 
 def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:
     entries = legend(plot, values_in_window(receipt, plot))
-    return {
-        "title": plot.title,
-        "unit": plot.unit,
-        "x": plot.x,
-        "lines": [
-            {"name": line.name, "points": line.points, "classes": each.colour, "what": each.what, "value": each.value}
-            for line, each in zip(plot.lines, entries, strict=True)
-        ],
-    }
+    lines = [
+        {"name": line.name, "points": line.points, "classes": each.colour, "what": each.what, "value": each.value}
+        for line, each in zip(plot.lines, entries, strict=True)
+    ]
+    return {"title": plot.title, "unit": plot.unit, "x": plot.x, "lines": lines}
 
 
 class Receipts:

@@ -63,13 +63,10 @@ _LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VE
 
 def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
     """Return the error for a container that could not be made or started."""
-    return _known(AT_START, engine, stderr) or errors.CommandError(
-        f"{engine.capitalize()} could not start the container: {last_line(stderr) or f'exit code {exit_code}'}",
-        argv=argv,
-        exit_code_of_command=exit_code,
-        stderr=stderr,
-        run=f"seatrial doctor --on {engine}",
-    )
+    reason, run = last_line(stderr) or f"exit code {exit_code}", f"seatrial doctor --on {engine}"
+    message = f"{engine.capitalize()} could not start the container: {reason}"
+    unknown = errors.CommandError(message, argv=argv, exit_code_of_command=exit_code, stderr=stderr, run=run)
+    return _known(AT_START, engine, stderr) or unknown
 
 
 def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:

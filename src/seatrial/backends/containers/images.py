@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from seatrial import errors
-from seatrial.backends.base import Freed, ImageFacts
+from seatrial.backends.base import Echo, Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, last_line, pull_error, start_error
 from seatrial.job.cluster import registry_host
 from seatrial.system import command
@@ -173,7 +173,7 @@ class ImageStore:
         inspected = remembered(question, lambda: self._client.inspect("image", reference), bool)
         return image_facts(inspected) if inspected is not None else None
 
-    def pull(self, reference: str, progress: Callable[[str], None]) -> ImageFacts:
+    def pull(self, reference: str, progress: Echo) -> ImageFacts:
         """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
         try:
             for line in command.lines([*self.call, "image", "pull", reference]):
@@ -235,9 +235,8 @@ class ImageStore:
             while data := os.read(archive.stdout, _CHUNK_BYTES):
                 yield data
             if (code := archive.wait()) != 0:
-                raise errors.EngineError(
-                    f"{reference} cannot be saved: exit code {code}", run=f"{self.call[0]} image ls"
-                )
+                message = f"{reference} cannot be saved: exit code {code}"
+                raise errors.EngineError(message, run=f"{self.call[0]} image ls")
 
     def tag(self, reference: str, name: str) -> None:
         command.check([*self.call, "tag", reference, name], timeout_s=ANSWER_TIMEOUT_S)

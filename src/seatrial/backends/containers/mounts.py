@@ -99,13 +99,10 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     inside = lexical.is_relative_to(project) or project in map(_real, lexical.parents)
     if inside and not real.is_relative_to(project):
         shown = f"./{lexical.relative_to(project)}" if lexical.is_relative_to(project) else str(lexical)
-        raise UsageError(
-            f"{flag} {shown} points outside the project, to {real}",
-            cause="It is a symlink, which any script that ran in the project could have created",
-            run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
-            if flag[0] == "-"
-            else None,
-        )
+        cause = "It is a symlink, which any script that ran in the project could have created"
+        meant = f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
+        run = meant if flag[0] == "-" else None
+        raise UsageError(f"{flag} {shown} points outside the project, to {real}", cause=cause, run=run)
     if real.is_relative_to(state):
         message = f"{flag} {real} is in seatrial's own state folder, which is never mounted"
         raise UsageError(message, run=f"seatrial run … {flag} /another/folder")
@@ -148,10 +145,8 @@ def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[M
     """
     mounts = [Mount(source=record / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
-        mounts += [
-            Mount(source=record / "passwd", target=PASSWD, read_only=True),
-            Mount(source=record / "group", target=GROUP, read_only=True),
-        ]
+        files = (("passwd", PASSWD), ("group", GROUP))
+        mounts += [Mount(source=record / name, target=target, read_only=True) for name, target in files]
     return mounts
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.base import EngineFacts, Handle, State, Traits, confirm, reported_end
+from seatrial.backends.base import Echo, EngineFacts, Handle, State, Traits, confirm, reported_end
 from seatrial.backends.kubernetes.client import Cluster, configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
@@ -91,7 +90,7 @@ class Kubernetes:
             engine=engine,
         )
 
-    def collect(self, handle: Handle, run_dir: Path, echo: Callable[[str], None]) -> AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Echo) -> AbstractContextManager[None]:
         from seatrial.backends.kubernetes.collect import collecting
 
         cluster, plan = self._of(handle)

@@ -123,11 +123,8 @@ def _jobset(cluster: ClusterPlan) -> list[Manifest]:
     job = _indexed_spec(cluster)
     ttl_s = job.pop("ttlSecondsAfterFinished")  # of the set: a Job that is gone before it would be made again
     job["template"]["spec"].pop("subdomain", None)  # the controller sets its own, which has the set's name
-    spec: Manifest = {
-        "network": {"enableDNSHostnames": True},
-        "ttlSecondsAfterFinished": ttl_s,
-        "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": 1, "template": {"spec": job}}],
-    }
+    jobs = [{"name": REPLICATED_JOB, "replicas": 1, "template": {"spec": job}}]
+    spec = {"network": {"enableDNSHostnames": True}, "ttlSecondsAfterFinished": ttl_s, "replicatedJobs": jobs}
     return [_workload(cluster, "jobset", spec)]
 
 

@@ -142,9 +142,8 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
     """
     models = next((mount for mount in plan.mounts if mount.target == CONTAINER_MODELS), None)
     if models is None or not models.volume.lasting:
-        raise UsageError(
-            "The run's models were in its pod and were deleted with it", run="seatrial run … --models pvc:NAME"
-        )
+        message = "The run's models were in its pod and were deleted with it"
+        raise UsageError(message, run="seatrial run … --models pvc:NAME")
     pods = f"/api/v1/namespaces/{plan.namespace}/pods"
     name = f"{plan.name}-cp-{int(time.time()) % 100000}"
     cluster.create(pods, copy_pod(plan, name))
@@ -173,12 +172,9 @@ def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
     command = [plan.command[0], "-c", "import time; time.sleep(3600)"]
     spec["containers"] = [{**kept, "command": command, "volumeMounts": mounts}]
     spec.pop("resourceClaims", None)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}},
-        "spec": {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec},
-    }
+    metadata = {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}}
+    spec = {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _wait(cluster: Cluster, path: str, name: str) -> None:

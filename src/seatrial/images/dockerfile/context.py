@@ -175,13 +175,10 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
     digest = hashlib.sha256(json.dumps([image.tag, sorted(files)]).encode())
     for path in files.values():
         digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return image.changed(
-        tag=f"seatrial/{slug}:{digest.hexdigest()[:20]}",
-        build=True,
-        base=image.base or image.tag,
-        dockerfile="\n".join([*lines, ""]),
-        context_files={**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}},
-    )
+    tag, base = f"seatrial/{slug}:{digest.hexdigest()[:20]}", image.base or image.tag
+    dockerfile = "\n".join([*lines, ""])
+    context = {**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}}
+    return image.changed(tag=tag, build=True, base=base, dockerfile=dockerfile, context_files=context)
 
 
 def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:

@@ -76,6 +76,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     if wheels:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
         env["PYTHONPATH"] = ":".join(filter(None, [in_container.CONTAINER_RECIPES, own]))
+    way = Choice(what="GPU injection", value=injected.strategy, reason=injected.reason)
     env |= ray_env(script.ray_evidence, made.container.shm_bytes, {**image.env, **made.container.env})
     return Parts(
         places,
@@ -87,14 +88,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         env=env,
         image=image,
         container=made.container,
-        choices=(
-            *image_choices,
-            Choice(what="GPU injection", value=injected.strategy, reason=injected.reason),
-            *made.choices,
-            *models_choices,
-            *path_choices,
-            *tracker_choices,
-        ),
+        choices=(*image_choices, way, *made.choices, *models_choices, *path_choices, *tracker_choices),
         warnings=warnings,
     )
 

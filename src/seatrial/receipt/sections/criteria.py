@@ -170,10 +170,9 @@ def _metric(name: str, condition: str) -> Judge:
         printed = run.output.printed.complement(steps, own=bool(run.evidence.written))
         found = steps.find(name) or ReportedSteps(series={key: each.points for key, each in printed.items()}).find(name)
         if found is None:
-            close = nearest(name, [*steps.series, *printed])
-            words = (
-                f"no {name} was reported or printed; found: {', '.join([*steps.series, *printed][:8]) or 'no number'}"
-            )
+            known = [*steps.series, *printed]
+            close = nearest(name, known)
+            words = f"no {name} was reported or printed; found: {', '.join(known[:8]) or 'no number'}"
             fix = _REPORT.replace("KEY", name).replace("VALUE", re.sub(r"\W+", "_", name))
             words += f"; did you mean {close}?" if close else f"; fix: {fix}   # the script's own value"
             return Judgement("fail", words, condition, None)
@@ -235,9 +234,8 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     if patterns or run.promises_a_model:
         where = f"in {_shown(run.models_folder, folders[1:])} or " if run.models_folder else ""
         return Judgement("fail", f"no matching file was written {where}in the project", wanted, "no new file")
-    return Judgement(
-        "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
-    )
+    unnamed = "the job names no models folder (--models) or [criteria] model"
+    return Judgement("not judged", f"no model file was written, and {unnamed}")
 
 
 def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:

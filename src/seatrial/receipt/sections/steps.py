@@ -248,13 +248,10 @@ def _record(rank: Anatomy) -> StepAnatomy:
         StepPart(id=region, words=rank.words(region), seconds_per_step=seconds / steps, share=rank.share(region))
         for region, seconds in spent.items()
     ]
-    return StepAnatomy(
-        **{name: getattr(rank, name) for name in _AS_MEASURED},
-        parts=tuple(parts),
-        waits=tuple(waits),
-        facts={str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"},
-        compile_s=rank.compile_s or None,
-    )
+    same = {name: getattr(rank, name) for name in _AS_MEASURED}
+    facts = {str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"}
+    compile_s = rank.compile_s or None
+    return StepAnatomy(**same, parts=tuple(parts), waits=tuple(waits), facts=facts, compile_s=compile_s)
 
 
 def _times(number: float) -> str:

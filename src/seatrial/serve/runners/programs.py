@@ -100,11 +100,9 @@ class TensorModel:
         outputs = self._run([list(column) for column in zip(*filled, strict=True)])
         for output in outputs:
             if output.ndim == 0 or len(output) != len(filled):
-                raise ServeError(
-                    f"the model gives an output of shape {output.shape} for a batch of {len(filled)}: "
-                    "its first dimension has to be the batch",
-                    fix="export it with a batch as the first dimension of inputs and outputs",
-                )
+                given = f"the model gives an output of shape {output.shape} for a batch of {len(filled)}"
+                fix = "export it with a batch as the first dimension of inputs and outputs"
+                raise ServeError(f"{given}: its first dimension has to be the batch", fix=fix)
         return outputs
 
     def _specs(self, inputs: tuple[TensorSpec, ...], names: Sequence[str]) -> tuple[TensorSpec, ...]:

@@ -88,9 +88,8 @@ def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[di
     """
     name = type(scheduler).__name__
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise InputError(
-            f"{name} follows the test loss, which no step knows", fix="a schedule over the steps: cosine()"
-        )
+        message = f"{name} follows the test loss, which no step knows"
+        raise InputError(message, fix="a schedule over the steps: cosine()")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise InputError(f"the {name} belongs to another optimizer than the one given")
     kept, rates = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in optimizer.param_groups]
