@@ -14,7 +14,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.modules import REMOVED_IN, Lost, lost
+from seatrial.job.reading.modules import REMOVED_IN, Lost, lost, removed_part
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -79,9 +79,10 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     is_old = nvcc.endswith("-std=c++11") and _reaches(release, "2.12")
     warnings += [f"{fails} and -D_GLIBCXX_USE_CXX11_ABI=1 if it sets that to 0"] * is_old
     for name, place in script.modules.items():
-        if (python := resolved.stack.python) and (gone := REMOVED_IN.get(name.partition(".")[0])):
-            what = f"{place} imports {name}, which Python {gone} removed, and the plan has Python {python}"
-            warnings += [what] * _reaches(python, gone)
+        if (python := resolved.stack.python) and (part := removed_part(name)):
+            since, instead = REMOVED_IN[part]
+            what = f"{_shown(place, name)}, which Python {since} removed, and the plan has Python {python}"
+            warnings += [what + f": use {instead}" * bool(instead)] * _reaches(python, since)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
         if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
