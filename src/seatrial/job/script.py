@@ -17,16 +17,7 @@ from seatrial.job.in_container import CONTAINER_PROJECT
 from seatrial.job.model import Job, Target
 from seatrial.job.own_workload import blocked_mount, env_of, own_container_of, replicas
 from seatrial.job.reading.evidence import ProjectReading, Readings
-from seatrial.job.reading.modules import (
-    FRAMEWORKS,
-    REMOVED_IN,
-    STANDARD_MODULES,
-    find_module,
-    folder_of,
-    is_file,
-    is_folder,
-    lost,
-)
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, folder_of, is_file, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import read_project
 from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO
@@ -414,9 +405,8 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     """Map names that packages may have lost to their places; of such a package, only those that run in any case."""
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
-    wide = (*REMOVED_IN, "cv2.", "matplotlib.")  # names that only break where they run
-    kept = (name for name in names if name in sure or not (lost(name) or name.startswith(wide)))
-    known = {*imports, *(name.partition(".")[0] for name in REMOVED_IN)}
+    kept = (name for name in names if name in sure or not (lost(name) or name.startswith(("cv2.", "matplotlib."))))
+    known = {*imports, *STANDARD_MODULES}
     return {name: names[name] for name in kept if name.startswith(REPORT_TO) or name.partition(".")[0] in known}
 
 

@@ -186,7 +186,7 @@ def _inside(folder: Path) -> list[Path]:
 #: to 3.13.html, "Removed"; with a dot, the modules of 2.7.18 and 3.6.15 to 3.13.0, compared on 2026-11-30.
 _TABLE: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("lost_names.json").read_text())
 REMOVED_IN = {
-    name: (since, instead)
+    name: (since, since, instead)
     for since, names in _TABLE.pop("python").items()
     for name, _, instead in (each.partition("=") for each in names.split())
 }
@@ -210,11 +210,12 @@ _PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch", "keras": "tensorf
 
 
 class Lost(NamedTuple):
-    """Hold a removed name's package, the release that a bound excludes, and a release without the name."""
+    """Hold a removed name's package, the release that a bound excludes, a release without the name, and its heir."""
 
     package: str
     before: str
     since: str
+    instead: str = ""
 
 
 def removed_part(name: str) -> str | None:
@@ -223,7 +224,9 @@ def removed_part(name: str) -> str | None:
 
 
 def lost(name: str) -> Lost | None:
-    """Look up a removed dotted name or a parent of it; None if the package still has it or is unknown."""
+    """Look up a removed dotted name or a parent of it; None if its package, or Python, still has it or is unknown."""
+    if part := removed_part(name):
+        return Lost("python", *REMOVED_IN[part])
     module, _, inside = name.partition(".")
     return next((row for names, row in _rows().get(module, ()) if re.match(names, inside)), None) if inside else None
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seatrial.job.reading.modules import REMOVED_IN, lost
+from seatrial.job.reading.modules import lost
 from seatrial.system.project_files import own_table
 from seatrial.system.text import regex
 
@@ -134,7 +134,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif full in _ONCE or lost(full) or (full in REMOVED_IN and library in names):
+        elif full in _ONCE or ((gone := lost(full)) and (gone.package != "python" or library in names)):
             yield f"{NAMED}{_ONCE.get(full, full)}", name
         elif library in ("tf", "tensorflow") and not SETS["tensorflow-1"].isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
