@@ -236,11 +236,11 @@ def _with_own_options(advice: str, argv: list[str]) -> str:
 
 def _typed_options(argv: list[str]) -> list[list[str]]:
     """Return each option before ``--`` with its value; not those that are the target, or a launcher's."""
-    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, is_python
+    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, RUNNERS, SHELLS, SUBMITTERS, is_python
 
     found: list[list[str]] = []
     for name, words in typed_parts(argv[1 : argv.index("--")] if "--" in argv else argv[1:], options_of(argv[0])):
-        if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS) or is_python(words[0]):
+        if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS, *SUBMITTERS, *RUNNERS) or is_python(words[0]):
             break
         if name and name != "-m":
             found.append(words)

@@ -304,6 +304,8 @@ class Constants:
 
     def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         """Return what a name, an attribute or an item may stand for."""
+        if depth > _DEEPEST:  # also of what is known: a name may stand for itself
+            return []
         self._found = self._found if self.looks else {}
         self.looks += 1
         if (key := (node, unit[1])) not in self._found:
@@ -313,7 +315,7 @@ class Constants:
 
     def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
         module = self._module_at(unit[0])
-        if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
+        if module is None or self.looks > _MOST_LOOKS:
             return []
         if isinstance(node, ast.Name):
             return self._values_of_name(node, unit, module, depth)
