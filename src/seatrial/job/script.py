@@ -135,7 +135,7 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
         yield TargetError(wrong, cause="every run reaches this check", run=file or f"seatrial run … -e {set_right}")
     if facts.failing:
         sentences, fixes = zip(*facts.failing[:3], strict=True)
-        cause = "every run reaches this line and fails with a NameError"
+        cause = "every run reaches this line and fails there"
         yield TargetError("; ".join(sentences), cause=cause, run="\n".join(dict.fromkeys(fixes)))
     if facts.idle and job.source.kind in ("script", "module"):
         yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project, job.target.args)
