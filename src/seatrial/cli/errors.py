@@ -134,6 +134,8 @@ def _advice(error: errors.SeatrialError, argv: list[str]) -> str | None:
     about_words = of_gpus or isinstance(error, errors.TargetError | errors.GpuRequestError)
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
         advice = re.sub(r"(?m)(^| && )seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
+    if advice == "seatrial run --help" and argv and argv[0] in _LIKE_RUN:
+        advice = f"seatrial {argv[0]} --help"
     advice = as_typed(advice, argv)
     if advice and argv[:1] == ["plan"]:  # which starts nothing
         advice = advice.replace("seatrial up ", "seatrial up --plan ")
