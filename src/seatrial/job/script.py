@@ -230,12 +230,8 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path, *, any_python: bo
     if name == "get_ipython" and "IPython.get_ipython" not in {**reading.needed, **reading.optional}:
         message = f"{place} calls get_ipython(), which exists only in a notebook"
         raise notebook_error(message, project / path, "/get_ipython()/d")
-    has_stub = b"sys.modules" in read_bytes(project / path, inside=project) if path else False
-    if (
-        name.startswith("google.colab")
-        and not (any_python or has_stub)
-        and any(each.startswith(name) for each in reading.needed)
-    ):
+    of_colab = name.startswith("google.colab") and b"sys.modules" not in read_bytes(project / path, inside=project)
+    if of_colab and not any_python and any(each.startswith(name) for each in reading.needed):
         run = f"${{EDITOR:-vi}} +{line} {as_typed(project / path)}   # delete it and its calls; for Drive: --data DIR"
         raise TargetError(f"{place} imports google.colab, which exists only in Colab", run=run)
 

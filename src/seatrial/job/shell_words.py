@@ -139,9 +139,7 @@ class Words(ABC):
             return evaluated if UNKNOWN in evaluated else "" if re.fullmatch(r"-?\d+", evaluated) else unknown(piece)
         if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
-        if counts:
-            return str(len(value))
-        return " ".join(value) if "*" in (name, index) else value
+        return str(len(value)) if counts else " ".join(value) if "*" in (name, index) else value
 
     def _get(self, name: str, index: str | None) -> str | list[str] | None:
         """Return the value of a variable, or None if it has none that is known."""
@@ -224,11 +222,10 @@ class Words(ABC):
         text, how = "\n".join(self.input), re.sub(r"\s", "", "".join(arguments))
         if not self.input or MARKS.search(text):
             return None
-        if program == "tr" and how in (",\\n", ","):
-            return text.replace(",", "\n")
-        if (program, how) in (("wc", "-l"), ("wc", "-w")):
-            return str(len(text.split()))
-        return str(text.count(",") + 1) if (program, how) == ("awk", "-F,{printNF}") else None
+        known = dict.fromkeys(("tr,\\n", "tr,"), text.replace(",", "\n")) | {
+            "awk-F,{printNF}": str(text.count(",") + 1)
+        }
+        return (known | dict.fromkeys(("wc-l", "wc-w"), str(len(text.split())))).get(program + how)
 
     def next_option(self, place: str, letters: str, name: str, words: Sequence[str]) -> bool:
         """Run ``getopts``: set its variables for the next option of one letter; return whether there is one."""

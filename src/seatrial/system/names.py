@@ -139,17 +139,13 @@ def is_secret(name: str, value: str) -> bool:
 
 def secret_words(words: Sequence[str]) -> tuple[str, ...]:
     """Return the values of options that are secrets: ``--hf_token VALUE``, ``wandb_key=VALUE``; not ``--token sks``."""
-    own = [(name, value) for name, sign, value in (word.partition("=") for word in words) if sign]
-    pairs = [*own, *((name, value) for name, value in pairwise(words) if re.fullmatch("-[^=]+", name))]
-    forms = {"passw|secret": "[^-].*", SECRET.pattern: r"(?=.*\d)(?=.*[A-Za-z])[\w+-]{16,}=*|[A-Za-z]{32,}"}
-    forms["key$"] = r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]{20,}"
-    found = [
-        value
-        for name, value in pairs
-        if is_secret("secret", value)
-        and any(re.search(f"(?i){form}", name) and re.fullmatch(of, value) for form, of in forms.items())
-    ]
-    return tuple(dict.fromkeys(found))
+    pairs = [each for each in pairwise(words) if re.fullmatch("-[^=]+", each[0])]
+    pairs += [(name, value) for name, sign, value in (word.partition("=") for word in words) if sign]
+    mixed = r"(?=.*\d)(?=.*[A-Za-z])"
+    forms = {"passw|secret": "[^-].*", SECRET.pattern: rf"{mixed}[\w+-]{{16,}}=*|[A-Za-z]{{32,}}"}
+    forms["key$"] = rf"{mixed}[A-Za-z0-9]{{20,}}"
+    found = {v for k, v in pairs for form in forms if re.search(f"(?i){form}", k) and re.fullmatch(forms[form], v)}
+    return tuple(value for value in found if is_secret("secret", value))
 
 
 def hidden(text: str, secrets: Mapping[str, str] = MappingProxyType({})) -> str:

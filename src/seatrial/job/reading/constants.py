@@ -204,9 +204,7 @@ class Constants:
             return receiver
         if last == "joinpath":
             return _joined("/", [receiver, *arguments])
-        if last == "format":
-            return _filled(receiver, r"\{[^{}]*\}", arguments)
-        return None
+        return _filled(receiver, r"\{[^{}]*\}", arguments) if last == "format" else None
 
     def _returned(self, node: ast.Call, unit: Unit) -> tuple[Unit, ast.expr] | None:
         """Return the function of the project that a call runs, and what it returns, where that is one expression."""
