@@ -253,6 +253,7 @@ class _Shell(Words):
             readings[0].unread = readings[0].unread or place
             readings[0].started += [each for other in readings[1:] for each in other.started[begun:]]
         self.reading.unread = next((each.unread for each in readings if each.unread), self.reading.unread)
+        self.reading.cut = next((each.cut for each in readings if each.cut), self.reading.cut)
         for name in {name for each in shells for name in each.values}:
             values = [each.values.get(name) for each in shells]
             self.values[name] = first.values[name] if values.count(values[0]) == len(values) else f"{UNKNOWN}{name}"
@@ -304,10 +305,10 @@ class _Shell(Words):
             self.printed.append(text)
             return True
         if re.match("--?[A-Za-z]", program) and self.reading.started:  # the line above lacks its \\
-            name, line = re.split(":(?=\\d)", place.partition(": ")[0], maxsplit=1)
+            name, _, line = place.partition(": ")[0].rpartition(":")
             folder, begun = self.reading.started.pop()
             self.reading.started.append((folder, replace(begun, arguments=(*begun.arguments, *fields))))
-            self.reading.cut = self.reading.cut or f"{name}:{int(line) - 1}"
+            self.reading.cut = self.reading.cut or f"{name}:{(number(line) or 1) - 1}"
             return True
         reads = [*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed
         if program in ("popd", "pushd", "coproc", *reads):
