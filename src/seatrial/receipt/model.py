@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +37,7 @@ from seatrial.receipt.sections.trust import ALTERABLE, Seal, Trust
 from seatrial.receipt.sections.tune import ChangesRecord, Tune, TuneRecord
 from seatrial.receipt.values import energy_short, figure, percent, quote, rate
 from seatrial.system.host import Host
-from seatrial.system.names import Names, names_of
+from seatrial.system.names import Names, names_of, secret_words
 from seatrial.system.records import Folder
 
 SCHEMA_VERSION = 1
@@ -206,6 +207,7 @@ def without_names(receipt: Receipt, job: Job) -> Receipt:
     """Remove the job's secrets from every text, and host, user and home folder unless the job keeps them."""
     hosts = [host for host in (*(receipt.header.host or "").split(", "), *job.hosts) if host]
     names = names_of(Host(), secrets=job.secrets, hosts=hosts)
+    names = replace(names, secrets=(*names.secrets, *secret_words(job.target.args)))
     return scrubbed(receipt, Names(secrets=names.secrets) if job.with_names else names)
 
 

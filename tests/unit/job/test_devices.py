@@ -734,6 +734,8 @@ ITEMS = "".join(f"d['k{at}'] = 'data/{at}.csv'\n" for at in ROWS)
     ("source", "unmade"),
     [
         ("f = g\ng = f\nf = h\nh = f\nh = g\nf()\nopen('a/x', 'w')\n", "train.py:10 writes a/x"),
+        ("a = b\nb = a\nopen(a['x'])\nopen('a/x', 'w')\n", "train.py:7 writes a/x"),
+        ("def f(c):\n    c['a']['b']()\n    f(c)\n    open('a/x', 'w')\nf(1)\n", "train.py:7 writes a/x"),
         (f"open('{LONG}/x', 'w')\n", f"train.py:4 writes {LONG[:99]}"),
         (f"from transformers import AutoModel\nAutoModel.from_pretrained('{LONG}')\nopen('a/x', 'w')\n", "train.py:6 "),
     ],

@@ -202,9 +202,7 @@ class Constants:
             return receiver
         if last == "joinpath":
             return _joined("/", [receiver, *arguments])
-        if last == "format":
-            return _filled(receiver, r"\{[^{}]*\}", arguments)
-        return None
+        return _filled(receiver, r"\{[^{}]*\}", arguments) if last == "format" else None
 
     def _returned(self, node: ast.Call, unit: Unit) -> tuple[Unit, ast.expr] | None:
         """Return the function of the project that a call runs, and what it returns, where that is one expression."""
@@ -302,6 +300,8 @@ class Constants:
 
     def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[Binding]:
         """Return what a name, an attribute or an item may stand for."""
+        if depth > _DEEPEST:  # also of what is known: a name may stand for itself
+            return []
         self._found = self._found if self.looks else {}
         self.looks += 1
         if (key := (node, unit[1])) not in self._found:
@@ -311,7 +311,7 @@ class Constants:
 
     def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[Binding]:
         module = self._module_at(unit[0])
-        if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
+        if module is None or self.looks > _MOST_LOOKS:
             return []
         if isinstance(node, ast.Name):
             return self._values_of_name(node, unit, module, depth)

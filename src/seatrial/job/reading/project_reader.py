@@ -171,7 +171,7 @@ class ProjectReader:
                 *self.parsers.misfits(names, self.files.constants),
                 *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
-            failing=tuple((each, edit) for each, edit, sure in wrong if sure),
+            failing=(*((each, edit) for each, edit, sure in wrong if sure), *self.parsers.refused),
             env_checks=tuple(self.nodes.env_checks(self.files.constants, code)),
             least_python=self.least_python,
             relative=self.nodes.relative,
