@@ -48,7 +48,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._opaque = False  # it downloads or changes its folder, so default paths may exist by their reads
+        self._bringing: list[calls.Bringing] = []  # downloads and programs whose files are not known
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -158,16 +158,16 @@ class Files:
         """
         reads, self.order.truth = {**self._files}, truth
         if self._moves:
-            self._opaque = True
             return self._with_named(reads)
 
         may, likely = self.order.may_run(tried=True), self.order.is_likely
+        self._read_modes()
         writing, asking = self._making_and_checking(may)
         self.constants.always = self.order.reached(lambda unit, run: likely(unit, run.tests, self._lacks))
         self.constants.likely = likely
         self._tried = self.order.reached(lambda unit, run: likely(unit, untried(run.tests) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        self._opaque = makes_any = self._makes_any()
+        self._bringing = [*self._brings()]
         unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -187,7 +187,7 @@ class Files:
             ready = runs or not calls.OUTPUT.search(flag or "")  # else it lists earlier runs, if there are any
             self.outputs.difference_update({flag or ""} if ready else ())
             if module is None or found is None:
-                opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                opens = runs and lacks and not self._bringing and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in self._known:
                     self.unchecked[where] = None
                 continue
@@ -207,8 +207,9 @@ class Files:
                 named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             next_to_script = text.endswith(CONFIGURATION) and is_file(self.order.start[0].parent / text)
-            unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
-            missing = (usual or is_typed) and not unclear
+            brought = not (of_a_machine(text) or next_to_script) and self._brought(text, unit, node.lineno)
+            unclear = unclear or brought
+            missing = (usual or is_typed) and not (unclear or brought is None)
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
             seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
             seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
@@ -241,7 +242,8 @@ class Files:
         """Return reads by unknown paths, likely ones if any; () if an input exists. Call ``inputs`` first."""
         found, reached, likely = dict[str, tuple[bool, str]](), self.order.reached(), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
-        for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
+        unclear = self._moves or self._bringing or self._finds
+        for unit, node, tests, path, text, flag in () if unclear else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
             if begin := text.partition(ANY)[0]:
                 found[where] = False, ""
@@ -257,7 +259,7 @@ class Files:
         texts = (literal(each[2]) or "" for each in self.named_values if reads and doubt)
         brought = self._finds or any(self._exists(each) and self._finds for each in texts if "." in each)
         made = chain(*(self._calls.get(unit, ()) for unit in (self._calls if doubt else self._tried) if reads))
-        brought |= any(calls.BRINGING & {calls.called_names(each)[1], *keywords(each)} for each, run in made if not run)
+        brought |= any(calls.brings(each) for each, run in made if not run)
         brought |= doubt and (bool(self._making) or any(map(calls.OF_DATA.match, imported)))
         return () if brought else tuple(text for each, text in reads if each is doubt)
 
@@ -277,11 +279,13 @@ class Files:
         return there
 
     def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
-        """Yield (name, value, place, option) of typed words and, unless the script downloads, of others."""
+        """Yield (name, value, place, option) of typed words, and of others that no download may make."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
-        if self._opaque:
-            return
+        if not self._moves:
+            yield from (each for each in self._untyped() if not self._brought(each[1]))
+
+    def _untyped(self) -> Iterator[tuple[str, str, str, str | None]]:
         typed = {key for key, (_, where) in self.constants.settings.items() if where.endswith(key)}
 
         @cache
@@ -359,6 +363,18 @@ class Files:
         if not before:
             yield constants.text(path, unit)
 
+    def _read_modes(self) -> None:
+        """Take calls that open files by a mode which all callers pass, and which only reads, for reads."""
+        for call in [each for each in self._noted if calls.called_names(each.node)[0] in calls.OPENERS]:
+            mode = next(iter((*call.node.args[1:2], keywords(call.node).get("mode"))), None)
+            if (
+                isinstance(mode, ast.Name)
+                and {each and each.text for each in self._texts(mode, call.unit)} <= calls.READS
+            ):
+                self._noted.remove(call)
+                read = ast.Call(call.node.func, [*call.node.args[:1], ast.Constant("r")], [])
+                self._reading.append(call._replace(node=ast.copy_location(read, call.node)))
+
     def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
         callers, reached = self.constants.callers, self.order.reached()
@@ -379,7 +395,9 @@ class Files:
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
-        self.order.settle(call.unit for call, _ in (*self._made, *self._checked))
+        self.order.settle(
+            [*(call.unit for call, _ in (*self._made, *self._checked)), *(unit for unit, *_ in self._making)]
+        )
         return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
@@ -444,7 +462,7 @@ class Files:
             (alone if calls.makes_one(node) else folders).extend(each for each, _ in pairs if each)
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
         may, writes = self.order.may_run(tried=True), dict[str, Write]()
-        for unit, node, _, tests in () if self._moves or self._makes_any() else noted:
+        for unit, node, _, tests in () if self._moves or self._bringing else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
             needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
@@ -463,11 +481,43 @@ class Files:
                     writes.setdefault(folder, write)
         return tuple(writes.values())
 
-    def _makes_any(self) -> bool:
-        """Return whether code that may run creates unseen paths. A method may run although no call names it."""
-        reached = self.order.reached()
-        making = (each[0] for each in self._making if not self._fills(*each))
-        return any(unit in reached or "." in unit[1] for unit in making)
+    def _brings(self) -> Iterator[calls.Bringing]:
+        """Yield the calls in code that may run which make unseen paths. A method may run although no call names it."""
+
+        @cache
+        def code(unit: Unit) -> str:
+            return " ".join(map(ast.unparse, module.flow.body(unit[1]))) if (module := self._module_at(unit[0])) else ""
+
+        reached, filled = self.order.reached(), dict[tuple[Unit, ...], bool]()
+        for unit, node, called in self._making[:_MOST_WRITES]:
+            key = tuple(called)
+            fills = filled[key] if key in filled else self._fills(unit, node, called)
+            filled |= {key: fills} if key else {}
+            if (unit in reached or "." in unit[1]) and not fills:
+                given = [
+                    each
+                    for each in (*node.args, *keywords(node).values())
+                    if literal(each) or not isinstance(each, ast.Constant)
+                ]
+                texts = [self.constants.text(each, unit) for each in given]
+                words = [
+                    unit[0].stem,
+                    unit[1],
+                    ast.unparse(node),
+                    *map(code, called),
+                    *(each.text for each in texts if each),
+                ]
+                yield calls.Bringing.of(unit, node.lineno, texts, " ".join(words).lower())
+
+    def _brought(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
+        """Return whether a download before a line, without ``unit`` any, may make a path; None if it makes others."""
+        if not self._bringing:
+            return False
+        ran = self.order.ran_before(unit, line, at_any_time=True) if unit else {}
+        known = self.order.start in ran  # else a framework calls the unit at any time
+        before = [each for each in self._bringing if not known or each.line <= ran.get(each.unit, 0)]
+        folder, names = calls.weights_in(text)
+        return any(each.may_make(folder, names) for each in before) or (None if before else False)
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
         """Return whether a download's arguments, or the calls in its function, show which paths it makes."""
