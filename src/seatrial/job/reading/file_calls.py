@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from pathlib import PurePosixPath
 
 from seatrial.job.reading.constants import ANY, Text, declared, member
 from seatrial.job.reading.flow import FunctionNode, conditions, fails
@@ -28,9 +27,7 @@ OPENERS, NEED_FOLDERS, FOLDERS = SETS["openers"], SETS["need-folders"], {"makedi
 _DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"), 4
 #: Calls whose argument may be a model's name on a hub; arguments that are paths; settings of such a name.
 NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|hdf5|keras)")
-OF_MODELS = regex(
-    r"(?:--|.*\.)?(?:(?:base|pretrained)[-_])?(?:model|tokenizer)(?:[-_](?:name|dir|path|name[-_]or[-_]path))?"
-)
+OF_MODELS = regex(r"(--|.*\.)?((base|pretrained)[-_])?(model|tokenizer)([-_](name|dir|path|name[-_]or[-_]path))?")
 ON_THE_HUB = regex(r"[\w-][\w.-]{,95}(/[\w-][\w.-]{,95})?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
 _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
@@ -44,8 +41,8 @@ _OF_ULTRALYTICS = regex(rf"(?i)(?!.*\.ya?ml).*|(.*/)?({'|'.join(SETS['of-ultraly
 MAY_LACK, MADE = {"glob", "iglob", "rglob", "walk"}, {"lightning_logs", "mlruns", "runs", "tb_logs", "wandb"}
 #: Calls that fail without the file or folder of their path.
 READERS = {*OPENERS, *SETS["readers"], "open", "read_text", "read_bytes", "iterdir"} - NAMES_MODELS - MAY_LACK
-#: Calls that read data, packages that bring it, and names of, or around, what holds none.
-DATA = (READERS | MAY_LACK | SETS["data-readers"]) - SETS["of-weights"]
+#: Calls that read data, calls and packages that bring it, and names of, or around, what holds none.
+DATA, BRINGING = (READERS | MAY_LACK | SETS["data-readers"]) - SETS["of-weights"], SETS["bringing"]
 OF_DATA, NO_DATA = (regex("|".join(SETS[each])) for each in ("of-data", "no-data"))
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
@@ -75,8 +72,9 @@ _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|pn
 _FOLDER = r"((data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|(data_?)?(root|dir))"
 _IN_FOLDERS, _OF_DATA = regex(rf"([\w-]+[.=])*{_FOLDER}"), regex(r"data(set)?s?/")
 _OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folder)=\w*(path|data|dir|folder)\w*")
-_OF_WEIGHTS = regex(r".*\.(bin|ckpt|h5|keras|onnx|pth?|safetensors|caffemodel)")
-_BRINGS_WEIGHTS = regex(r"weight|model|ckpt|checkpoint|pretrain|python|\.py\b|\.sh\b|\bmake\b|clone")
+#: Weights, and words of a download that may bring some.
+OF_WEIGHTS = regex(r".*\.(ckpt|keras|onnx|pth?|safetensors|caffemodel)")
+OF_MANY = regex(r"weight|model|ckpt|checkpoint|pretrain|python|\.py\b|\.sh\b|\bmake\b|clone")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something; of those that make no file, or one that is open already.
@@ -137,40 +135,11 @@ class Read:
         return f"{self.where} {self.verb} {self.path}"
 
 
-class Bringing(NamedTuple):
-    """Hold a call that downloads, unpacks or starts a program.
-
-    Attributes:
-        folders: first parts of the paths that it makes, if all are known. words: of it, of its function and of what
-            it calls. speaks: they may be of weights.
-    """
-
-    unit: tuple[Path, str]
-    line: int
-    folders: set[str]
-    words: str
-    speaks: bool
-
-    @classmethod
-    def of(cls, unit: tuple[Path, str], line: int, texts: Sequence[Text | None], words: str) -> Bringing:
-        """Read the ``texts`` of a call's arguments: its paths are the parts but URLs, and unclear if one may be any."""
-        known = [each.text if each else ANY for each in texts if not each or "://" not in each.text]
-        unclear = any(" " in each or IN_ANY.search(each) for each in known)
-        folders = {posixpath.normpath(each).partition("/")[0] for each in known if "/" in each or "." in each}
-        return cls(unit, line, set() if unclear else folders, words, bool(_BRINGS_WEIGHTS.search(words)))
-
-    def may_make(self, folder: str, names: Sequence[str]) -> bool:
-        """Return whether the call may make a path; weights of which it does not speak are put there by the user."""
-        if self.folders or not names:
-            return not self.folders or folder in self.folders
-        return self.speaks or any(each in self.words for each in names)
-
-
-def weights_in(path: str) -> tuple[str, list[str]]:
-    """Return a path's first part and, if it is of weights, the names by which code speaks of it."""
-    folder, *parts = path.lower().split("/")
-    names = [each.partition(".")[0] for each in (folder, *parts) if len(each) > 2]
-    return path.partition("/")[0], names if _OF_WEIGHTS.fullmatch(path) else []
+def folders_of(texts: Sequence[Text | None]) -> set[str]:
+    """Return the first parts of the paths among a download's arguments; none if one of them may be any path."""
+    known = [each.text if each else ANY for each in texts if not each or "://" not in each.text]
+    unclear = any(" " in each or IN_ANY.search(each) for each in known)
+    return set() if unclear else {posixpath.normpath(each).partition("/")[0] for each in known if {*"/."} & {*each}}
 
 
 def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
@@ -215,12 +184,6 @@ def makes_any(node: ast.Call) -> bool:
     made = _MAKES_ANY.fullmatch(name) or _MAKES_ANY.fullmatch(last)
     elsewhere = _TO_CACHES.match(name) or (last == "get_file" and "cache_dir" not in keywords(node))  # ~/.keras
     return bool(made and not elsewhere and (not made[2] or _STARTS.search(ast.dump(node))))
-
-
-def brings(node: ast.Call) -> bool:
-    """Return whether a call brings data by itself, as a download into a cache of its package's does."""
-    last = called_names(node)[1]
-    return "download" in last or not SETS["bringing"].isdisjoint((last, *keywords(node)))
 
 
 def reads_by_name(node: ast.Call, names: Mapping[str, str]) -> bool:

@@ -48,7 +48,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._bringing: list[calls.Bringing] = []  # downloads and programs whose files are not known
+        self._bringing: list[tuple[Unit, int, set[str], str]] = []  # downloads and programs whose files are not known
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -66,7 +66,7 @@ class Files:
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._made: list[tuple[ParsedCall, Text | None]] = []
         self._checked: list[tuple[ParsedCall, Text]] = []
-        self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
+        self._making: list[tuple[ParsedCall, Sequence[Unit]]] = []  # calls that may create any path
         self._indirect: list[ParsedCall] = []  # calls of variables and items
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
@@ -90,7 +90,7 @@ class Files:
         elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
-            self._making.append((unit, node, called))
+            self._making.append((call, called))
         self._indirect += [] if called or isinstance(node.func, ast.Attribute) else [call]
         self.order.note_call(call, called)
 
@@ -208,8 +208,7 @@ class Files:
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             next_to_script = text.endswith(CONFIGURATION) and is_file(self.order.start[0].parent / text)
             brought = not (of_a_machine(text) or next_to_script) and self._brought(text, unit, node.lineno)
-            unclear = unclear or brought
-            missing = (usual or is_typed) and not (unclear or brought is None)
+            missing, unclear = (usual or is_typed) and not (unclear or brought in (True, None)), unclear or brought
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
             seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
             seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
@@ -222,7 +221,9 @@ class Files:
 
     def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, settings, defaults, strings. Call ``reads`` first."""
-        given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
+        given = (
+            (call.unit, each) for call, _ in self._making for each in (*call.node.args, *keywords(call.node).values())
+        )
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
         checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
@@ -259,7 +260,7 @@ class Files:
         texts = (literal(each[2]) or "" for each in self.named_values if reads and doubt)
         brought = self._finds or any(self._exists(each) and self._finds for each in texts if "." in each)
         made = chain(*(self._calls.get(unit, ()) for unit in (self._calls if doubt else self._tried) if reads))
-        brought |= any(calls.brings(each) for each, run in made if not run)
+        brought |= any(calls.BRINGING & {calls.called_names(each)[1], *keywords(each)} for each, run in made if not run)
         brought |= doubt and (bool(self._making) or any(map(calls.OF_DATA.match, imported)))
         return () if brought else tuple(text for each, text in reads if each is doubt)
 
@@ -367,13 +368,11 @@ class Files:
         """Take calls that open files by a mode which all callers pass, and which only reads, for reads."""
         for call in [each for each in self._noted if calls.called_names(each.node)[0] in calls.OPENERS]:
             mode = next(iter((*call.node.args[1:2], keywords(call.node).get("mode"))), None)
-            if (
-                isinstance(mode, ast.Name)
-                and {each and each.text for each in self._texts(mode, call.unit)} <= calls.READS
-            ):
+            modes = self._texts(mode, call.unit) if isinstance(mode, ast.Name) else [None]
+            if {each and each.text for each in modes} <= calls.READS:
                 self._noted.remove(call)
-                read = ast.Call(call.node.func, [*call.node.args[:1], ast.Constant("r")], [])
-                self._reading.append(call._replace(node=ast.copy_location(read, call.node)))
+                read = ast.copy_location(ast.Call(call.node.func, call.node.args[:1], []), call.node)
+                self._reading.append(call._replace(node=read))
 
     def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
@@ -395,9 +394,7 @@ class Files:
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
-        self.order.settle(
-            [*(call.unit for call, _ in (*self._made, *self._checked)), *(unit for unit, *_ in self._making)]
-        )
+        self.order.settle(each.unit for each, _ in (*self._made, *self._checked, *self._making))
         return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
@@ -481,43 +478,32 @@ class Files:
                     writes.setdefault(folder, write)
         return tuple(writes.values())
 
-    def _brings(self) -> Iterator[calls.Bringing]:
-        """Yield the calls in code that may run which make unseen paths. A method may run although no call names it."""
-
-        @cache
-        def code(unit: Unit) -> str:
-            return " ".join(map(ast.unparse, module.flow.body(unit[1]))) if (module := self._module_at(unit[0])) else ""
-
-        reached, filled = self.order.reached(), dict[tuple[Unit, ...], bool]()
-        for unit, node, called in self._making[:_MOST_WRITES]:
-            key = tuple(called)
-            fills = filled[key] if key in filled else self._fills(unit, node, called)
-            filled |= {key: fills} if key else {}
-            if (unit in reached or "." in unit[1]) and not fills:
-                given = [
-                    each
-                    for each in (*node.args, *keywords(node).values())
-                    if literal(each) or not isinstance(each, ast.Constant)
+    def _brings(self) -> Iterator[tuple[Unit, int, set[str], str]]:
+        """Yield (unit, line, folders, words) of calls that make unseen paths, with no folders any; "" if of weights."""
+        reached, fills = self.order.reached(), dict[object, bool]()
+        for (unit, node, *_), called in self._making[:_MOST_TEXTS]:
+            if (key := tuple(called) or node) not in fills:
+                fills[key] = self._fills(unit, node, called)
+            if (unit in reached or "." in unit[1]) and not fills[key]:  # a method may run although no call names it
+                given = [*node.args, *keywords(node).values()]
+                texts = [
+                    self.constants.text(each, unit) for each in given if literal(each) or type(each) is not ast.Constant
                 ]
-                texts = [self.constants.text(each, unit) for each in given]
-                words = [
-                    unit[0].stem,
-                    unit[1],
-                    ast.unparse(node),
-                    *map(code, called),
-                    *(each.text for each in texts if each),
-                ]
-                yield calls.Bringing.of(unit, node.lineno, texts, " ".join(words).lower())
+                words = f"{unit[0].stem} {unit[1]} {ast.unparse(node)} {texts}".lower()
+                yield unit, node.lineno, calls.folders_of(texts), "" if calls.OF_MANY.search(words) else words
 
     def _brought(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
         """Return whether a download before a line, without ``unit`` any, may make a path; None if it makes others."""
-        if not self._bringing:
-            return False
-        ran = self.order.ran_before(unit, line, at_any_time=True) if unit else {}
+        ran = self.order.ran_before(unit, line, at_any_time=True) if unit and self._bringing else {}
         known = self.order.start in ran  # else a framework calls the unit at any time
-        before = [each for each in self._bringing if not known or each.line <= ran.get(each.unit, 0)]
-        folder, names = calls.weights_in(text)
-        return any(each.may_make(folder, names) for each in before) or (None if before else False)
+        before = [each for each in self._bringing if not known or each[1] <= ran.get(each[0], 0)]
+        names = re.findall("[^/.]{3,}", text.lower()) if calls.OF_WEIGHTS.fullmatch(text) else [""]
+        for *_, folders, words in before:  # weights that none speaks of are put there by the user
+            if text.partition("/")[0] in folders or (
+                not folders and (not words or any(each in words for each in names))
+            ):
+                return True
+        return None if before else False
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
         """Return whether a download's arguments, or the calls in its function, show which paths it makes."""
