@@ -222,7 +222,7 @@ class Files:
     def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, settings, defaults, strings. Call ``reads`` first."""
         given = (
-            (call.unit, each) for call, _ in self._making for each in (*call.node.args, *keywords(call.node).values())
+            (unit, each) for (unit, node, *_), _ in self._making for each in (*node.args, *keywords(node).values())
         )
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
@@ -480,15 +480,13 @@ class Files:
 
     def _brings(self) -> Iterator[tuple[Unit, int, set[str], str]]:
         """Yield (unit, line, folders, words) of calls that make unseen paths, with no folders any; "" if of weights."""
-        reached, fills = self.order.reached(), dict[object, bool]()
+        reached, text, fills = self.order.reached(), self.constants.text, dict[object, bool]()
         for (unit, node, *_), called in self._making[:_MOST_TEXTS]:
             if (key := tuple(called) or node) not in fills:
                 fills[key] = self._fills(unit, node, called)
             if (unit in reached or "." in unit[1]) and not fills[key]:  # a method may run although no call names it
                 given = [*node.args, *keywords(node).values()]
-                texts = [
-                    self.constants.text(each, unit) for each in given if literal(each) or type(each) is not ast.Constant
-                ]
+                texts = [text(each, unit) for each in given if literal(each) or type(each) is not ast.Constant]
                 words = f"{unit[0].stem} {unit[1]} {ast.unparse(node)} {texts}".lower()
                 yield unit, node.lineno, calls.folders_of(texts), "" if calls.OF_MANY.search(words) else words
 
@@ -499,9 +497,8 @@ class Files:
         before = [each for each in self._bringing if not known or each[1] <= ran.get(each[0], 0)]
         names = re.findall("[^/.]{3,}", text.lower()) if calls.OF_WEIGHTS.fullmatch(text) else [""]
         for *_, folders, words in before:  # weights that none speaks of are put there by the user
-            if text.partition("/")[0] in folders or (
-                not folders and (not words or any(each in words for each in names))
-            ):
+            spoken_of = not words or any(each in words for each in names)
+            if text.partition("/")[0] in folders if folders else spoken_of:
                 return True
         return None if before else False
 
