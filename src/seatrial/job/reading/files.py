@@ -371,8 +371,8 @@ class Files:
             modes = self._texts(mode, call.unit) if isinstance(mode, ast.Name) else [None]
             if {each and each.text for each in modes} <= calls.READS:
                 self._noted.remove(call)
-                read = ast.copy_location(ast.Call(call.node.func, call.node.args[:1], []), call.node)
-                self._reading.append(call._replace(node=read))
+                read = ast.Call(call.node.func, call.node.args[:1], [])
+                self._reading.append(call._replace(node=ast.copy_location(read, call.node)))
 
     def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
