@@ -576,6 +576,46 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("source", "certain", "perhaps"),
+    [
+        ("open('d/x.csv')\nurlretrieve(u, p)\n", ["d/x.csv"], []),
+        ("urlretrieve(u, p)\ntorch.load('w/vgg.pth')\n", [], ["w/vgg.pth"]),
+        ("urlretrieve(u, p)\ntorch.load('w/vgg.pth') if os.cpu_count() > 3 else None\n", [], []),
+        ("urlretrieve(u, 'w/' + name)\ntorch.load('w/vgg.pth')\n", [], []),
+        ("os.system('wget http://x/vgg.pth')\ntorch.load('w/vgg.pth')\n", [], []),
+        ("os.system('wget http://x/a.tgz && tar xf a.tgz')\ntorch.load('w/vgg.pth')\n", [], ["w/vgg.pth"]),
+        ("def fetch():\n    urlretrieve(VGG_WEIGHTS, p)\nfetch()\ntorch.load('w/vgg.pth')\n", [], []),
+        ("subprocess.run(['python', 'prepare.py'])\ntorch.load('w/vgg.pth')\n", [], []),
+        ("download('raw/x', 5)\nopen('d/x.csv')\n", [], ["d/x.csv"]),
+        ("download('d/y', 5)\nopen('d/x.csv')\n", [], []),
+        ("download('d/y', into)\nopen('e/x.csv')\n", [], []),
+        ("class D:\n    def __getitem__(self, at):\n        open('d/x.csv')\nd = D()\nurlretrieve(u, p)\n", [], []),
+    ],
+)
+def test_a_download_silences_the_reads_alone_that_it_may_make(
+    tmp_path: Path, source: str, certain: list[str], perhaps: list[str]
+) -> None:
+    head = "import subprocess\nfrom urllib.request import urlretrieve\n"
+    facts = script_facts(target_of(tmp_path, head + source), tmp_path)
+    assert [each.path for each in facts.reads] == certain
+    assert [*dict.fromkeys(each.path for each in facts.inputs if each.path not in certain)] == perhaps
+
+
+@pytest.mark.parametrize(("mode", "read"), [("r", True), ("rb", True), ("w", False), ("r+", False)])
+def test_a_file_is_read_whose_callers_all_pass_a_mode_that_reads(tmp_path: Path, mode: str, read: bool) -> None:
+    source = f"def load(path, mode='r'):\n    return opened(path, mode=mode)\nload('d/x.csv', mode='{mode}')\n"
+    source = f"def opened(path, mode):\n    return open(path, mode=mode)\n{source}"
+    assert [each.path for each in script_facts(target_of(tmp_path, source), tmp_path).reads] == ["d/x.csv"] * read
+
+
+def test_a_setting_of_a_tokenizers_folder_that_git_ignores_is_an_input(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("tokenizer:\n  tokenizer_dir: tokenizers/bpe\n")
+    (tmp_path / ".gitignore").write_text("tokenizers/\n")
+    source = "cfg = yaml.safe_load(open('c.yaml'))\nAutoTokenizer.from_pretrained(cfg['tokenizer']['tokenizer_dir'])\n"
+    assert {each.path for each in script_facts(target_of(tmp_path, source), tmp_path).inputs} == {"tokenizers/bpe"}
+
+
+@pytest.mark.parametrize(
     ("source", "words"),
     [
         ("def keep(n):\n    torch.save(w, f'ckpt/{n}.pt')\nif late:\n    keep(1)\n", "train.py:5 may write ckpt/*.pt,"),
@@ -663,6 +703,7 @@ def test_a_read_is_called_unchecked_where_a_setting_without_a_value_is_its_path(
         ("p.add_argument('--data', default='sets/there.csv')\na = p.parse_args()\nf(a.data)\nopen(cfg.a)", []),
         ("class Data:\n    def read(self):\n        open(cfg.a)\ncfg.kind.read({'a': 'sets/there.csv'})", []),
         ("load_dataset('squad')\nopen(cfg.a)", []),
+        ("import kagglehub\nroot = kagglehub.dataset_download('a/b')\nImageFolder(root)", []),
         ("MNIST(cfg.root, download=True)\nopen(cfg.a)", []),
         ("from urllib.request import urlretrieve\nurlretrieve(cfg.a, cfg.b)\nopen(cfg.b)", []),
         ("open(cfg.a, 'w')\nopen(cfg.a)", []),

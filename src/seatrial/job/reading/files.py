@@ -50,7 +50,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._opaque = False  # it downloads or changes its folder, so default paths may exist by their reads
+        self._bringing: list[tuple[Unit, int, set[str], str]] = []  # downloads and programs whose files are not known
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -68,7 +68,7 @@ class Files:
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._made: list[tuple[ParsedCall, Text | None]] = []
         self._checked: list[tuple[ParsedCall, Text]] = []
-        self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
+        self._making: list[tuple[ParsedCall, Sequence[Unit]]] = []  # calls that may create any path
         self._indirect: list[ParsedCall] = []  # calls of variables and items
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
@@ -92,7 +92,7 @@ class Files:
         elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
-            self._making.append((unit, node, called))
+            self._making.append((call, called))
         self._indirect += [] if called or isinstance(node.func, ast.Attribute) else [call]
         self.order.note_call(call, called)
 
@@ -160,16 +160,16 @@ class Files:
         """
         reads, self.order.truth = {**self._files}, truth
         if self._moves:
-            self._opaque = True
             return self._with_named(reads)
 
         may, likely = self.order.may_run(tried=True), self.order.is_likely
+        self._read_modes()
         writing, asking = self._making_and_checking(may)
         self.constants.always = self.order.reached(lambda unit, run: likely(unit, run.tests, self._lacks))
         self.constants.likely = likely
         self._tried = self.order.reached(lambda unit, run: likely(unit, untried(run.tests) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        self._opaque = makes_any = self._makes_any()
+        self._bringing = [*self._brings()]
         unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -189,7 +189,7 @@ class Files:
             ready = runs or not calls.OUTPUT.search(flag or "")  # else it lists earlier runs, if there are any
             self.outputs.difference_update({flag or ""} if ready else ())
             if module is None or found is None:
-                opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                opens = runs and lacks and not self._bringing and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in self._known:
                     self.unchecked[where] = None
                 continue
@@ -209,8 +209,8 @@ class Files:
                 named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             next_to_script = text.endswith(CONFIGURATION) and is_file(self.order.start[0].parent / text)
-            unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
-            missing = (usual or is_typed) and not unclear
+            brought = not (of_a_machine(text) or next_to_script) and self._brought(text, unit, node.lineno)
+            missing, unclear = (usual or is_typed) and not (unclear or brought in (True, None)), unclear or brought
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
             seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
             seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
@@ -223,7 +223,9 @@ class Files:
 
     def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, settings, defaults, strings. Call ``reads`` first."""
-        given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
+        given = (
+            (unit, each) for (unit, node, *_), _ in self._making for each in (*node.args, *keywords(node).values())
+        )
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
         checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
@@ -243,7 +245,8 @@ class Files:
         """Return reads by unknown paths, likely ones if any; () if an input exists. Call ``inputs`` first."""
         found, reached, likely = dict[str, tuple[bool, str]](), self.order.reached(), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
-        for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
+        unclear = self._moves or self._bringing or self._finds
+        for unit, node, tests, path, text, flag in () if unclear else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
             if begin := text.partition(ANY)[0]:
                 found[where] = False, ""
@@ -279,11 +282,13 @@ class Files:
         return there
 
     def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
-        """Yield (name, value, place, option) of typed words and, unless the script downloads, of others."""
+        """Yield (name, value, place, option) of typed words, and of others that no download may make."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
-        if self._opaque:
-            return
+        if not self._moves:
+            yield from (each for each in self._untyped() if not self._brought(each[1]))
+
+    def _untyped(self) -> Iterator[tuple[str, str, str, str | None]]:
         typed = {key for key, (_, where) in self.constants.settings.items() if where.endswith(key)}
 
         @cache
@@ -361,6 +366,16 @@ class Files:
         if not before:
             yield constants.text(path, unit)
 
+    def _read_modes(self) -> None:
+        """Take calls that open files by a mode which all callers pass, and which only reads, for reads."""
+        for call in [each for each in self._noted if calls.called_names(each.node)[0] in calls.OPENERS]:
+            mode = next(iter((*call.node.args[1:2], keywords(call.node).get("mode"))), None)
+            modes = self._texts(mode, call.unit) if isinstance(mode, ast.Name) else [None]
+            if {each and each.text for each in modes} <= calls.READS:
+                self._noted.remove(call)
+                read = ast.Call(call.node.func, call.node.args[:1], [])
+                self._reading.append(call._replace(node=ast.copy_location(read, call.node)))
+
     def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
         callers, reached = self.constants.callers, self.order.reached()
@@ -381,7 +396,7 @@ class Files:
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
-        self.order.settle(call.unit for call, _ in (*self._made, *self._checked))
+        self.order.settle(each.unit for each, _ in (*self._made, *self._checked, *self._making))
         return writing, asking
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
@@ -446,7 +461,7 @@ class Files:
             (alone if calls.makes_one(node) else folders).extend(each for each, _ in pairs if each)
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
         may, writes = self.order.may_run(tried=True), dict[str, Write]()
-        for unit, node, _, tests in () if self._moves or self._makes_any() else noted:
+        for unit, node, _, tests in () if self._moves or self._bringing else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
             needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
@@ -465,11 +480,29 @@ class Files:
                     writes.setdefault(folder, write)
         return tuple(writes.values())
 
-    def _makes_any(self) -> bool:
-        """Return whether code that may run creates unseen paths. A method may run although no call names it."""
-        reached = self.order.reached()
-        making = (each[0] for each in self._making if not self._fills(*each))
-        return any(unit in reached or "." in unit[1] for unit in making)
+    def _brings(self) -> Iterator[tuple[Unit, int, set[str], str]]:
+        """Yield (unit, line, folders, words) of calls that make unseen paths, with no folders any; "" if of weights."""
+        reached, text, fills = self.order.reached(), self.constants.text, dict[object, bool]()
+        for (unit, node, *_), called in self._making[:_MOST_TEXTS]:
+            if (key := tuple(called) or node) not in fills:
+                fills[key] = self._fills(unit, node, called)
+            if (unit in reached or "." in unit[1]) and not fills[key]:  # a method may run although no call names it
+                given = [*node.args, *keywords(node).values()]
+                texts = [text(each, unit) for each in given if literal(each) or type(each) is not ast.Constant]
+                words = f"{unit[0].stem} {unit[1]} {ast.unparse(node)} {texts}".lower()
+                yield unit, node.lineno, calls.folders_of(texts), "" if calls.OF_MANY.search(words) else words
+
+    def _brought(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
+        """Return whether a download before a line, without ``unit`` any, may make a path; None if it makes others."""
+        ran = self.order.ran_before(unit, line, at_any_time=True) if unit and self._bringing else {}
+        known = self.order.start in ran  # else a framework calls the unit at any time
+        before = [each for each in self._bringing if not known or each[1] <= ran.get(each[0], 0)]
+        names = re.findall("[^/.]{3,}", text.lower()) if calls.OF_WEIGHTS.fullmatch(text) else [""]
+        for *_, folders, words in before:  # weights that none speaks of are put there by the user
+            spoken_of = not words or any(each in words for each in names)
+            if text.partition("/")[0] in folders if folders else spoken_of:
+                return True
+        return None if before else False
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
         """Return whether a download's arguments, or the calls in its function, show which paths it makes."""
