@@ -60,7 +60,7 @@ def report(error: Exception, argv: list[str]) -> int:
         if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
             same = broken.message.lower() in message.lower()
             cause, run = cause if same else broken.message, as_typed(broken.fix, argv)
-    names = tuple(f"{word} " for word in ("seatrial", *argv))
+    names = tuple(f"{word}{end}" for word in ("seatrial", *argv) for end in " :")  # a file's may have blanks
     if re.match(r"[a-z]+ (?!\d)", message) and not message.startswith(names):  # nor does a key or "jax 0.4" begin it
         message = message[0].upper() + message[1:]
     _print(console, message, cause, _taken(run) if run and exit_code(error) == errors.EXIT_USAGE else run)
