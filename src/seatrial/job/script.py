@@ -20,7 +20,7 @@ from seatrial.job.reading.evidence import ProjectReading, Readings
 from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, find_module, folder_of, is_file, is_folder, lost
 from seatrial.job.reading.parsed_modules import idle_error, notebook_error
 from seatrial.job.reading.project_reader import read_project
-from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO
+from seatrial.job.reading.signs import COMPILES, NAMED, REPORT_TO, SET_AGAIN
 from seatrial.job.startable import module_name
 from seatrial.recipe_names import source_of
 from seatrial.system.command import doing
@@ -310,7 +310,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         modules={
             **reading.likely,
             **reading.needed,
-            **_named(seen, certain, {**optional, **imports}),
+            **_named(seen, certain, modules),
             **reading.needed,  # imports first
             **reading.remote,
             **({"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}),
@@ -402,12 +402,13 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str]) -> dict[str, str]:
-    """Map names that packages may have lost to their places; of such a package, only those that run in any case."""
-    names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
+def _named(seen: dict[str, str], certain: dict[str, str], modules: dict[str, str]) -> dict[str, str]:
+    """Map names that imported packages may have lost to their places; of such, only those that run in any case."""
+    named = ((sign.removeprefix(NAMED), where) for sign, where in seen.items() if sign.startswith(NAMED))
+    names = {name: where for name, where in named if f"{SET_AGAIN}{name}" not in seen}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
     kept = (name for name in names if name in sure or not (lost(name) or name.startswith(("cv2.", "matplotlib."))))
-    known = {*imports, *STANDARD_MODULES}
+    known = {name.partition(".")[0] for name in modules}
     return {name: names[name] for name in kept if name.startswith(REPORT_TO) or name.partition(".")[0] in known}
 
 

@@ -55,6 +55,8 @@ _STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.
 _USUAL = {"np": "numpy", "pd": "pandas", "xr": "xarray", "tf": "tensorflow"}
 #: Prefix of a sign for a name that has a row in the tables, and of all names of Keras.
 NAMED = "named:"
+#: Begins the sign of such a name that the code sets itself: ``np.float = float``.
+SET_AGAIN = "set-again:"
 
 #: Characters of a literal path; longer text is something else.
 _LONGEST_PATH = 200
@@ -103,6 +105,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
         full = full_name(called := dotted(node.func), names)
+        if called == "setattr" and len(node.args) > 1:
+            again = full_name(f"{dotted(node.args[0])}.{literal(node.args[1])}", names)
+            yield f"{SET_AGAIN}{_ONCE.get(again, again)}", again
         lacks = TABLES["required"].get(full)
         if lacks and not node.args and {lacks, None}.isdisjoint(keywords(node)):
             yield "lacks", f"calls {called}() without {lacks}"
@@ -116,7 +121,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
-        known = (each for each in names_of if each in _ONCE or lost(each))
+        known = (each for each in names_of if _is_lost(each))
         yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
         trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
         yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
@@ -137,8 +142,8 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif full in _ONCE or ((gone := lost(full)) and (gone.package != "python" or library in names)):
-            yield f"{NAMED}{_ONCE.get(full, full)}", name
+        elif _is_lost(full, imported=library in names):
+            yield f"{NAMED if isinstance(node.ctx, ast.Load) else SET_AGAIN}{_ONCE.get(full, full)}", name
         elif library in ("tf", "tensorflow") and not SETS["tensorflow-1"].isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
         elif library in ("tf", "tensorflow") and inner.partition(".")[0] in SETS["tensorflow-2"]:
@@ -164,6 +169,12 @@ def full_name(name: str, names: Mapping[str, str]) -> str:
     """Return the full dotted name, by the module's imports or the package's usual alias."""
     first, dot, rest = name.partition(".")
     return names.get(first, _USUAL.get(first, first)) + dot + rest
+
+
+def _is_lost(name: str, *, imported: bool = False) -> bool:
+    """Return whether a package lost a name, or Python one of a module that is ``imported``."""
+    gone = lost(name)
+    return name in _ONCE or (gone is not None and (imported or gone.package != "python"))
 
 
 def _of_a_name(name: str) -> Iterator[tuple[str, str]]:

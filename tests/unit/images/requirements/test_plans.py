@@ -581,13 +581,17 @@ def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
         ("import time\ntry:\n    time.clock()\nexcept AttributeError:\n    pass", "", "3.11", []),
         ("import sys\nif sys.version_info[0] < 3:\n    print(sys.maxint)", "", "3.11", []),
         ("string = object()\nstring.letters", "", "3.11", []),
+        ("parser = object()\nparser.add(a=1)\nfor chunk in ():\n    chunk(dim=1)", "", "3.11", []),
+        ("import collections\ncollections.Mapping = dict\ncollections.Mapping()", "", "3.11", []),
+        ("import collections\nsetattr(collections, 'Mapping', dict)\ncollections.Mapping()", "", "3.11", []),
+        ("import symbol\nsymbol.more(a=1)", "", "3.11", []),
     ],
 )
 def test_a_name_that_python_removed_takes_an_older_one(
     tmp_path: Path, code: str, asked: str, python: str, warned: list[str]
 ) -> None:
     code += "\ntry:\n    import asyncore\nexcept ImportError:\n    asyncore = None\n"
-    made = planned(tmp_path, {"train.py": code, ".python-version": asked})
+    made = planned(tmp_path, {"train.py": code, ".python-version": asked, "symbol.py": "def more(a): ..."})
     assert made.image.stack["python"] == python
     assert [each.partition(" has")[0] + " has" for each in made.image.warnings if "removed" in each] == warned
 
