@@ -67,6 +67,27 @@ def test_a_value_that_the_type_of_its_option_rejects_ends_every_run(tmp_path: Pa
     assert misfits(tmp_path, source + "if ask:\n    " + PARSE, words) == ()
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "from kinds import KINDS, Kind\np.add_argument('--n', choices=[Kind.A.value, *KINDS, KINDS[0]])\n",
+        "import kinds\nif kinds.ask:\n    p.add_argument('--n', type=int)\nelse:\n    p.add_argument('--n')\n",
+        "def int(text):\n    return 1\np.add_argument('--n', type=int)\n",
+        "float = str\np.add_argument('--n', type=float)\n",
+    ],
+)
+def test_a_value_is_taken_where_what_its_option_takes_is_not_known(tmp_path: Path, more: str) -> None:
+    (tmp_path / "train.py").write_text(SHORT + more + PARSE.replace("parser", "p"))
+    facts = script_facts(Target(kind="script", value="train.py", args=("--n", "x")), tmp_path)
+    assert (facts.failing, facts.misfits) == ((), ())
+
+
+def test_a_parser_in_a_function_whose_exit_is_caught_may_go_on(tmp_path: Path) -> None:
+    source = SHORT + "def get():\n    return p.parse_args()\ntry:\n    get()\nexcept BaseException:\n    pass\n"
+    (tmp_path / "train.py").write_text(source)
+    assert not script_facts(Target(kind="script", value="train.py", args=("--lr", "x")), tmp_path).failing
+
+
 def test_the_word_of_a_command_is_no_positional_argument_too_many(tmp_path: Path) -> None:
     assert misfits(tmp_path, HEAD + "commands = parser.add_subparsers()\nadd(commands)\n" + PARSE, "fit") == ()
     assert misfits(tmp_path, HEAD + PARSE, "fit") == (

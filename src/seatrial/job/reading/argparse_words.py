@@ -34,6 +34,7 @@ class ParserWords:
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = list(arguments[: arguments.index("--") + 1] if "--" in arguments else arguments)
         self._options: dict[str, tuple[ast.Call, str]] = {}
+        self._again = set[str]()  # options that several calls add: in branches, or to several parsers
         self._known: set[int] = set()  # nodes that use a parser, or the words, in a way that is understood
         self._parts: set[str] = set()  # names of what is used as a parser, or as a part of one
         self._used: set[str] = set()  # and of all that is used in another way
@@ -67,6 +68,7 @@ class ParserWords:
             how = [given[name] for name in ("nargs", "action", None) if name in given]
             usual = all(isinstance(each, ast.Constant) and each.value not in _UNUSUAL for each in how)
             self._open |= not usual or not flags or len(flags) < len(node.args)
+            self._again.update(self._options.keys() & flags)
             for flag in flags:
                 self._options.setdefault(flag, (node, place if certain else ""))
         elif last.startswith("parse_") and "arg" in last and not own(called):
@@ -83,6 +85,7 @@ class ParserWords:
     def note_use(self, node: ast.AST) -> None:
         """Note what uses a name: a parser in other hands than the project's may have options that are not seen."""
         loads = not isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+        self._open |= getattr(node, "name" if loads else "id", None) in _TYPES  # the script's own int
         if isinstance(node, (ast.Name, ast.Attribute)):
             name = node.id if isinstance(node, ast.Name) else node.attr
             if (loads or name == "argv") and id(node) not in self._known:
@@ -112,7 +115,10 @@ class ParserWords:
                 if not whole and not all(is_constant(each, None) for each in values):
                     return  # it parses other words
             usual = tests and unit in constants.always and constants.likely and constants.likely(unit, tests)
-            parsed, always = parsed or (place if certain or usual else None), always or certain
+            parsed, always = (
+                parsed or (place if certain or usual else None),
+                always or (certain and unit in constants.always),
+            )
         if parsed is None:
             return
         own = [each for each in self._options if each.startswith("--")]
@@ -158,16 +164,17 @@ class ParserWords:
             node, place = self._options.get(flag, (None, "")) if flag[:1] == "-" else (None, "")
             given = keywords(node) if node else {}
             kind, nargs = dotted(given.get("type", ast.Name("str"))), getattr(given.get("nargs"), "value", "?")
-            if node is None or kind not in _TYPES or "action" in given:
+            if node is None or kind not in _TYPES or "action" in given or flag in self._again:
                 continue
             count = 1 if nargs == "?" else nargs if isinstance(nargs, int) else None
-            listed = [getattr(each, "value", None) for each in getattr(given.get("choices"), "elts", ())]
+            choices = getattr(given.get("choices"), "elts", ())
+            listed = [each.value if isinstance(each, ast.Constant) else None for each in choices]
             convert, takes = _TYPES[kind]
             for value in [attached] if sign else takewhile(lambda word: word[:1] != "-", words[at + 1 :][:count]):
                 try:
                     if convert(value) in listed or not listed or None in listed:
                         continue
-                    takes = f"one of {', '.join(map(str, listed))}"
+                    takes = f"one of {first_of(listed, 9)}"
                 except ValueError:
                     pass
                 yield f"rejects {flag} {value}: it takes {takes}", place
