@@ -108,6 +108,7 @@ class _Shell(Words):
         self.locals = dict[str, str | list[str]]()  # what a function's own variables were before
         self.left, self.batch = [_MOST_RUN], list[str]()
         self.reading, self.printed = ShellReading(), list[str]()
+        self.begun = ""  # the place of the last command, if it starts Python
 
     def batched(self, *lines: str) -> None:
         """Take what a batch system's options request, behind those of an outer command; note the others."""
@@ -293,6 +294,7 @@ class _Shell(Words):
 
     def _program(self, place: str, fields: list[str], own: list[str], *, is_fed: bool) -> bool | None:
         program, arguments = posixpath.basename(fields[0]), fields[1:]
+        (begun, self.begun), at = (self.begun, ""), place.partition(": ")[0]
         if program == "exec":
             return self._program(place, arguments, own, is_fed=is_fed) if arguments else True
         if program.endswith(SHELL_SUFFIXES) and UNKNOWN not in fields[0] and is_file(self.here / self.path(fields[0])):
@@ -304,10 +306,10 @@ class _Shell(Words):
         if is_fed and (text := self.filtered(program, arguments)) is not None:
             self.printed.append(text)
             return True
-        if re.match("--?[A-Za-z]", program) and self.reading.started:  # the line above lacks its \\
-            name, _, line = place.partition(": ")[0].rpartition(":")
-            folder, begun = self.reading.started.pop()
-            self.reading.started.append((folder, replace(begun, arguments=(*begun.arguments, *fields))))
+        if re.match("--?[A-Za-z]", program) and begun not in ("", at):  # the line above lacks its \\
+            (name, _, line), self.begun = at.rpartition(":"), at
+            for folder, cut in self.reading.started[-1:]:
+                self.reading.started[-1] = folder, replace(cut, arguments=(*cut.arguments, *fields))
             self.reading.cut = self.reading.cut or f"{name}:{(number(line) or 1) - 1}"
             return True
         reads = [*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed
@@ -344,6 +346,7 @@ class _Shell(Words):
                 self._inner(place, fields, own)
         else:
             self.reading.started.append((self.folder, command))
+            self.begun = at
         self.printed.append(UNKNOWN)
         return True
 

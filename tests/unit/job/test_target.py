@@ -1059,6 +1059,15 @@ def test_a_command_that_a_comment_cuts_is_joined(tmp_path: Path, text: str, line
     assert caught.value.run == "seatrial run train.py -- --cfg a --data b"
 
 
+@pytest.mark.parametrize("text", ["\necho\n--data b\n", "; --data b\n"])
+def test_an_option_below_another_command_is_not_of_the_script(tmp_path: Path, text: str) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "x.sh").write_text(f"python train.py --cfg a{text}")
+    with pytest.raises(TargetError, match="does more than") as caught:
+        in_our_words(["bash", "x.sh"], tmp_path)
+    assert caught.value.run == "seatrial run train.py -- --cfg a"
+
+
 def test_exec_and_the_path_of_a_script_start_it(tmp_path: Path) -> None:
     (tmp_path / "inner.sh").write_text('python train.py --lr "$1"  # \\ # not cut\n')
     (tmp_path / "x.sh").write_text('exec ./inner.sh "$@"\n')
