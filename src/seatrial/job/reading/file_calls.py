@@ -72,9 +72,9 @@ _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|pn
 _FOLDER = r"((data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|(data_?)?(root|dir))"
 _IN_FOLDERS, _OF_DATA = regex(rf"([\w-]+[.=])*{_FOLDER}"), regex(r"data(set)?s?/")
 _OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folder)=\w*(path|data|dir|folder)\w*")
-#: Weights, and words of a download that may bring some.
-OF_WEIGHTS = regex(r".*\.(ckpt|keras|onnx|pth?|safetensors|caffemodel)")
-OF_MANY = regex(r"weight|model|ckpt|checkpoint|pretrain|python|\.py\b|\.sh\b|\bmake\b|clone")
+#: Weights, and words of a download that may bring some: any but those of data alone.
+OF_WEIGHTS = regex(r".*\.(ckpt|keras|onnx|pth|safetensors|caffemodel)")
+OF_MANY = regex(r"(?s)^(?!.*data)|weight|model|ckpt|checkpoint|pretrain|python|\.py\b|\.sh\b|\bmake\b|clone")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something; of those that make no file, or one that is open already.
@@ -133,13 +133,6 @@ class Read:
 
     def __str__(self) -> str:
         return f"{self.where} {self.verb} {self.path}"
-
-
-def folders_of(texts: Sequence[Text | None]) -> set[str]:
-    """Return the first parts of the paths among a download's arguments; none if one of them may be any path."""
-    known = [each.text if each else ANY for each in texts if not each or "://" not in each.text]
-    unclear = any(" " in each or IN_ANY.search(each) for each in known)
-    return set() if unclear else {posixpath.normpath(each).partition("/")[0] for each in known if {*"/."} & {*each}}
 
 
 def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:

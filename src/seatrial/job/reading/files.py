@@ -50,7 +50,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._bringing: list[tuple[Unit, int, set[str], str]] = []  # downloads and programs whose files are not known
+        self._bringing: list[tuple[Unit, int, str]] = []  # downloads and programs whose files are not known
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -371,7 +371,7 @@ class Files:
         for call in [each for each in self._noted if calls.called_names(each.node)[0] in calls.OPENERS]:
             mode = next(iter((*call.node.args[1:2], keywords(call.node).get("mode"))), None)
             modes = self._texts(mode, call.unit) if isinstance(mode, ast.Name) else [None]
-            if {each and each.text for each in modes} <= calls.READS:
+            if {each and each.sure and each.text for each in modes} <= calls.READS:
                 self._noted.remove(call)
                 read = ast.Call(call.node.func, call.node.args[:1], [])
                 self._reading.append(call._replace(node=ast.copy_location(read, call.node)))
@@ -480,29 +480,27 @@ class Files:
                     writes.setdefault(folder, write)
         return tuple(writes.values())
 
-    def _brings(self) -> Iterator[tuple[Unit, int, set[str], str]]:
-        """Yield (unit, line, folders, words) of calls that make unseen paths, with no folders any; "" if of weights."""
-        reached, text, fills = self.order.reached(), self.constants.text, dict[object, bool]()
-        for (unit, node, *_), called in self._making[:_MOST_TEXTS]:
+    def _brings(self) -> Iterator[tuple[Unit, int, str]]:
+        """Yield (unit, line, words) of calls that make unseen paths; no words if these may be any."""
+        reached, fills = self.order.reached(), dict[object, bool]()
+        for at, ((unit, node, *_), called) in enumerate(self._making):
             if (key := tuple(called) or node) not in fills:
                 fills[key] = self._fills(unit, node, called)
             if (unit in reached or "." in unit[1]) and not fills[key]:  # a method may run although no call names it
-                given = [*node.args, *keywords(node).values()]
-                texts = [text(each, unit) for each in given if literal(each) or type(each) is not ast.Constant]
+                given = (*node.args, *keywords(node).values()) if at < _MOST_TEXTS else ()
+                texts = [self.constants.text(each, unit) for each in given]
                 words = f"{unit[0].stem} {unit[1]} {ast.unparse(node)} {texts}".lower()
-                yield unit, node.lineno, calls.folders_of(texts), "" if calls.OF_MANY.search(words) else words
+                yield unit, node.lineno, "" if not given or calls.OF_MANY.search(words) else words
 
     def _brought(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
         """Return whether a download before a line, without ``unit`` any, may make a path; None if it makes others."""
         ran = self.order.ran_before(unit, line, at_any_time=True) if unit and self._bringing else {}
         known = self.order.start in ran  # else a framework calls the unit at any time
-        before = [each for each in self._bringing if not known or each[1] <= ran.get(each[0], 0)]
+        before = [words for at, begun, words in self._bringing if not known or begun <= ran.get(at, 0)]
         names = re.findall("[^/.]{3,}", text.lower()) if calls.OF_WEIGHTS.fullmatch(text) else [""]
-        for *_, folders, words in before:  # weights that none speaks of are put there by the user
-            spoken_of = not words or any(each in words for each in names)
-            if text.partition("/")[0] in folders if folders else spoken_of:
-                return True
-        return None if before else False
+        if any(not words or any(each in words for each in names) for words in before):
+            return True
+        return None if before else False  # weights that none speaks of are put there by the user
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
         """Return whether a download's arguments, or the calls in its function, show which paths it makes."""
