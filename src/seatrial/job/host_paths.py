@@ -37,7 +37,9 @@ _PLACEHOLDER = regex(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I
 _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
 _MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|g?down|unzip|mkdir|makedir)|\s-[oO]\s|(?<!-)>(?!\s*[\d=&])""")
-_MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
+_MAKES_FOLDERS = regex(
+    r"\b(wget|curl|gdown|download\w*(?! (?:the|an?|all|your) )|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s"
+)
 _KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = regex(
     r"""(?<=["'])(?:/|[C-Z]:[\\/]+)[\w.](?:[\w./+@\\-]|[ ](?![ /-]))*(?=["'])"""
@@ -178,7 +180,8 @@ def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterato
     """Yield a sentence for each missing path in a configuration or a list, with the option that mounts it."""
     composed = [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path]  # by Hydra
     for each in _of_file(file, read.path, job):
-        set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip()) or '=.'}=.+")
+        key = re.escape(each.key.strip()) or "=."
+        set_by = re.compile(rf"[+-]{{0,2}}([\w-]+[./])*{key}=.+|(--)?([\w-]+\.)+{key}")  # A.B=c and A.B c
         given = any(map(PurePosixPath(each.target).is_relative_to, mounted(job)))
         if not (each.is_there or each.written or given or any(map(set_by.fullmatch, job.target.args))):
             folder, override = posixpath.dirname(each.target) if Path(each.target).suffix else each.target, ""

@@ -137,6 +137,8 @@ def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_
     [
         ((), (), ["--mount DIR:/home/nobody/data, or override it: -- paths.root=DIR"]),
         (("++paths.root=data",), (), []),
+        (("PATHS.root", "data"), (), []),
+        (("root", "data"), (), ["--mount DIR:/home/nobody/data, or override it: -- paths.root=DIR"]),
         ((), ("/home/nobody",), []),
     ],
 )
