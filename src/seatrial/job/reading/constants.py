@@ -140,13 +140,17 @@ class Constants:
             case ast.BinOp(op=ast.Mod()) if left := inner(node.left):
                 return _filled(left, r"%[^a-zA-Z%]*[a-zA-Z]", [*map(inner, getattr(node.right, "elts", [node.right]))])
             case ast.BoolOp():
-                values = [inner(each) for each in node.values]
+                values = [inner(each) for each in node.values if not self._is_none(each, unit, depth + 1)]
                 first = next((each for each in values if each is not None), None)
                 return first and first._replace(sure=first.sure and first is values[0])
             case ast.IfExp(
                 test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
             ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
+            case ast.IfExp(ast.Name() | ast.Attribute() as test) if (
+                (given := inner(test)) and given.sure and given.text != ANY
+            ):
+                return inner(node.body if given.text else node.orelse)  # Path(a.root) if a.root else None
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
                 either = next(filter(None, map(inner, (*typed, body, orelse))), None)
@@ -227,7 +231,9 @@ class Constants:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         values = self.candidates(node, unit, depth)
         texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in values]
-        found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
+        alike = values[1:] and len({text and posixpath.normpath(text.text) for text, _ in texts}) == 1
+        alike = alike and self._is_own(node, unit)
+        found = [text._replace(sure=text.sure and (sure or bool(alike))) for text, sure in texts if text is not None]
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
@@ -254,6 +260,18 @@ class Constants:
             return Text(found_there[0], False)
         self.lacks |= OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
         return None
+
+    def _is_none(self, node: ast.expr, unit: Unit, depth: int) -> bool:
+        """Return whether an expression is None in every run."""
+        values = self.candidates(node, unit, depth)
+        return bool(values) and all(each.sure and is_constant(each.node, None) for each in values)
+
+    def _is_own(self, node: ast.expr, unit: Unit) -> bool:
+        """Return whether a name stands for nothing but what its own function, or the module's top, assigns to it."""
+        module, name = self._module_at(unit[0]), last_name(node) if isinstance(node, ast.Name) else ""
+        if module is None or name not in module.flow.assigned(unit[1]):
+            return False
+        return name not in (*module.flow.globals, *(parameters(module.flow.functions[unit[1]]) if unit[1] else ()))
 
     def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
         """Return whether an expression is what argparse returns, by its name or by what it stands for."""
