@@ -37,9 +37,7 @@ _PLACEHOLDER = regex(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I
 _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
 _MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|g?down|unzip|mkdir|makedir)|\s-[oO]\s|(?<!-)>(?!\s*[\d=&])""")
-_MAKES_FOLDERS = regex(
-    r"\b(wget|curl|gdown|download\w*(?! (?:the|an?|all|your) )|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s"
-)
+_MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*(?! (the|an?) )|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = regex(
     r"""(?<=["'])(?:/|[C-Z]:[\\/]+)[\w.](?:[\w./+@\\-]|[ ](?![ /-]))*(?=["'])"""
@@ -281,9 +279,11 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
-    """Return the broken link on a path, or the configurations next to it with like names."""
+    """Return the broken link on a path, DVC's pointer to it, or the configurations next to it with like names."""
     if link := next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None):
         return f"; {link.name} is a link to {link.readlink()}"
+    if pointer := next((each.name for each in (path, *path.parents) if Path(f"{each}.dvc").is_file()), None):
+        return f"; {pointer}.dvc points to it: dvc pull"
     names = [each.name for each in path.parent.glob(f"*{path.suffix}*")] if path.suffix in CONFIGURATION else []
     found = difflib.get_close_matches(path.name, sorted(names))
     return f"; next to it: {', '.join(found)}" if found else ""

@@ -147,10 +147,8 @@ class Constants:
                 test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
             ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
-            case ast.IfExp(ast.Name() | ast.Attribute() as test) if (
-                (given := inner(test)) and given.sure and given.text != ANY
-            ):
-                return inner(node.body if given.text else node.orelse)  # Path(a.root) if a.root else None
+            case ast.IfExp(ast.Name() | ast.Attribute() as test) if (on := inner(test)) and on.sure and on.text != ANY:
+                return inner(node.body if on.text else node.orelse)  # Path(a.root) if a.root else None
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
                 either = next(filter(None, map(inner, (*typed, body, orelse))), None)
@@ -231,9 +229,9 @@ class Constants:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         values = self.candidates(node, unit, depth)
         texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in values]
-        alike = values[1:] and len({text and posixpath.normpath(text.text) for text, _ in texts}) == 1
-        alike = alike and self._is_own(node, unit)
-        found = [text._replace(sure=text.sure and (sure or bool(alike))) for text, sure in texts if text is not None]
+        one = values[1:] and len({text and posixpath.normpath(text.text) for text, _ in texts}) == 1
+        alike = bool(one) and isinstance(node, ast.Name) and self._is_own(node.id, unit)
+        found = [text._replace(sure=text.sure and (sure or alike)) for text, sure in texts if text is not None]
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
@@ -266,12 +264,11 @@ class Constants:
         values = self.candidates(node, unit, depth)
         return bool(values) and all(each.sure and is_constant(each.node, None) for each in values)
 
-    def _is_own(self, node: ast.expr, unit: Unit) -> bool:
+    def _is_own(self, name: str, unit: Unit) -> bool:
         """Return whether a name stands for nothing but what its own function, or the module's top, assigns to it."""
-        module, name = self._module_at(unit[0]), last_name(node) if isinstance(node, ast.Name) else ""
-        if module is None or name not in module.flow.assigned(unit[1]):
-            return False
-        return name not in (*module.flow.globals, *(parameters(module.flow.functions[unit[1]]) if unit[1] else ()))
+        flow = module.flow if (module := self._module_at(unit[0])) else None
+        given = parameters(flow.functions[unit[1]]) if flow and unit[1] else ()
+        return flow is not None and name in flow.assigned(unit[1]) and name not in (*flow.globals, *given)
 
     def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
         """Return whether an expression is what argparse returns, by its name or by what it stands for."""

@@ -484,8 +484,8 @@ class Files:
     def _empties(self, made: ParsedCall) -> bool:
         """Return whether a call makes a folder anew that a call in any case removes before it, and so needs."""
         module, folder = self._module_at(made.unit[0]), [ast.dump(each) for each in calls.made_paths(made.node)]
-        is_maker = calls.called_names(made.node)[1] in calls.FOLDERS
-        before = module.flow.around(made.unit[1], made.node.lineno) if module and is_maker else ()
+        module = module if calls.called_names(made.node)[1] in calls.FOLDERS else None
+        before = module.flow.around(made.unit[1], made.node.lineno) if module else ()
         parts = (each.value for each in before if isinstance(each, ast.Expr) and each.lineno < made.node.lineno)
         removed = (each for each in parts if isinstance(each, ast.Call) and calls.called_names(each)[1] == "rmtree")
         return any([*map(ast.dump, each.args)] == folder and not each.keywords for each in removed)
