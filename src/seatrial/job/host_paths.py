@@ -168,7 +168,9 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
         elif left[0].path.startswith(("/", "../")):
             fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}"
         which = "one" if left[1:] else "it"
-        yield f"Not found on this machine: {names}{like}. If the run reads {which}, put it there{fix}"
+        outside = job.folder == job.project or any(each.path.startswith(("/", "~", "../")) for each in left)
+        place = "on this machine" if outside else f"in {os.path.relpath(job.folder, job.project)}/"
+        yield f"Not found {place}: {names}{like}. If the run reads {which}, put it there{fix}"
     elif unknown:
         fix = "If a file is missing, add it to the project, or: --mount DIR:PATH"
         yield f"Inputs whose paths are known only in a run: {first_of(unknown, _MOST_MORE)}. {fix}"
@@ -274,7 +276,8 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
-    return f"the project does not have{_like(path) or advice or _maker(job, read.path, read.where)}"
+    place = "the project" if job.folder == job.project else f"{os.path.relpath(job.folder, job.project)}/"
+    return f"{place} does not have{_like(path) or advice or _maker(job, read.path, read.where)}"
 
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search

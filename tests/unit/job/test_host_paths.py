@@ -161,6 +161,16 @@ def test_a_missing_path_that_a_configuration_gives_is_named_once(project: Path) 
     assert sentence.startswith("a.yaml:1 /home/nobody/data: ")
 
 
+def test_a_missing_path_of_a_working_directory_is_named_with_it(project: Path) -> None:
+    (project / "sub").mkdir()
+    job = Job(project=project, target=Target(kind="script", value="sub/train.py"), workdir="sub")
+    assert [*missing_inputs(job, [Read("x.csv", "sub/train.py:1", None)])] == [
+        "sub/train.py:1 reads x.csv, which sub/ does not have"
+    ]
+    [sentence] = not_found(job, [Read("data/y.csv", "sub/c.py:2", None)], ())
+    assert sentence.startswith("Not found in sub/: data/y.csv (sub/c.py:2)")
+
+
 @pytest.mark.parametrize(("backend", "are_missing"), [("docker", False), ("local", True)])
 def test_an_input_by_the_projects_place_in_a_container_is_missing_without_one(
     project: Path, backend: str, are_missing: bool
