@@ -232,7 +232,9 @@ def test_the_line_that_reads_a_file_or_compares_does_not_create_it(tmp_path: Pat
 
 
 def test_a_name_of_detectron2s_model_zoo_is_no_file_of_the_project(tmp_path: Path) -> None:
-    target = target_of(tmp_path, "cfg.merge_from_file(zoo.get_config_file('COCO/mask.yaml'))\n")
+    target = target_of(
+        tmp_path, "cfg.merge_from_file(zoo.get_config_file('COCO/mask.yaml'))\nf(cfg='COCO-Detection/a.yaml')\n"
+    )
     facts = script_facts(target, tmp_path)
     assert (facts.reads, facts.inputs) == ((), ())
 
@@ -246,14 +248,17 @@ def test_a_suffix_that_the_code_adds_where_it_lacks_is_part_of_the_file(tmp_path
         assert {each.path for each in (*facts.reads, *facts.inputs)} == {"conf/small.yaml"}
 
 
-def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None:
-    target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\n")
+def test_a_missing_file_has_what_is_like_it_and_no_longer_name_in_a_line(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\nopen('data/v1/z.csv')\n")
     (tmp_path / "prepare.py").write_text('open("last_y.csv", "w")\n')
     (tmp_path / "y.json.sample").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/v1.dvc").write_text("outs:\n- path: v1\n")
     reads = script_facts(target, tmp_path).reads
-    table, settings = (next(missing_inputs(Job(project=tmp_path, target=target), [each])) for each in reads)
+    table, settings, tracked = (next(missing_inputs(Job(project=tmp_path, target=target), [each])) for each in reads)
     assert table.endswith("y.csv, which the project does not have")
     assert settings.endswith("; next to it: y.json.sample")
+    assert tracked.endswith("; v1.dvc points to it: dvc pull")
 
 
 @pytest.mark.parametrize(
@@ -387,6 +392,30 @@ if {}:
 """
 
 
+_ARCHIVE = """
+ROOT = Path(__file__).parent
+def found(path):
+    path = Path(path)
+    if not path.is_absolute():
+        whole = ROOT / path
+    else:
+        whole = path
+    return whole
+def unpack(root, archive):
+    if root.exists():
+        return
+    if archive is not None and archive.is_file():
+        root.parent.mkdir()
+        zipfile.ZipFile(archive).extractall(root.parent)
+    if not root.exists():
+        raise OSError
+p.add_argument('--data_dir', default='sets/own')
+p.add_argument('--data_zip', default='sets/own.zip')
+a = p.parse_args()
+unpack(found(a.data_dir), found(a.data_zip) if a.data_zip else None)
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "words", "named"),
     [
@@ -431,6 +460,8 @@ if {}:
         ("torch.load('a.pt')\ntorch.save({}, 'a.pt')\n", "", "a.pt"),
         ("torch.save({}, 'a.pt')\ntorch.load('a.pt')\n", "", ""),
         ("f(data_dir='/export/own/sets')\n", "", "/export/own/sets"),
+        (_ARCHIVE, "", "sets/own "),
+        (_ARCHIVE.replace("a = ", "fetch('sets/own.zip')\na = "), "", ""),
         (_KINDS, "", "sets/cats,"),
         (_KINDS, "--kind=a_dog", "sets/dogs/all.npy,"),
         (_KINDS, "--kind=bird", ""),
@@ -652,6 +683,12 @@ def test_a_setting_of_a_tokenizers_folder_that_git_ignores_is_an_input(tmp_path:
         ("prepare('a')\nopen('a/log', 'w')\n", ""),
         ("shutil.copy('train.py', 'a/train.py')\n", "train.py:4 writes a/train.py,"),
         ("logging.basicConfig(filename='a/log')\n", "train.py:4 writes a/log,"),
+        ("def make(p=None):\n    os.makedirs(p or '/tmp/c')\nmake()\nopen('a/log', 'w')\n", "writes a/log,"),
+        ("def save_model(p):\n    torch.save(w, p)\nif late:\n    save_model('a/w.pt')\n", ":5 may write a/w.pt,"),
+        ("D = 'a'\nif late:\n    rmtree(D)\n    os.mkdir(D)\nopen('a/log', 'w')\n", "train.py:8 writes a/log,"),
+        ("D = 'a'\nif os.path.exists(D):\n    rmtree(D)\nos.mkdir(D)\nopen('a/log', 'w')\n", ""),
+        ("D = 'a'\nrmtree(D, ignore_errors=True)\nos.mkdir(D)\nopen('a/log', 'w')\n", ""),
+        ('"""Needs a path to download the a files."""\nopen("a/log", "w")\n', "writes a/log,"),
     ],
 )
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:

@@ -138,13 +138,15 @@ class Constants:
             case ast.BinOp(op=ast.Mod()) if left := inner(node.left):
                 return _filled(left, r"%[^a-zA-Z%]*[a-zA-Z]", [*map(inner, getattr(node.right, "elts", [node.right]))])
             case ast.BoolOp():
-                values = [inner(each) for each in node.values]
+                values = [inner(each) for each in node.values if not self._is_none(each, unit, depth + 1)]
                 first = next((each for each in values if each is not None), None)
                 return first and first._replace(sure=first.sure and first is values[0])
             case ast.IfExp(
                 test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
             ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
+            case ast.IfExp(ast.Name() | ast.Attribute() as test) if (on := inner(test)) and on.sure and on.text != ANY:
+                return inner(node.body if on.text else node.orelse)  # Path(a.root) if a.root else None
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
                 either = next(filter(None, map(inner, (*typed, body, orelse))), None)
@@ -223,7 +225,9 @@ class Constants:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         values = self.candidates(node, unit, depth)
         texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in values]
-        found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
+        one = values[1:] and len({text and posixpath.normpath(text.text) for text, _ in texts}) == 1
+        alike = bool(one) and isinstance(node, ast.Name) and self._is_own(node.id, unit)
+        found = [text._replace(sure=text.sure and (sure or alike)) for text, sure in texts if text is not None]
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
@@ -250,6 +254,17 @@ class Constants:
             return Text(found_there[0], False)
         self.lacks |= OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
         return None
+
+    def _is_none(self, node: ast.expr, unit: Unit, depth: int) -> bool:
+        """Return whether an expression is None in every run."""
+        values = self.candidates(node, unit, depth)
+        return bool(values) and all(each.sure and is_constant(each.node, None) for each in values)
+
+    def _is_own(self, name: str, unit: Unit) -> bool:
+        """Return whether a name stands for nothing but what its own function, or the module's top, assigns to it."""
+        flow = module.flow if (module := self._module_at(unit[0])) else None
+        given = parameters(flow.functions[unit[1]]) if flow and unit[1] else ()
+        return flow is not None and name in flow.assigned(unit[1]) and name not in (*flow.globals, *given)
 
     def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
         """Return whether an expression is what argparse returns, by its name or by what it stands for."""

@@ -65,8 +65,10 @@ _OF_INPUTS = regex("|".join(SETS["of-inputs"]))
 LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
 _ENDS = r"(s|ger|puts?|[gp]ing|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
 _NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
-#: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
-_A_PATH = regex(r"(?!.*//|[\d./-]*$|(?i:auto|none|null|true|false)$)(\.{0,2}/[\w ./+@=-]*|(~?[./]|\w)[\w./+@=-]*)")
+#: A path, none of Detectron2's model zoo; one with a file's suffix; weights, which training also writes; names whose
+#: values are folders.
+_NO_PATH = r".*//|[\d./-]*$|(?i:auto|none|null|true|false)$|(COCO|LVISv[\d.]+|PascalVOC)-[A-Z]\w+/"
+_A_PATH = regex(rf"(?!{_NO_PATH})(\.{{0,2}}/[\w ./+@=-]*|(~?[./]|\w)[\w./+@=-]*)")
 _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
 _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
 _FOLDER = r"((data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|(data_?)?(root|dir))"
@@ -331,7 +333,7 @@ class Paths:
     """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
 
     def __init__(self, texts: Sequence[Text | None]) -> None:
-        known = [each.text for each in texts if each is not None]
+        known = [posixpath.normpath(each.text) if each.text[:2] == "./" else each.text for each in texts if each]
         self._known = {posixpath.normpath(each.partition(ANY)[0] or ANY) for each in known} | MADE
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
         one = (re.sub(r"\*.*\*", ANY, each) for each in known if ANY in each and each[0] != ANY)  # more are slow

@@ -233,10 +233,11 @@ class Files:
             is_typed, path = where == name, posixpath.normpath(value)
             fits = calls.is_input(name, value, typed=is_typed or not name) or self._is_local_model(name, value)
             fits = fits and (not name or option not in self.outputs)
-            below = (each.endswith(f"/{value}") for *_, each, _ in self._read if name)  # another's folder
+            others = (each for *_, each, _ in self._read if name and each != f"./{value}")
+            below = (each.endswith(f"/{value}") for each in others)  # another's folder
             known = (typed,) if is_typed else (made, checked) if name else ()
             fits = fits and not any(below) and not any(path in each for each in known)
-            texts = (each for *_, each, _ in self._read if each.startswith(f"{value}."))
+            texts = (each for *_, each, by in self._read if by == (option or "") and each.startswith(f"{value}."))
             if fits and not self._exists(whole := next(texts, value)):  # with its ending
                 yield Read(posixpath.normpath(whole)[:_LONGEST_PATH], where, option)
 
@@ -397,7 +398,20 @@ class Files:
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
         self.order.settle(each.unit for each, _ in (*self._made, *self._checked, *self._making))
+        if self._making:
+            self._leave_out_idle(reached)
         return writing, asking
+
+    def _leave_out_idle(self, reached: set[Unit]) -> None:
+        """Forget calls that make paths if none may make any: they unpack an archive that is not there, for example."""
+
+        def idles(unit: Unit, tests: Tests) -> bool:
+            return any(self._lacks(test, unit, wanted) for test, wanted in tests or ())
+
+        idle = reached - self.order.reached(lambda unit, run: not idles(unit, run.tests))
+        left_out = {id(each.node) for each in self._noted if each.unit in idle or idles(each.unit, each.tests)}
+        if all(unit in idle or id(node) in left_out for (unit, node, *_), _ in self._making):
+            self._making, self._made = [], [each for each in self._made if id(each[0].node) not in left_out]
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
         """Return whether earlier code may make a path, None for its folder alone, or checks for it, if ``asks``."""
@@ -450,9 +464,12 @@ class Files:
     def unmade(self) -> tuple[Write, ...]:
         """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
         folders, alone, unclear = list[Text](), [Text(".", True)], list[tuple[Unit, int]]()
-        reached = self.order.reached()
+        reached, may = self.order.reached(), self.order.may_run(tried=True)
+        always, likely = self.constants.always, self.constants.likely
+        self.constants.always, self.constants.likely = reached, may  # what a path is wherever it is written
         noted = [each for each in self._noted if each.unit in reached or not self.of_others]
-        for unit, node, *_ in noted:
+        run = {id(node) for node, called in chain(*self._calls.values()) if called}  # not makedirs, of many callers
+        for unit, node, *_ in (each for each in noted if id(each.node) not in run and not self._empties(each)):
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
             pairs = [(text, self.constants.by_setting) for path in made for text in self._texts(path, unit)]
             clear = (each and (each.sure or (by_setting and ANY not in each.text)) for each, by_setting in pairs)
@@ -460,7 +477,7 @@ class Files:
                 unclear.append((unit, node.lineno))
             (alone if calls.makes_one(node) else folders).extend(each for each, _ in pairs if each)
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
-        may, writes = self.order.may_run(tried=True), dict[str, Write]()
+        writes = dict[str, Write]()
         for unit, node, _, tests in () if self._moves or self._bringing else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
@@ -475,9 +492,10 @@ class Files:
                 there = ANY in folder or folder[0] == "~" or WINDOWS.match(text) or is_folder(self._folder / folder)
                 there = there or any(folder in each for each in (*known, checked))
                 if not (there or self._made_before(folder, unit, node.lineno)):
-                    certain = tests == () and unit in self.constants.always
+                    certain = tests == () and unit in always
                     write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)
                     writes.setdefault(folder, write)
+        self.constants.always, self.constants.likely = always, likely
         return tuple(writes.values())
 
     def _brings(self) -> Iterator[tuple[Unit, int, str]]:
@@ -501,6 +519,15 @@ class Files:
         if any(not words or any(each in words for each in names) for words in before):
             return True
         return None if before else False  # weights that none speaks of are put there by the user
+
+    def _empties(self, made: ParsedCall) -> bool:
+        """Return whether a call makes a folder anew that a call in any case removes before it, and so needs."""
+        module, folder = self._module_at(made.unit[0]), [ast.dump(each) for each in calls.made_paths(made.node)]
+        module = module if calls.called_names(made.node)[1] in calls.FOLDERS else None
+        before = module.flow.around(made.unit[1], made.node.lineno) if module else ()
+        parts = (each.value for each in before if isinstance(each, ast.Expr) and each.lineno < made.node.lineno)
+        removed = (each for each in parts if isinstance(each, ast.Call) and calls.called_names(each)[1] == "rmtree")
+        return any([*map(ast.dump, each.args)] == folder and not each.keywords for each in removed)
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
         """Return whether a download's arguments, or the calls in its function, show which paths it makes."""
