@@ -459,6 +459,8 @@ def test_environments_draw_nowhere_where_the_image_has_pygame(tmp_path: Path, pi
         ("import sqlalchemy\nsqlalchemy.create_engine('sqlite:///localhost.db')", ""),
         ("import redis\nredis.Redis(host='localhost.example.org')", ""),
         ("from settings import Own\nimport pymongo\npymongo.MongoClient(Own().uri)", "localhost:1"),
+        ("import redis, subprocess\nsubprocess.Popen(['redis-server'])\nredis.Redis()", ""),
+        ("import mlflow\nos.system('mlflow server &')\nmlflow.set_tracking_uri('http://localhost:5000')", ""),
     ],
 )
 def test_a_service_of_this_machine_is_not_in_the_container(tmp_path: Path, code: str, address: str) -> None:
@@ -473,4 +475,8 @@ def test_a_service_of_this_machine_is_not_in_the_container(tmp_path: Path, code:
     assert [each.partition(" connects")[1:] for each in found] == [tuple(words.partition(" connects")[1:])] * bool(
         address
     )
-    assert not [*without_variables(job(tmp_path).changed(network="host"), script, {}, Host({}))]
+    for change in ({"network": "host"}, {"network": "container:db"}, {"env": {"DB": "mongodb://db:1"}}):
+        assert not [*without_variables(job(tmp_path).changed(**change), script, {}, Host({}))]
+    (tmp_path / ".env").touch()
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    assert bool([*without_variables(job(tmp_path), script, {}, Host({}))]) == ("import redis" in code and bool(address))

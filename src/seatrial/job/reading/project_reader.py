@@ -40,6 +40,10 @@ _PARSES_FIELDS = regex(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyralli
 #: A script's name in a text; signs of a process alone; a dotted name; a value in a configuration.
 _SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
 _LOCAL = regex(r"(?:.*[/@])?((?:localhost|127\.0\.0\.1)(?::\d+)?)(?:/.*)?")  #: address of a service on this machine
+#: Code that starts a service itself, or has one in its own process.
+_SERVES = regex(
+    r"mongod\b|(redis|mlflow|sql|search)\W+(server|ui)\b|testcontainers|fakeredis|mongomock|pg_ctl|mysqld\b"
+)
 _DOTTED, _VALUE = regex(r"[A-Za-z_]\w*(?:\.\w+)+"), regex(r"""[:=,\[-]\s*["']?(\w+)""")
 
 
@@ -162,7 +166,7 @@ class ProjectReader:
             reads=reads,
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
-            remote={**self.files.remote, **dict(self._tracked()), **dict(self._connected())},
+            remote={**self.files.remote, **dict(self._tracked()), **dict(self._connected(code))},
             inputs=tuple(each for each in self.files.inputs() if replaced not in each.path),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown(may, names),
@@ -195,12 +199,13 @@ class ProjectReader:
             modes = [known] if known or not mode else self.devices.values(mode, unit) or [ANY]
             yield from ((f"run.wandb={each or ''!s}|{place}", where) for each in modes if each or folder)
 
-    def _connected(self) -> Iterator[tuple[str, str]]:
+    def _connected(self, code: str) -> Iterator[tuple[str, str]]:
         """Yield (``local.localhost:27017``, place) of clients in likely code whose service is on this machine."""
-        constants, likely = self.files.constants, self.files.order.is_likely
-        for unit, node, _, tests in self.clients:
+        constants, likely, sets = self.files.constants, self.files.order.is_likely, is_file(self.project / ".env")
+        for unit, node, _, tests in () if _SERVES.search(code) else self.clients:
             given = [*node.args, *keywords(node).values()]
-            texts = [constants.text(each, unit) for each in given] or [Text("localhost", True)]
+            texts = [constants.text(each, unit) for each in given if literal(each) or not sets]
+            texts = texts if given else [Text("localhost", True)]
             local = [found[1] for each in texts if each and (found := _LOCAL.fullmatch(each.text))]
             if local and unit in constants.always and likely(unit, tests) and (module := self.modules.at(unit[0])):
                 yield f"local.{local[0]}", f"{module.shown}:{node.lineno}"

@@ -128,7 +128,9 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
             yield f"{where} needs the variable {name}, which is not set: {way}"
     local = [(each[6:], where) for each, where in script.remote.items() if each.startswith("local.")]
     way = "" if job.backend == "k8s" else "--network host, or "
-    for place, where in local if job.network != "host" else ():
+    is_shared = re.match("host$|container:", job.network or "") or job.own  # a pod's containers share localhost
+    is_told = any(re.search(r"(UR[IL]|HOST|ADDR|SERVER|ENDPOINT).*=|://", f"{k}={v}") for k, v in job.env.items())
+    for place, where in () if is_shared or is_told else local:
         yield f"{where} connects to {place}, which is the container itself: {way}the service's own address"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
