@@ -34,6 +34,7 @@ def test_names_go_and_their_neighbours_stay(text: str) -> None:
     ("typed", "shown"),
     [
         ("--wandb_key 0123456789abcdef0123 --key sk", "--wandb_key <redacted> --key sk"),
+        ("--password hunter22 --passwd_file private/pw.txt", "--password <redacted> --passwd_file private/pw.txt"),
         ("--hf-token=a1b2c3d4e5f6g7h8 wandb_key=0123456789abcdef0123", "--hf-token=<redacted> wandb_key=<redacted>"),
         ("--db.password hunter22 --lr 1", "--db.password <redacted> --lr 1"),
         *[
