@@ -142,8 +142,8 @@ def secret_words(words: Sequence[str]) -> tuple[str, ...]:
     pairs = [each for each in pairwise(words) if re.fullmatch("-[^=]+", each[0])]
     pairs += [(name, value) for name, sign, value in (word.partition("=") for word in words) if sign]
     mixed = r"(?=.*\d)(?=.*[A-Za-z])"
-    forms = {"(passw|secret)(?!.*(file|path|dir)$)": "[^-].*", SECRET.pattern: rf"{mixed}[\w+-]{{16,}}=*|[A-Za-z]{{32,}}"}
-    forms["key$"] = rf"{mixed}[A-Za-z0-9]{{20,}}"
+    forms = {"(passw|secret)(?!.*(file|path|dir)$)": "[^-].*", "key$": rf"{mixed}[A-Za-z0-9]{{20,}}"}
+    forms[SECRET.pattern] = rf"{mixed}[\w+-]{{16,}}=*|[A-Za-z]{{32,}}"
     found = {v for k, v in pairs for form in forms if re.search(f"(?i){form}", k) and re.fullmatch(forms[form], v)}
     return tuple(value for value in found if is_secret("secret", value))
 

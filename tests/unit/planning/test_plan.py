@@ -305,6 +305,10 @@ def test_a_device_that_is_not_there_is_refused_where_containers_have_this_machin
     with pytest.raises(UsageError, match="--device /dev/nosuch: this machine has no such device") as raised:
         plan_of(tmp_path, "print()", ready=True, devices=("/dev/nosuch:/dev/x",))
     assert raised.value.run == "ls /dev"
+    site = a_site("docker", tmp_path, tmp_path / "project")
+    site.host.env["DOCKER_HOST"] = "tcp://192.0.2.1:2376"
+    job = Job(project=tmp_path / "project", target=SCRIPT, devices=("/dev/nosuch",), image=ImageOptions(ready=READY))
+    assert make_plan(job, site, facts_of(job.project, "")).container
 
 
 def test_facts_of_ray_are_one_process_for_all_gpus(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from seatrial.backends.base import EngineFacts
+from seatrial.backends.containers.client import ADDRESS_VARIABLES
 from seatrial.backends.containers.injection import InjectionPlan
 from seatrial.backends.containers.mounts import checked_mount, home_mounts, place_mounts, real_source, shielded
 from seatrial.backends.containers.run_options import proxy_env
@@ -65,7 +66,7 @@ def plan_container(
     # Another machine's memory and processes are not known here.
     host_memory, most_pids = (host.memory_bytes, host.most_pids) if site.another is None else (None, None)
     refuse_unenforceable(job, engine)
-    _refuse_devices(job, site)
+    _refuse_devices(job, site, host)
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     placed = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
@@ -110,19 +111,20 @@ def plan_container(
     return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
 
 
-def _is_here(site: Site) -> bool:
+def _is_here(site: Site, host: Host) -> bool:
     """Return whether containers have this machine's memory and devices, not a virtual or another machine's."""
-    return site.another is None and not site.engine.desktop
+    is_far = any(re.match("tcp:|ssh:|https?:", host.env.get(each, "")) for each in ADDRESS_VARIABLES.values())
+    return site.another is None and not site.engine.desktop and not is_far
 
 
-def _refuse_devices(job: Job, site: Site) -> None:
+def _refuse_devices(job: Job, site: Site, host: Host) -> None:
     """Refuse a GPU, and a path that is not there. Raises UsageError."""
     for device in job.devices:
         path = Path(device.partition(":")[0])
         if GPU_DEVICE.match(device):
             message = f"--device {device} is a GPU: it would bypass the --gpus check"
             raise UsageError(message, run="seatrial run … --gpus device=0")
-        is_seen = path.is_absolute() and _is_here(site) and os.access(path.parent, os.X_OK)
+        is_seen = path.is_absolute() and _is_here(site, host) and os.access(path.parent, os.X_OK)
         if is_seen and not os.path.lexists(path):
             raise UsageError(f"--device {path}: this machine has no such device", run=f"ls {as_typed(path.parent)}")
 
@@ -237,7 +239,7 @@ def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
     elif chosen := [each for each in job.publish if ":" not in each]:
         show = f"{site.engine.name} ps"
         warnings.append(f"--publish {', '.join(chosen)}: the engine chooses the host port; to show it: {show}")
-    warnings += memory_warnings(job, host.memory_bytes if _is_here(site) else None)
+    warnings += memory_warnings(job, host.memory_bytes if _is_here(site, host) else None)
     local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
         proxy = f"{', '.join(local)}: a proxy on this host's loopback"
