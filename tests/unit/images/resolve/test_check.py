@@ -937,6 +937,16 @@ def test_what_a_locked_release_needs_undeclared_is_kept_or_named(
     assert [each for each in made.warnings if "imgaug" in each] == [f"{warned}: it may fail"] * bool(warned)
 
 
+@pytest.mark.parametrize(("listed", "numpy"), [("numpy", "1.26.4"), ("numpy>=2", "2.1.0")])
+def test_what_a_package_without_a_wheel_needs_undeclared_is_kept_or_named(plan: Any, listed: str, numpy: str) -> None:
+    plan.index.has("matplotlib", "matplotlib-3.4.3.tar.gz")
+    plan.index.has("numpy", "numpy-1.26.4-py3-none-any.whl", "numpy-2.1.0-py3-none-any.whl")
+    made = plan(f"matplotlib<3.5\n{listed}\n")
+    assert re.findall(r"(?m)^numpy==(\S+)", "\n".join(made.context_texts.values())) == [numpy]
+    warned = "matplotlib needs numpy<2, which does not fit the list: it may fail"
+    assert (warned in made.warnings) == (listed != "numpy")
+
+
 @pytest.mark.parametrize(
     ("day", "wanted", "tag", "listed", "numpy"),
     [
