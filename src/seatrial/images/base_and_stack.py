@@ -18,7 +18,7 @@ from seatrial.images.requirements.source_builds import own_page
 from seatrial.images.resolve.framework import Resolved, resolve_frameworks
 from seatrial.images.sources import has_own_sources
 from seatrial.job.model import Flavour, Job
-from seatrial.job.reading.modules import REMOVED_IN
+from seatrial.job.reading.modules import REMOVED_IN, removed_part
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import cuda_images, table
 from seatrial.stack.machine import TargetMachine
@@ -146,10 +146,11 @@ def barred_by_packages(needs: Needs) -> dict[str, str]:
 def barred_by_code(script: ScriptFacts, needs: Needs) -> dict[str, str]:
     """Return Python → why it cannot run the target's files; a module that no Python of the project has bars none."""
     barred = dict[str, str]()
-    for name in sorted({each.partition(".")[0] for each in script.modules} & REMOVED_IN.keys()):
-        newer = [python for python in PYTHONS if Version(python) >= Version(REMOVED_IN[name])]
+    for name in sorted(filter(None, map(removed_part, script.modules))):
+        since, verb = REMOVED_IN[name][0], "uses" if "." in name else "imports"
+        newer = [python for python in PYTHONS if Version(python) >= Version(since)]
         if any(needs.python.contains(f"{each}.99") for each in PYTHONS if each not in newer):
-            barred |= dict.fromkeys(newer, f"the code imports {name}, which Python {REMOVED_IN[name]} removed")
+            barred |= dict.fromkeys(newer, f"the code {verb} {name}, which Python {since} removed")
     if script.least_python is None:
         return barred
     least, where = script.least_python

@@ -406,7 +406,8 @@ def _named(seen: dict[str, str], certain: dict[str, str], imports: dict[str, str
     names = {sign.removeprefix(NAMED): where for sign, where in seen.items() if sign.startswith(NAMED)}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}
     kept = (name for name in names if name in sure or not (lost(name) or name.startswith(("cv2.", "matplotlib."))))
-    return {name: names[name] for name in kept if name.startswith(REPORT_TO) or name.partition(".")[0] in imports}
+    known = {*imports, *STANDARD_MODULES}
+    return {name: names[name] for name in kept if name.startswith(REPORT_TO) or name.partition(".")[0] in known}
 
 
 def _framework(imports: dict[str, str]) -> str | None:

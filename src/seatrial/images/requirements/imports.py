@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from seatrial.errors import ConfigError
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name
@@ -222,8 +223,6 @@ def elsewhere_in_the_project(
             run, _, folder = remedy.removesuffix(" is empty").partition("   # ")
             raise ConfigError(f"{where} imports {name} from the git submodule {folder}, which is empty", run=run)
         yield f"{where} imports {name}, which is not in the project: {remedy}"
-    if image := script.modules.get("scipy.misc.…"):
-        yield f"{image}: scipy 1.3 removed it; use imageio.imread, imageio.imwrite or PIL.Image.resize"
     if loss := script.modules.get("torch.Tensor.data[0]"):
         yield f"{loss}: since torch 1.0 this fails for a loss, a tensor without dimensions; use loss.item()"
 
@@ -299,7 +298,7 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
 
 
 def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str]) -> Iterator[str]:
-    """Yield warnings of spaCy's models, of NLTK's data and of librosa.output, where releases ``at`` lack them."""
+    """Yield warnings of spaCy's models, of NLTK's data and of names that were lost, where releases ``at`` lack them."""
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
     for name in (each for each in models if "spacy" in at and each.count("_") > 1 and not is_listed(found, each, each)):
         file = f"{name}-{'.'.join(at['spacy'].split('.')[:2])}.0"
@@ -313,10 +312,12 @@ def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str])
         older = "_(tab|eng)$" if re.match(r"3\.[0-8]\b", at["nltk"]) else "$"  # before 3.9, which renamed them
         needs = f"{next(iter(reads.values())).partition(' ')[0]} needs NLTK's data, and no code downloads it"
         yield f"{needs}: before this line, call nltk.download({[re.sub(older, '', each) for each in reads]})"
-    bounds = (part for each in found.of("librosa") for part in each.specifier if part.operator in (">=", "==", "~="))
-    release = at.get("librosa") or next((part.version for part in bounds), "0")  # one with a source alone is not locked
-    if (writes := script.modules.get("librosa.output")) and not re.match(r"0(\.[0-7]\b|$)", release):
-        yield f"{writes.partition(' ')[0]} uses librosa.output, which librosa 0.8 removed: write with soundfile.write"
+    for name, text in table("import_names")["older_than_wheels"].items():
+        package, since, *_ = text.split()
+        bounds = (part for each in found.of(package) for part in each.specifier if part.operator in (">=", "==", "~="))
+        release = at.get(package) or next((part.version.removesuffix(".*") for part in bounds), "0")  # or unlocked
+        if (place := script.modules.get(name)) and Version(release) >= Version(since):
+            yield f"{place}{f' {name}' * (' ' not in place)}: {text}"
 
 
 def is_listed(found: Requirements, name: str, package: str) -> bool:

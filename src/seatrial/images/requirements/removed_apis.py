@@ -14,7 +14,7 @@ from seatrial.errors import ConfigError, fallback
 from seatrial.images.requirements.pip_format import Needs, Requirements, canonical_name, parsed
 from seatrial.images.requirements.source_builds import newest_torch
 from seatrial.images.resolve.framework import Resolved
-from seatrial.job.reading.modules import REMOVED_IN, Lost, lost
+from seatrial.job.reading.modules import Lost, lost
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import TORCH_VERSION, Framework, table, wheels
 from seatrial.stack.machine import TargetMachine
@@ -52,6 +52,11 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
         outer = name.rpartition(".")[0]  # Dataset.range is gone with Dataset
         if not (found := lost(name)) or found.package == "torch" or (outer in script.modules and lost(outer)):
             continue
+        if found.package == "python":
+            python, use = resolved.stack.python or "", f": use {found.instead}" * bool(found.instead)
+            what = f"{_shown(place, name)}, which Python {found.since} removed, and the plan has Python {python}{use}"
+            warnings += [what] * _reaches(python, found.since)
+            continue
         of_keras = ".keras" in f".{name}" and found[::2] == ("tensorflow", "2.16")
         kept = of_keras and _still_has(name, "3.0", "keras", resolved)
         if kept or _held_below(found.since, found.package, resolved):
@@ -78,10 +83,6 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     fails = f"{nvcc} does not compile the headers of tensorflow {release}, which need C++17: write -std=c++17,"
     is_old = nvcc.endswith("-std=c++11") and _reaches(release, "2.12")
     warnings += [f"{fails} and -D_GLIBCXX_USE_CXX11_ABI=1 if it sets that to 0"] * is_old
-    for name, place in script.modules.items():
-        if (python := resolved.stack.python) and (gone := REMOVED_IN.get(name.partition(".")[0])):
-            what = f"{place} imports {name}, which Python {gone} removed, and the plan has Python {python}"
-            warnings += [what] * _reaches(python, gone)
     wheel = resolved.stack.wheel
     for old in _old_code(script, resolved.requirements):
         if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
@@ -220,9 +221,10 @@ def _tensorflow(resolved: Resolved) -> str | None:
 
 
 def _has_build(found: Lost) -> bool:
-    """Return False if every build of JAX or TensorFlow for GPUs is of a release without the name."""
+    """Return False for a name of Python, and if every build of JAX or TensorFlow for GPUs lacks the name."""
     builds = {"jax": wheels("jax"), "tensorflow": wheels("tensorflow")}.get(found.package, ())
-    return not builds or any(not _reaches(each.version, found.before) for each in builds)
+    older = any(not _reaches(each.version, found.before) for each in builds)
+    return found.package != "python" and (older or not builds)
 
 
 def imported(name: str, script: ScriptFacts) -> str | None:

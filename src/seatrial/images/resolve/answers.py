@@ -93,12 +93,14 @@ class Unsatisfiable(NamedTuple):
     Attributes:
         no_package, no_version: name of a package that no index has at all, or not in a requested version.
         filtered: packages whose day excludes a release that others require.
+        no_wheel: a release without a wheel, of a package whose wheels also do not fit; pip may build it.
     """
 
     cause: str
     no_package: str | None = None
     no_version: str | None = None
     filtered: tuple[str, ...] = ()
+    no_wheel: str = ""
 
     @property
     def name(self) -> str:

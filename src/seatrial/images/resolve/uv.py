@@ -146,6 +146,8 @@ class UvResolver(PackageIndex):
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
+            if isinstance(answer, Unsatisfiable) and dated is None:  # else the list has wheels without `newest`
+                answer = answer.no_wheel or answer
             if isinstance(answer, Lock):
                 if not retried and (early := self._early(request, answer)) is not None:
                     retried = True
@@ -199,7 +201,7 @@ class UvResolver(PackageIndex):
         refused, kept = dict[str, str](), self._folder / "uv"
         while True:
             answer = self._compile(replace(request, constraints=(*request.constraints, *refused)), excluded, stand_ins)
-            if refused and isinstance(answer, Unsatisfiable):
+            if refused and isinstance(answer, Unsatisfiable) and not answer.no_wheel:
                 return Unsatisfiable("; ".join(refused.values()))
             roots = [*kept.glob("wheels-*/pypi"), *kept.glob("wheels-*/index/*")] if request.dependencies else []
             before, numpy_1 = dict(refused), set[str]()

@@ -110,7 +110,8 @@ def refusal(text: str, request: ResolveRequest, cache: Path = Path()) -> Answer 
         others = [each for each in no_wheel if not re.search(rf"\b{re.escape(each)}\S* depends? on", words)]
         name = min(others or no_wheel, key=words.find)  # the explanation begins with what the others depend on
         release = re.search(rf"\b{re.escape(name)}==[\w.]+(?= has no usable wheels)", words)
-        return release[0] if release else str(name)
+        found = release[0] if release else str(name)
+        return found if others else Unsatisfiable(_cause(text), no_wheel=found)
     if re.search(r"401 Unauthorized|403 Forbidden|Missing credentials", text):
         return Unreachable(f"{shown_index(request, text)} asks for a login: put it in seatrial.toml, [image] index_url")
     if NO_SOLUTION not in text:

@@ -228,7 +228,7 @@ class NodeReader:
                 asks = not shown.startswith("sys.") and b"stdin.isatty()" not in module.source
                 holds = {"notebook": seen.always, "input": seen.tests == () and asks}
                 holds["needs-ranks"] = seen.certain and not caught
-                if certain and holds.get(sign, seen.certain):
+                if certain and holds.get(sign, seen.certain and not (caught and sign.startswith(signs.NAMED))):
                     reading.certain_signs.setdefault(sign, evidence)
                 elif certain and sign == "needs-ranks" and tests:
                     self.joins.append(((module.path, unit), tests, evidence))

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,9 +182,14 @@ def _inside(folder: Path) -> list[Path]:
     return sorted(path for path in shown if not path.is_symlink() and path.is_dir())
 
 
-#: First Python without a standard module. Source: docs.python.org/3/whatsnew/3.10.html to 3.13.html, "Removed".
+#: Standard name → (first Python without it, what takes its place or ""). Source: docs.python.org/3/whatsnew/3.10.html
+#: to 3.13.html, "Removed"; with a dot, the modules of 2.7.18 and 3.6.15 to 3.13.0, compared on 2026-11-30.
 _TABLE: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("lost_names.json").read_text())
-REMOVED_IN = {name: since for since, names in _TABLE.pop("python").items() for name in names.split()}
+REMOVED_IN = {
+    name: (since, since, instead)
+    for since, names in _TABLE.pop("python").items()
+    for name, _, instead in (each.partition("=") for each in names.split())
+}
 
 #: Came or went between Python 3.10 and 3.14: the host's list may lack what the image has, or the other way round.
 #: Source: sys.stdlib_module_names of 3.10.13, 3.11.7, 3.12.1, 3.13.0 and 3.14.8, which differ in these.
@@ -205,15 +210,23 @@ _PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch", "keras": "tensorf
 
 
 class Lost(NamedTuple):
-    """Hold a removed name's package, the release that a bound excludes, and a release without the name."""
+    """Hold a removed name's package, the release that a bound excludes, a release without the name, and its heir."""
 
     package: str
     before: str
     since: str
+    instead: str = ""
+
+
+def removed_part(name: str) -> str | None:
+    """Return the part of a dotted name that a Python removed: ``imp`` of ``imp.reload``; None without one."""
+    return next((part for part in accumulate(name.split("."), "{}.{}".format) if part in REMOVED_IN), None)
 
 
 def lost(name: str) -> Lost | None:
-    """Look up a removed dotted name or a parent of it; None if the package still has it or is unknown."""
+    """Look up a removed dotted name or a parent of it; None if its package, or Python, still has it or is unknown."""
+    if part := removed_part(name):
+        return Lost("python", *REMOVED_IN[part])
     module, _, inside = name.partition(".")
     return next((row for names, row in _rows().get(module, ()) if re.match(names, inside)), None) if inside else None
 

@@ -122,6 +122,9 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
         if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
             yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
+        made = node.func.value if last == "item" and isinstance(node.func, ast.Attribute) else None
+        if isinstance(made, ast.Call) and full_name(dotted(made.func), names) == "numpy.load" and len(made.args) < 3:
+            yield from [(f"{NAMED}numpy.load.item", ".item()")] * {"allow_pickle", None}.isdisjoint(keywords(made))
         if full.startswith("imageio.") and any(map(_VIDEO.search, texts_of(node.args[0]) if node.args else ())):
             yield f"{NAMED}imageio.video", called
         if engine := literal(keywords(node).get("engine")):
@@ -134,7 +137,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif full in _ONCE or lost(full):
+        elif full in _ONCE or ((gone := lost(full)) and (gone.package != "python" or library in names)):
             yield f"{NAMED}{_ONCE.get(full, full)}", name
         elif library in ("tf", "tensorflow") and not SETS["tensorflow-1"].isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name

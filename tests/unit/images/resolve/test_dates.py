@@ -267,6 +267,18 @@ def test_a_package_is_not_older_for_a_dependency_without_a_wheel(plan: Any) -> N
     assert plan.chosen("from source") == ["built"]
 
 
+def test_a_newer_package_gives_way_although_an_old_release_of_its_rival_has_no_wheel(plan: Any) -> None:
+    for each in ("models-1.1", "models-1.3", "hub-0.9", "hub-1.2"):
+        plan.index.has(each.partition("-")[0], file := f"{each}-py3-none-any.whl")
+        plan.index.uploaded[file] = "2024-01-01"
+    plan.index.needs |= {"models-1.1": ("hub<1",), "models-1.3": ("hub<1",)}
+    plan.index.source("models", "1.2", BUILD)
+    plan.index.uploaded["models-1.2.tar.gz"] = "2024-01-01"
+    made = plan("models<2\nhub\n", as_of="2024-06-01")
+    assert {"models==1.3", "hub==0.9"} <= {*"\n".join(made.context_texts.values()).split()}
+    assert not plan.chosen("from source")
+
+
 @pytest.mark.parametrize(("listed", "installed"), [("tqdm", "1.0"), ("tqdm==2.0", "2.0")])
 def test_a_release_that_a_page_installs_gives_way_to_the_list(plan: Any, listed: str, installed: str) -> None:
     for version in ("1.0", "2.0"):
