@@ -395,6 +395,29 @@ def test_a_release_that_the_project_left_open_follows_its_other_packages(plan: A
     assert made.stack["torch"] == "2.1.2"
 
 
+@pytest.mark.parametrize(
+    ("old", "newer", "day"),
+    [("wheel", "", ""), ("source", "", ""), ("source", "", "2023-12-20"), ("", "0.9", "2023-12-20")],
+)
+def test_a_framework_follows_a_package_whose_other_releases_are_of_no_use(
+    plan: Any, old: str, newer: str, day: str
+) -> None:
+    plan.index.has("torch", *(f"torch-{each}-py3-none-any.whl" for each in ("2.1.1", "2.1.2", "2.13.0")))
+    plan.index.has("exporter", *(f"exporter-{each}-py3-none-any.whl" for each in ("0.6", newer) if each))
+    plan.index.needs["exporter-0.6"] = ("torch==2.1.1",)
+    if old == "source":
+        plan.index.source("exporter", "0.1", {"setup.py": ""})
+    elif old:
+        plan.index.has("exporter", "exporter-0.1-cp311-cp311-macosx_11_0_arm64.whl")
+    days = {"exporter-0.9": "2024-06-01", "torch-2.13.": "2026-07-08"}
+    files = [each for rows in plan.index.projects.values() for each, _, _ in rows]
+    plan.index.uploaded = {each: days.get(each[:11], days.get(each[:12], "2023-11-20")) for each in files}
+    made = plan("torch\nexporter\n", TORCH, **({"as_of": day} if day else {}))
+    assert made.stack["torch"] == "2.1.1" and not plan.chosen("from source")
+    if old == "wheel":
+        assert "exporter" in plan.refused("torch==2.1.2\nexporter\n", TORCH)
+
+
 def test_a_pin_at_odds_with_an_open_torchvision_is_refused(plan: Any) -> None:
     plan.index.has("torch", "torch-2.13.0-py3-none-any.whl")
     plan.index.has("torchvision", "torchvision-0.28.0-py3-none-any.whl")
