@@ -143,6 +143,7 @@ class ProjectReader:
         self.files.follow()
         reads = self.files.reads(self.devices.truth)  # by what is likely, and so after the devices
         tried = self.files.order.may_run(tried=True)
+        self.modules.refuse_broken(always)
         wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there, tried)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.order.may_run()
