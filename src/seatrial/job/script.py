@@ -299,6 +299,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         part = telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
     modules = {**reading.optional, **reading.needed}
+    needed = {name: at for name, at in reading.needed.items() if name not in reading.stand_ins}
     of_2 = "tensorflow-2" in seen or any(name.startswith(("tensorflow.keras", "tensorflow.compat")) for name in modules)
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
@@ -308,9 +309,9 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         likely_imports=tuple(sorted(set(_foreign(reading.likely)) - set(imports))),
         modules={
             **reading.likely,
-            **reading.needed,
+            **needed,
             **_named(seen, certain, {**optional, **imports}),
-            **reading.needed,  # imports first
+            **needed,  # imports first
             **reading.remote,
             **({"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}),
         },

@@ -511,6 +511,10 @@ class ProjectReader:
             if not is_own and queue is self.perhaps:
                 self.nodes.note_perhaps(module, unit, seen.tests, name, where)
             elif not is_own:
+                if seen.certain:
+                    self.reading.stand_ins.discard(name)
+                elif name not in self.reading.needed:
+                    self.reading.stand_ins.add(name)
                 self.reading.needed.setdefault(name, where)
 
 
