@@ -29,7 +29,9 @@ from seatrial.system.source import UnreadableSourceError, parse_source
 from seatrial.system.text import regex
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
-_NAMED = product(("", "docs/", "doc/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt"))
+_NAMED = product(
+    ("", "docs/", "doc/", "readme/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt")
+)
 _PAGES = tuple(map("".join, _NAMED))
 _MAX_BYTES = 300_000
 _SHOWN = regex(
@@ -238,7 +240,7 @@ def guesses(
     submodules = shlex.join(empty_submodules(project) if sentences else [])
     below = [each for each in script.modules if "." in each]
     empty = f"; git has not fetched {submodules}: git submodule update --init --recursive {submodules}"
-    pages = [*_read(project, _PAGES if sentences else ())]
+    pages = [*_read(project, (*_PAGES, "setup.sh", "install.sh") if sentences else ())]
     places = {each: "the target" if each in script.imports else "the project" for each in sentences} | script.where
     sources = dict(_read(project, {places[each].rpartition(":")[0] for each in sentences}))
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
@@ -246,7 +248,8 @@ def guesses(
         alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
         names = [part for each in below if each.startswith(f"{name}.") for part in each.split(".")[1:]]
-        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
+        words = "[-_]".join(map(re.escape, name.split("_")))
+        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{words}\b[\w-]*", re.IGNORECASE)
         found = ((page, named.search(read)) for page, read in pages)
         origin = next((f"; {page} names {match[0]}" for page, match in found if match), empty * bool(submodules))
         other = packages.known.get(name, "")

@@ -463,6 +463,15 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     assert "imports strange: neither the project nor a package of that name has it" in missing
 
 
+@pytest.mark.parametrize("page", ["readme/INSTALL.md", "setup.sh"])
+def test_a_module_of_a_repository_that_a_page_names_is_not_to_be_written(plan: Any, page: str) -> None:
+    (file := plan.project / page).parent.mkdir(exist_ok=True)
+    file.write_text("git clone https://github.com/someone/strange-things.git\n")
+    [missing] = plan("plain\n", ScriptFacts(imports=("strange_things",))).warnings
+    way = 'requirements = ["git+https://github.com/someone/strange-things"]'
+    assert missing.endswith(f"if that is it, in seatrial.toml: [image] {way}")
+
+
 def test_a_module_is_not_denied_while_a_listed_package_is_unread(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(package_index.PackageIndex, "names", lambda self, *_: self.unanswered.append("names") or {})
     [warning] = plan("plain\n", ScriptFacts(imports=("strange",))).warnings
