@@ -268,7 +268,7 @@ class Backend(Protocol):
         Raises EngineUnavailableError, also where another engine than the run's has answered.
         """
 
-    def collect(self, handle: Handle, run_dir: Path, echo: Callable[[str], None]) -> AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Echo) -> AbstractContextManager[None]:
         """Bring the run's output and evidence into its folder while open; at the end all of it has come.
 
         Does nothing if the run writes into the folder itself. ``echo`` gets its progress.

@@ -12,10 +12,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from seatrial.backends.base import OF_PROCESSES, EngineFacts, Handle, State, confirm, reported_end, this_machine
+from seatrial.backends.base import OF_PROCESSES, Echo, EngineFacts, Handle, State, confirm, reported_end, this_machine
 from seatrial.errors import DiskError, EngineError
 from seatrial.job.in_container import AGENT_PYTHON_FLAGS
 from seatrial.job.plan import EngineAddress, Plan
@@ -33,7 +33,7 @@ POLL_S = 0.05
 KILL_ROUNDS = 100
 
 
-def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> Path:
+def ensure_venv(directory: Path, requirements: Sequence[str], python: Path, progress: Echo) -> Path:
     """Return the interpreter of a virtual environment with these requirements; make it if there is none.
 
     It is made in place, since its scripts name their interpreter by absolute path; a file marks a complete one, and one
@@ -64,7 +64,7 @@ def venv_interpreter(directory: Path, requirements: Sequence[str], python: Path)
     return directory / hashlib.sha256(content.encode()).hexdigest()[:16] / "bin" / "python"
 
 
-def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Callable[[str], None]) -> None:
+def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Echo) -> None:
     progress("creating the virtual environment")
     command.check([str(python), "-m", "venv", str(folder)], timeout_s=CREATE_TIMEOUT_S)
     progress("installing the packages with pip")
@@ -80,10 +80,8 @@ def _make(folder: Path, requirements: Sequence[str], python: Path, progress: Cal
     errors = [line for line in ended.stdout.splitlines() if line.startswith("ERROR: ")]
     reason = errors[-1].removeprefix("ERROR: ") if errors else ended.last_line()
     packages = [line for line in requirements if not line.startswith("-")]  # an option may hold an index's password
-    raise EngineError(
-        f"The project's requirements cannot be installed: {reason}",
-        run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]),
-    )
+    message = f"The project's requirements cannot be installed: {reason}"
+    raise EngineError(message, run=shlex.join([str(python), "-m", "pip", "install", "--dry-run", *packages]))
 
 
 class Local:
@@ -137,9 +135,7 @@ class Local:
         agent_archive.build(run_dir).rename(run_dir / "agent.pyz")
         return command.call_interactive(self.compile(plan), cwd=run_dir).exit_code
 
-    def collect(
-        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
-    ) -> contextlib.AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Echo) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def state(self, handle: Handle) -> State:
@@ -179,11 +175,9 @@ class Local:
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(POLL_S)
         stuck = ",".join(str(process.pid) for process in family)
-        raise EngineError(
-            f"Processes of this run do not end: {stuck}",
-            cause="they are blocked in the kernel, often on a driver or a network file system",
-            run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}",
-        )
+        message = f"Processes of this run do not end: {stuck}"
+        cause = "they are blocked in the kernel, often on a driver or a network file system"
+        raise EngineError(message, cause=cause, run=f"ps -o pid,stat,wchan:32,cmd -p {stuck}")
 
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         if not _is_running(handle):
@@ -196,14 +190,8 @@ class Local:
 
 
 def _handle(process: processes.GpuProcess, run_id: str, run_dir: Path) -> Handle:
-    return Handle(
-        backend="local",
-        id=str(process.pid),
-        started=str(process.started_ticks),
-        run_id=run_id,
-        run_dir=str(run_dir),
-        engine=this_machine(),
-    )
+    pid, ticks, folder, engine = str(process.pid), str(process.started_ticks), str(run_dir), this_machine()
+    return Handle(backend="local", id=pid, started=ticks, run_id=run_id, run_dir=folder, engine=engine)
 
 
 def _confirm(machine: EngineAddress | None) -> None:

@@ -47,9 +47,8 @@ def backend(name: str, host: Host, at: EngineAddress | None = None) -> Backend:
     """Return the backend of this name, on the engine of the environment or at ``at``. Raises UsageError naming all."""
     if name not in BACKENDS:
         close = "k8s" if name.lower().startswith("kube") else nearest(name, ["auto", *BACKENDS]) or "auto"
-        raise UsageError(
-            f"Unknown backend {name!r}; available: auto, {', '.join(BACKENDS)}", run=f"seatrial run … --on {close}"
-        )
+        message = f"Unknown backend {name!r}; available: auto, {', '.join(BACKENDS)}"
+        raise UsageError(message, run=f"seatrial run … --on {close}")
     made = BACKENDS[name](host)
     return made if at is None else made.bound_to(at)
 

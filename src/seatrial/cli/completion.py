@@ -16,11 +16,8 @@ from seatrial.probe.processes import file_bytes
 RECIPES = ("bench", "cifar10", "digits", "matmul", "mnist", "mnist-deep", "predict", "spam")
 
 #: Metavar → its values. A value that begins with ":" leaves files or folders to the shell.
-VALUES = {
-    metavar: tuple(values.split())
-    for metavars, values in read_table("values.json").items()
-    for metavar in metavars.split()
-}
+_ROWS = read_table("values.json").items()
+VALUES = {metavar: tuple(values.split()) for metavars, values in _ROWS for metavar in metavars.split()}
 
 _DRIVER = Path("/proc/driver/nvidia")
 #: Runs that are searched for names, and runs whose IDs are offered: as many as fit on a screen.

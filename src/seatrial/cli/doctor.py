@@ -177,12 +177,10 @@ def _inspection(
     for text, (name, equals, _) in zip(env, pairs, strict=True):
         if not name or not equals:
             raise UsageError(f"--env {text!r} is not NAME=VALUE", run="seatrial doctor --env NAME=VALUE")
-    return InspectionRequest(
-        mounts=tuple(checked_mount(parse_mount(text), Path.cwd(), this_host().state_folder) for text in mount),
-        env={name: value for name, _, value in pairs},
-        shm_bytes=None if shm_size is None else parse_bytes(shm_size),
-        **subject,
-    )
+    mounts = tuple(checked_mount(parse_mount(text), Path.cwd(), this_host().state_folder) for text in mount)
+    values = {name: value for name, _, value in pairs}
+    shm_bytes = None if shm_size is None else parse_bytes(shm_size)
+    return InspectionRequest(mounts=mounts, env=values, shm_bytes=shm_bytes, **subject)
 
 
 def _write_cdi(file: str) -> int:

@@ -60,7 +60,7 @@ def report(error: Exception, argv: list[str]) -> int:
         if (broken := first_broken(Host())) is not None and broken.fix:  # this machine decides the one fix
             same = broken.message.lower() in message.lower()
             cause, run = cause if same else broken.message, as_typed(broken.fix, argv)
-    names = tuple(f"{word} " for word in ("seatrial", *argv))
+    names = tuple(f"{word}{end}" for word in ("seatrial", *argv) for end in " :")  # a file's may have blanks
     if re.match(r"[a-z]+ (?!\d)", message) and not message.startswith(names):  # nor does a key or "jax 0.4" begin it
         message = message[0].upper() + message[1:]
     _print(console, message, cause, _taken(run) if run and exit_code(error) == errors.EXIT_USAGE else run)
@@ -134,6 +134,8 @@ def _advice(error: errors.SeatrialError, argv: list[str]) -> str | None:
     about_words = of_gpus or isinstance(error, errors.TargetError | errors.GpuRequestError)
     if advice is not None and about_words and argv and argv[0] in _LIKE_RUN:
         advice = re.sub(r"(?m)(^| && )seatrial run (?!--help)", rf"\1seatrial {argv[0]} ", advice)
+    if advice == "seatrial run --help" and argv and argv[0] in _LIKE_RUN:
+        advice = f"seatrial {argv[0]} --help"
     advice = as_typed(advice, argv)
     if advice and argv[:1] == ["plan"]:  # which starts nothing
         advice = advice.replace("seatrial up ", "seatrial up --plan ")
@@ -236,11 +238,11 @@ def _with_own_options(advice: str, argv: list[str]) -> str:
 
 def _typed_options(argv: list[str]) -> list[list[str]]:
     """Return each option before ``--`` with its value; not those that are the target, or a launcher's."""
-    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, SHELLS, is_python
+    from seatrial.job.startable import LAUNCHERS, MPI_LAUNCHERS, RUNNERS, SHELLS, SUBMITTERS, is_python
 
     found: list[list[str]] = []
     for name, words in typed_parts(argv[1 : argv.index("--")] if "--" in argv else argv[1:], options_of(argv[0])):
-        if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS) or is_python(words[0]):
+        if words[0] in (*LAUNCHERS, *MPI_LAUNCHERS, *SHELLS, *SUBMITTERS, *RUNNERS) or is_python(words[0]):
             break
         if name and name != "-m":
             found.append(words)

@@ -69,7 +69,7 @@ def top(once: bool, as_json: bool, log: Path | None, interval_s: float, project:
     help="Runs of every project of yours; default: on this machine's own address, without --project.",
 )
 @option("--metrics-only", is_flag=True, help="Serve /metrics for Prometheus alone; needs no DCGM and no root.")
-@option("--print-config", metavar="KIND", help="Print a configuration (prometheus, grafana) and exit.")
+@option("--print-config", type=click.Choice([*_CONFIGS]), help="Print a configuration and exit.")
 @project_option("Show the runs of this project alone.")
 def dashboard(
     listen: str | None,
@@ -86,8 +86,6 @@ def dashboard(
     There it shows one project, unless --all-projects is given. --metrics-only needs no token, no DCGM and no root.
     """
     if print_config is not None:
-        if print_config not in _CONFIGS:
-            raise UsageError(f'Unknown configuration "{print_config}"', run="seatrial dashboard --print-config grafana")
         print(resources.files("seatrial.monitor").joinpath(_CONFIGS[print_config]).read_text(encoding="utf-8"), end="")
         return EXIT_DONE
     try:

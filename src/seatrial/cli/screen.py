@@ -18,7 +18,7 @@ from seatrial.cli import terminal
 from seatrial.cli.options import importing
 from seatrial.cli.terminal import LiveLine, are_one_file, ticking
 from seatrial.system.command import doing_now
-from seatrial.system.names import Names
+from seatrial.system.names import Names, secret_words
 from seatrial.system.text import as_typed, one_line, regex
 
 if TYPE_CHECKING:
@@ -226,10 +226,11 @@ class Screen:
         With ``whole`` also the reasons of these, and the engine's command. ``built``: its image is there.
         ``asks``: the permissions that the project's file requests, in full: a plan keeps less of them.
         """
+        public = Names(secrets=secret_words(plan.job.target.args)).text
         if self._json:
-            print(Names().text(plan.model_dump_json(indent=1)))
+            print(public(plan.model_dump_json(indent=1)))
             return
-        out, public = self._out, Names().text
+        out = self._out
         gpus = plan.devices.replace("CPU", "the CPU")
         head = f"Would run {one_line(plan.shown_target)} on {plan.backend}, on {gpus}"
         out.print(Text(public(head), style="bold"))

@@ -41,7 +41,7 @@ _WITH_RESUME = ("resume", "trials", "budget", "parallel", "engine", "address", "
     multiple=True,
     help="V1,V2; LOW..HIGH[:STEP]; log:LOW..HIGH; int:LOW..HIGH.",
 )
-@cli.option("--search", metavar="NAME", help="grid (default), random or tpe (Optuna).")
+@cli.option("--search", metavar="SEARCH", help="grid (default), random or tpe (Optuna).")
 @cli.option("--metric", metavar="NAME:max|min", help="The metric to maximise or minimise.")
 @cli.option("--metric-from", metavar="PATTERN", help="Read it from the output: the pattern's first group.")
 @cli.option("--trials", metavar="N", type=click.IntRange(min=1), help="Maximum number of trials.")

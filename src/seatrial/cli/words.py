@@ -63,10 +63,12 @@ def dispatch(typed: list[str]) -> int:
 
 def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     """Put seatrial's words in place of those that start Python in READMEs: ``seatrial run torchrun … train.py``."""
-    if argv[0] not in ("run", "plan") or any(word.startswith("--image") for word in argv):
+    if argv[0] not in ("run", "plan"):
         return argv
     known, at, words = options_of(argv[0]), 1, [""]
     for name, words in typed_parts(argv[1:], known):
+        if name == "--image":
+            return argv
         if not name or name == "-m":
             break
         at += len(words)
@@ -83,6 +85,8 @@ def _in_our_words(argv: Sequence[str]) -> Sequence[str]:
     cut = argv.index("--") if "--" in argv else len(argv)
     program = [*itertools.dropwhile(ASSIGNMENT.fullmatch, argv[at:cut])] or argv[at:cut]
     ours = _ours_behind(program, known, is_apart="--" in argv)
+    if any(each[0].partition("=")[0] == "--image" for each in ours):  # the words are a command of that image
+        return argv
     theirs = (each for _, each in typed_parts(argv[at:cut], known) if each not in ours)
     typed = [*itertools.chain(*theirs), *argv[cut + 1 :]]
     env = [re.sub("^(--env=|-e)", "", each[-1]) for name, each in typed_parts(argv[1:cut], known) if name in _ENV]

@@ -37,7 +37,7 @@ _PLACEHOLDER = regex(r"\.(git)?(keep|ignore)|\.placeholder|README(\.\w+)?", re.I
 _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
 _MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|g?down|unzip|mkdir|makedir)|\s-[oO]\s|(?<!-)>(?!\s*[\d=&])""")
-_MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
+_MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*(?! (the|an?) )|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
 _KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = regex(
     r"""(?<=["'])(?:/|[C-Z]:[\\/]+)[\w.](?:[\w./+@\\-]|[ ](?![ /-]))*(?=["'])"""
@@ -168,7 +168,9 @@ def not_found(job: Job, inputs: Sequence[Read], sentences: Sequence[str], unknow
         elif left[0].path.startswith(("/", "../")):
             fix = f", or: --mount {shlex.quote(f'DIR:{mount}')}"
         which = "one" if left[1:] else "it"
-        yield f"Not found on this machine: {names}{like}. If the run reads {which}, put it there{fix}"
+        outside = job.folder == job.project or any(each.path.startswith(("/", "~", "../")) for each in left)
+        place = "on this machine" if outside else f"in {os.path.relpath(job.folder, job.project)}/"
+        yield f"Not found {place}: {names}{like}. If the run reads {which}, put it there{fix}"
     elif unknown:
         fix = "If a file is missing, add it to the project, or: --mount DIR:PATH"
         yield f"Inputs whose paths are known only in a run: {first_of(unknown, _MOST_MORE)}. {fix}"
@@ -178,7 +180,8 @@ def _lacking(job: Job, file: Path, read: Read, reads: Sequence[Read]) -> Iterato
     """Yield a sentence for each missing path in a configuration or a list, with the option that mounts it."""
     composed = [posixpath.dirname(each.path) or "." for each in reads if each.where == each.path]  # by Hydra
     for each in _of_file(file, read.path, job):
-        set_by = re.compile(rf"\+{{0,2}}([\w-]+[./])*{re.escape(each.key.strip()) or '=.'}=.+")
+        key = re.escape(each.key.strip()) or "=."
+        set_by = re.compile(rf"[+-]{{0,2}}([\w-]+[./])*{key}=.+|(--)?([\w-]+\.)+{key}")  # A.B=c and A.B c
         given = any(map(PurePosixPath(each.target).is_relative_to, mounted(job)))
         if not (each.is_there or each.written or given or any(map(set_by.fullmatch, job.target.args))):
             folder, override = posixpath.dirname(each.target) if Path(each.target).suffix else each.target, ""
@@ -273,14 +276,17 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
     if there:
         return f"is missing, but the project has {there}: {edit}"
     advice = next((f"; the script's message: {each.advice}" for each in reads if each.advice), "")
-    return f"the project does not have{_like(path) or advice or _maker(job, read.path, read.where)}"
+    place = "the project" if job.folder == job.project else f"{os.path.relpath(job.folder, job.project)}/"
+    return f"{place} does not have{_like(path) or advice or _maker(job, read.path, read.where)}"
 
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
-    """Return the broken link on a path, or the configurations next to it with like names."""
+    """Return the broken link on a path, DVC's pointer to it, or the configurations next to it with like names."""
     if link := next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None):
         return f"; {link.name} is a link to {link.readlink()}"
+    if pointer := next((each.name for each in (path, *path.parents) if Path(f"{each}.dvc").is_file()), None):
+        return f"; {pointer}.dvc points to it: dvc pull"
     names = [each.name for each in path.parent.glob(f"*{path.suffix}*")] if path.suffix in CONFIGURATION else []
     found = difflib.get_close_matches(path.name, sorted(names))
     return f"; next to it: {', '.join(found)}" if found else ""

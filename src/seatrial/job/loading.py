@@ -295,10 +295,8 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     for key, value in above.items():
         if isinstance(value, tuple) and key != "nodes":
             merged[key] = (*merged.get(key, ()), *value)
-        elif isinstance(value, dict) and key in _MERGED:
-            merged[key] = _merge(merged.get(key, {}), value)
         else:
-            merged[key] = value
+            merged[key] = _merge(merged.get(key, {}), value) if isinstance(value, dict) and key in _MERGED else value
     return merged
 
 

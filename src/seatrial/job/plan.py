@@ -17,6 +17,7 @@ from seatrial.job.cluster import ClusterPlan
 from seatrial.job.keys import Mount as Mount  # part of a plan for its readers
 from seatrial.job.model import Job
 from seatrial.job.value import Value
+from seatrial.system.names import Names, secret_words
 from seatrial.system.records import typed
 
 SCHEMA_VERSION = 1
@@ -257,8 +258,9 @@ class Plan(Value):
 
     @property
     def shown_target(self) -> str:
-        """Return the target for display: a Compose service's command, or the target's own line."""
-        return self.job.target.command or self.target_line
+        """Return the target for display, without secrets: a Compose service's command, or the target's own line."""
+        target = self.job.target
+        return Names(secrets=secret_words(target.args)).text(target.command or self.target_line)
 
     @property
     def target_line(self) -> str:

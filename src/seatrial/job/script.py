@@ -135,7 +135,7 @@ def why_useless(job: Job, facts: ScriptFacts) -> Iterator[TargetError]:
         yield TargetError(wrong, cause="every run reaches this check", run=file or f"seatrial run … -e {set_right}")
     if facts.failing:
         sentences, fixes = zip(*facts.failing[:3], strict=True)
-        cause = "every run reaches this line and fails with a NameError"
+        cause = "every run reaches this line and fails there"
         yield TargetError("; ".join(sentences), cause=cause, run="\n".join(dict.fromkeys(fixes)))
     if facts.idle and job.source.kind in ("script", "module"):
         yield idle_error(f"{'-m ' * (job.source.kind == 'module')}{job.source.value}", job.project, job.target.args)
@@ -230,7 +230,8 @@ def _refuse_a_notebook(reading: ProjectReading, project: Path, *, any_python: bo
     if name == "get_ipython" and "IPython.get_ipython" not in {**reading.needed, **reading.optional}:
         message = f"{place} calls get_ipython(), which exists only in a notebook"
         raise notebook_error(message, project / path, "/get_ipython()/d")
-    if name.startswith("google.colab") and not any_python and any(each.startswith(name) for each in reading.needed):
+    of_colab = name.startswith("google.colab") and b"sys.modules" not in read_bytes(project / path, inside=project)
+    if of_colab and not any_python and any(each.startswith(name) for each in reading.needed):
         run = f"${{EDITOR:-vi}} +{line} {as_typed(project / path)}   # delete it and its calls; for Drive: --data DIR"
         raise TargetError(f"{place} imports google.colab, which exists only in Colab", run=run)
 

@@ -197,8 +197,14 @@ class _Shell(Words):
             return self.run(clause.parts[0]) if (clause := next(fits, None)) else True
         elif kind == "(":
             return self._call(self._copy(), parts[0], self.name, self.arguments)
-        elif kind in ("{", "|"):
-            return [self.run(part) for part in parts][-1]
+        elif kind == "|":
+            before = len(self.printed)
+            self.run(parts[0])
+            self.input, self.printed[before:] = self.printed[before:], []
+            outcome, self.input = self.run(parts[1]), []
+            return outcome
+        elif kind == "{":
+            return self.run(parts[0])
         elif kind in ("!", "if", "&&", "||"):
             outcome = self.run(parts[0])
             if kind == "!":
@@ -247,6 +253,7 @@ class _Shell(Words):
             readings[0].unread = readings[0].unread or place
             readings[0].started += [each for other in readings[1:] for each in other.started[begun:]]
         self.reading.unread = next((each.unread for each in readings if each.unread), self.reading.unread)
+        self.reading.cut = next((each.cut for each in readings if each.cut), self.reading.cut)
         for name in {name for each in shells for name in each.values}:
             values = [each.values.get(name) for each in shells]
             self.values[name] = first.values[name] if values.count(values[0]) == len(values) else f"{UNKNOWN}{name}"
@@ -294,6 +301,15 @@ class _Shell(Words):
             self.reading.left.append(place.partition(": ")[2])
             self.reading.others[:] = [each for each in self.reading.others if each != place]
             return True
+        if is_fed and (text := self.filtered(program, arguments)) is not None:
+            self.printed.append(text)
+            return True
+        if re.match("--?[A-Za-z]", program) and self.reading.started:  # the line above lacks its \\
+            name, _, line = place.partition(": ")[0].rpartition(":")
+            folder, begun = self.reading.started.pop()
+            self.reading.started.append((folder, replace(begun, arguments=(*begun.arguments, *fields))))
+            self.reading.cut = self.reading.cut or f"{name}:{(number(line) or 1) - 1}"
+            return True
         reads = [*self.functions, *SHELLS, "eval", "make", *startable.RUNNERS] * is_fed
         if program in ("popd", "pushd", "coproc", *reads):
             raise UnreadCommand(place)
@@ -304,7 +320,7 @@ class _Shell(Words):
         if program in ("exit", "return", "break", "continue"):
             raise _Left(program, number("".join(arguments[:1]) or "1"))
         if inner := startable.submitted(fields, self.here / self.folder):
-            shell = self._copy()
+            shell = self._copy(startable.set_for_job(fields, inner))
             shell.batched(startable.batch_words(fields, inner))
             return shell._program(place, inner, own, is_fed=is_fed)
         shows, typed = is_python(program) and _only_shows(arguments, self.here / self.folder), [program, *arguments]

@@ -37,6 +37,7 @@ class Words(ABC):
 
     def __init__(self, name: str, arguments: list[str], here: Path) -> None:
         self.name, self.arguments, self.place, self.here, self.folder = name, arguments, name, here, "."
+        self.input = list[str]()  # of a command behind a pipe
         self.values, self.secrets = dict[str, str | list[str]](), dict[str, str]()
 
     @abstractmethod
@@ -138,9 +139,7 @@ class Words(ABC):
             return evaluated if UNKNOWN in evaluated else "" if re.fullmatch(r"-?\d+", evaluated) else unknown(piece)
         if value is None or (counts and UNKNOWN in "".join(value)):
             return unknown(piece)
-        if counts:
-            return str(len(value))
-        return " ".join(value) if "*" in (name, index) else value
+        return str(len(value)) if counts else " ".join(value) if "*" in (name, index) else value
 
     def _get(self, name: str, index: str | None) -> str | list[str] | None:
         """Return the value of a variable, or None if it has none that is known."""
@@ -218,19 +217,32 @@ class Words(ABC):
             return f"{HERE}{self.path(path)}"
         return posixpath.basename(path) if path and program == "basename" else UNKNOWN
 
+    def filtered(self, program: str, arguments: Sequence[str]) -> str | None:
+        """Return what a command makes of its input, where that is known: ``echo 0,1 | tr , '\\n' | wc -l`` is 2."""
+        text, how = "\n".join(self.input), re.sub(r"\s", "", "".join(arguments))
+        if not self.input or MARKS.search(text):
+            return None
+        known = dict.fromkeys(("tr,\\n", "tr,"), text.replace(",", "\n")) | {
+            "awk-F,{printNF}": str(text.count(",") + 1)
+        }
+        return (known | dict.fromkeys(("wc-l", "wc-w"), str(len(text.split())))).get(program + how)
+
     def next_option(self, place: str, letters: str, name: str, words: Sequence[str]) -> bool:
         """Run ``getopts``: set its variables for the next option of one letter; return whether there is one."""
         at = number(str(self.values["OPTIND"])) or 1
         word, value = [*words, "", ""][at - 1 : at + 1] if at <= len(words) else ("", "")
         is_option, letter, attached = word[:1] == "-" and word not in ("-", "--"), word[1:2], word[2:]
         takes = is_option and f"{letter}:" in letters
-        if UNKNOWN in word or (attached and not takes):  # several letters
+        goes_on = is_option and attached != "" and not takes  # -vx is -v, then -x
+        if UNKNOWN in word or (goes_on and words is not self.arguments):
             raise UnreadCommand(place)
+        self.arguments = [*words[: at - 1], f"-{attached}", *words[at:]] if goes_on else self.arguments
         is_silent, lacks = letters[:1] == ":", takes and not attached and at == len(words)
         is_known = is_option and letter in letters.replace(":", "") and not lacks
         self.values[name] = letter if is_known else ":" if lacks and is_silent else "?"
         self.values["OPTARG"] = (attached or value) * takes if is_known or not is_silent else letter
-        self.values["OPTIND"] = str(at + (is_option or word == "--") + (takes and not attached and not lacks))
+        whole = (is_option or word == "--") and not goes_on
+        self.values["OPTIND"] = str(at + whole + (takes and not attached and not lacks))
         return is_option
 
     def test(self, words: list[str]) -> bool | None:
@@ -283,9 +295,11 @@ def _changed(value: str | list[str], change: str, word: str, *, first: int) -> s
     """Return a value without its prefix or suffix, or the words from an index on; None if unknown."""
     if UNKNOWN in "".join(value) or UNKNOWN in word:
         return None
+    if change == ":" and (part := re.fullmatch(r" *(-?\d+)(?: *: *(\d+))?", word)):
+        at = int(part[1]) + len(value) if part[1][0] == "-" else max(int(part[1]) - first, 0)
+        return value[at if at >= 0 else len(value) :][: int(part[2]) if part[2] else None]
     if change == ":" or isinstance(value, list):
-        at = number(word) if change == ":" and isinstance(value, list) else None
-        return None if at is None else value[max(at - first, 0) :]
+        return None
     if len(value) > _LONGEST_CUT:
         return None
     cuts = [at for at in range(len(value) + 1) if fnmatchcase(value[:at] if change[0] == "#" else value[at:], word)]

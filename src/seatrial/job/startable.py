@@ -220,12 +220,18 @@ def starts_python(word: str) -> bool:
     return is_python(name) or name in LAUNCHERS or word.endswith(".py") or bool(re.search(r"\bpython|\.py\b", word))
 
 
+def set_for_job(words: Sequence[str], inner: Sequence[str]) -> list[str]:
+    """Return the variables that ``sbatch --export=ALL,A=1 …`` and ``qsub -v A=1,B=2 …`` set for ``inner``."""
+    pairs = itertools.pairwise(words[: len(words) - len(inner) + 1])
+    given = (word for before, word in pairs if before in ("-v", "--export") or word.startswith("--export="))
+    listed = (each for word in given for each in word.removeprefix("--export=").split(","))
+    return [*filter(ASSIGNMENT.fullmatch, listed)]
+
+
 def submitted(words: Sequence[str], here: Path) -> list[str]:
     """Return the command that ``sbatch --gres=gpu:1 train.sh`` submits or the shell that a wrapper starts; or []."""
     starts = PurePosixPath(words[0]).name in (*SUBMITTERS, *WRAPPERS)
     for at, word in enumerate(words[1:] if starts else (), 1):
-        if "=" in word.partition("=")[2] * word.startswith("--export=") + word * (words[at - 1] in ("-v", "--export")):
-            raise UnreadCommand(f"{words[0]} sets variables ({word}): set them with --env")
         if word.startswith("--wrap"):
             return ["bash", "-c", word.partition("=")[2] or " ".join(words[at + 1 : at + 2])]
         is_script = is_file(here / word) and word.endswith(".py")

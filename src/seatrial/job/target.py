@@ -92,6 +92,7 @@ def python_command(
         words = words[len(own) :]
         variables = [*own, *(activated(here) if words[0] == "pixi" else ())]
         if (inner := startable.submitted(words, here)) or words[0] in startable.SUBMITTERS:
+            variables += startable.set_for_job(words, inner)
             batch, words = startable.batch_words(words, inner), inner
         words = startable.without_runner(words) or words
         if not words:
@@ -185,14 +186,16 @@ def _one_command(
     words = ([_with_gaps(*re.split(MARKS, each, maxsplit=1)) for each in command.words()] for _, command in found)
     runs = [hidden(f"seatrial run {' '.join(each)}", reading.secrets) for each in words]
     typed = [run if at == "." else f"(cd {shlex.quote(at)} && {run})" for run, (at, _) in zip(runs, found, strict=True)]
+    lacks = not (found or reading.unset or any(MARKS.search(each.target[-1]) for _, each in reading.started))
     found = [] if reading.unset and len(reading.why) == len(reading.started) else found
-    if not found and reading.started and not reading.why and (reading.others or not reading.unread):
+    if lacks and reading.started and (reading.others or reading.why or not reading.unread):
         at, command = reading.started[0]
         fetch = fetch_of([here / at / command.target[-1]], here)
         others = reading.others[:1] if fetch is None else []
         message = f"{name} starts {command.target[-1]}, which does not exist"
         message += ": first run what creates it" if others else ""
-        raise TargetError(message, cause=f"it runs {others[0]}" if others else None, run=fetch or command.typed())
+        typed_here = None if reading.why else command.typed()
+        raise TargetError(message, cause=f"it runs {others[0]}" if others else None, run=fetch or typed_here)
     if not found:
         beyond = next(filter(None, (reading.unread, *reading.others)), None)
         if not reading.unset:

@@ -267,10 +267,8 @@ def open_sink(path: Path) -> ReadingLog:
     """Open a .csv or .jsonl file; continue an existing one. Raises UsageError for another suffix, DiskError."""
     kinds = {".csv": CsvLog, ".jsonl": ReadingLog}
     if path.suffix not in kinds:
-        raise UsageError(
-            f"{path.name}: a log file must end in .csv or .jsonl",
-            run=f"seatrial top --log {as_typed(path.with_suffix('.csv'))}",
-        )
+        message = f"{path.name}: a log file must end in .csv or .jsonl"
+        raise UsageError(message, run=f"seatrial top --log {as_typed(path.with_suffix('.csv'))}")
     return kinds[path.suffix](path)
 
 

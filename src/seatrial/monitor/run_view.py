@@ -91,15 +91,11 @@ def _live_tiles(receipt: Receipt, now: Live) -> list[list[str]]:
 
 def _plot(receipt: Receipt, plot: Plot) -> dict[str, Any]:
     entries = legend(plot, values_in_window(receipt, plot))
-    return {
-        "title": plot.title,
-        "unit": plot.unit,
-        "x": plot.x,
-        "lines": [
-            {"name": line.name, "points": line.points, "classes": each.colour, "what": each.what, "value": each.value}
-            for line, each in zip(plot.lines, entries, strict=True)
-        ],
-    }
+    lines = [
+        {"name": line.name, "points": line.points, "classes": each.colour, "what": each.what, "value": each.value}
+        for line, each in zip(plot.lines, entries, strict=True)
+    ]
+    return {"title": plot.title, "unit": plot.unit, "x": plot.x, "lines": lines}
 
 
 class Receipts:
@@ -129,15 +125,9 @@ def provisional(run: Run) -> Receipt:
     """Judge the run as if it ended now, by the end of its logs; change nothing. Raises SeatrialError without a plan."""
     plan = run.plan()
     evidence, skipped = run.events()
+    output, state, now = Output(printed=read_printed(run.folder, plan.job.metrics)), State("running"), time.time()
     receipt = judge(
-        plan,
-        evidence,
-        skipped_lines=skipped,
-        state=State("running"),
-        run_dir=run.folder,
-        now=time.time(),
-        image=None,
-        output=Output(printed=read_printed(run.folder, plan.job.metrics)),
+        plan, evidence, skipped_lines=skipped, state=state, run_dir=run.folder, now=now, image=None, output=output
     )
     judged = tuple(criterion for criterion in receipt.criteria if criterion.id != "clean-output")
     return receipt.changed(criteria=judged)

@@ -98,9 +98,8 @@ def refuse_parts(job: Job, script: ScriptFacts) -> None:
         if refused := _refused(needed):
             part, instead = refused
             where = script.horovod.get(needed) or (script.horovod_elastic or job.target.value).partition(" ")[0]
-            raise TargetError(
-                f"{where} needs {part}, and seatrial has no stand-in for that part of Horovod",
-                cause=f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone",
-                run=f"{instead}; then: seatrial run {job.target.value} --gpus {job.gpus.count or 2}   "
-                "# or name an image that has Horovod: --image IMAGE",
-            )
+            message = f"{where} needs {part}, and seatrial has no stand-in for that part of Horovod"
+            cause = f"Horovod cannot be installed: {_WHY_NOT}; in its place seatrial has horovod.torch alone"
+            again = f"seatrial run {job.target.value} --gpus {job.gpus.count or 2}"
+            run = f"{instead}; then: {again}   # or name an image that has Horovod: --image IMAGE"
+            raise TargetError(message, cause=cause, run=run)

@@ -15,9 +15,10 @@ from pathlib import Path
 from seatrial.errors import DiskError, UsageError
 from seatrial.images.base import needed_flavour
 from seatrial.images.plan import image_needs
-from seatrial.job.model import ImageOptions, Job, Target
+from seatrial.job.model import ImageOptions, Job
 from seatrial.job.script import ScriptFacts, script_facts
 from seatrial.job.startable import scripts, what_is_here
+from seatrial.job.target import resolve_target
 from seatrial.system import nofollow
 from seatrial.system.files import in_the_way
 from seatrial.system.text import as_typed, first_of
@@ -35,8 +36,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 def project_file(project: Path, script: str | None = None) -> str:
     """Return the text of seatrial.toml. Raises UsageError where no script is there to start from."""
-    target = script or find_script(project)
-    job = Job(project=project, target=Target(kind="script", value=target))
+    target = resolve_target([script or find_script(project)], None, None, project, ())
+    job = Job(project=project, target=target)
     facts = script_facts(job.target, project)
     needs = image_needs(job, facts)
     flavour, why = needed_flavour(ImageOptions(), project, needs)
@@ -46,7 +47,7 @@ def project_file(project: Path, script: str | None = None) -> str:
     ]
     lines = [
         f"# Found in {project.name} by `seatrial init`. Every key: seatrial init --schema",
-        f"target = {json.dumps(target, ensure_ascii=False)}",  # what JSON escapes in a string, TOML reads
+        f"target = {json.dumps(target.value, ensure_ascii=False)}",  # what JSON escapes in a string, TOML reads
         *_gpus(facts),
     ]
     lines += [*_data(project), "", "[image]", *reasons]

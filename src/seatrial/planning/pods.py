@@ -23,7 +23,7 @@ from seatrial.job.script import ScriptFacts
 from seatrial.job.units import format_bytes
 from seatrial.planning import pod_contents
 from seatrial.planning.container.env import without_login, without_models, without_steering, without_variables
-from seatrial.planning.container.limits import ray_env, shm_limit, shm_warnings
+from seatrial.planning.container.limits import memory_warnings, ray_env, shm_limit
 from seatrial.planning.container.outside import WRITABLE
 from seatrial.planning.host import HostFacts
 from seatrial.planning.launcher import restarts
@@ -105,7 +105,7 @@ def cluster_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
             *_file_warnings(script, volumes, lost, build=image.build),
             *(pod_contents.visible_warnings("-e", job.env) if gpus.plan.count else ()),
             *pod_contents.volume_warnings(volumes.models, job.kubernetes.data, facts),
-            *shm_warnings(job),
+            *memory_warnings(job),
         ),
     )
 
@@ -285,13 +285,9 @@ def _workload_warnings(job: Job, facts: ClusterFacts, image: ImagePlan) -> Itera
 def _meeting(job: Job, cluster: ClusterPlan) -> Meeting:
     if job.nodes == 1:
         return Meeting(min_nodes=cluster.min_nodes)
-    return Meeting(
-        job.nodes,
-        cluster.min_nodes,
-        node_rank_variable=KINDS[cluster.kind].rank_variable,
-        rendezvous=addresses(cluster)[0],
-        workers=addresses(cluster) if KINDS[cluster.kind].names_all else (),
-    )
+    kind, named = KINDS[cluster.kind], addresses(cluster)
+    variable, workers = kind.rank_variable, named if kind.names_all else ()
+    return Meeting(job.nodes, cluster.min_nodes, node_rank_variable=variable, rendezvous=named[0], workers=workers)
 
 
 def _refuse_folders(job: Job) -> None:

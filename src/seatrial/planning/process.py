@@ -90,13 +90,9 @@ def choose_python(job: Job, script: ScriptFacts, host: HostFacts, *, cpu_only: b
     venv = VenvPlan(directory=host.cache_folder / "venvs", base=base, requirements=lines)
     interpreter = venv_interpreter(venv.directory, lines, base)
     lacking = "; ".join(f"{python} lacks {', '.join(names)}" for python, names in missing.items())
-    return LocalPython(
-        interpreter,
-        (Choice(what="python", value=f"a managed venv, {interpreter}", reason=lacking), *choices),
-        venv,
-        {"PYTHONPATH": str(write_wheel(host.cache_folder / "recipes"))} if job.target.kind == "recipe" else {},
-        resolved.warnings,
-    )
+    choice = Choice(what="python", value=f"a managed venv, {interpreter}", reason=lacking)
+    env = {"PYTHONPATH": str(write_wheel(host.cache_folder / "recipes"))} if job.target.kind == "recipe" else {}
+    return LocalPython(interpreter, (choice, *choices), venv, env, resolved.warnings)
 
 
 def _needed(job: Job, script: ScriptFacts, *, gpus: bool) -> tuple[str, ...]:

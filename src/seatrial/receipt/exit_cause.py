@@ -26,6 +26,7 @@ _NEVER_RAN = (125, 126, 127, 128)
 SILENT_S, SILENT_SHARE = 10.0, 0.25
 
 _SEARCH_OVER = "the search has ended"
+_OF_SHARED_MEMORY = ("shared-memory-too-small", "nccl-shared-memory")
 
 #: Known causes of a signal that killed a target.
 _HINTS = {
@@ -329,10 +330,7 @@ CAUSES: tuple[tuple[str, Explain], ...] = (
     ("finished", _finished),
     ("gpu-lost", _shown_by("A GPU was lost during the run", "gpu-lost", "device-access-lost")),
     ("cuda-oom", _shown_by("Out of GPU memory", "cuda-out-of-memory")),
-    (
-        "shared-memory",
-        _shown_by("Shared memory (/dev/shm) was exhausted", "shared-memory-too-small", "nccl-shared-memory"),
-    ),
+    ("shared-memory", _shown_by("Shared memory (/dev/shm) was exhausted", *_OF_SHARED_MEMORY)),
     ("signal", _signal),
     ("script-error", _script_error),
     ("stopped", _killed_by_user),

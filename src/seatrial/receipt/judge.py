@@ -91,14 +91,9 @@ def judge(
     cause = run.cause
     if doubts := [DOUBTFUL[finding.id] for finding in findings if finding.id in DOUBTFUL]:
         cause = cause.changed(words=f"{cause.words}, but {doubts[0]}")
-    receipt = Receipt(
-        exit_cause=with_result(cause, found["tune"]),
-        exit_code=_exit_code(run, criteria),
-        warnings=_warnings(run),
-        criteria=criteria,
-        findings=tuple(FindingRecord.model_validate(finding.to_dict()) for finding in findings),
-        **found,
-    )
+    cause, code, warnings = with_result(cause, found["tune"]), _exit_code(run, criteria), _warnings(run)
+    noted = tuple(FindingRecord.model_validate(finding.to_dict()) for finding in findings)
+    receipt = Receipt(exit_cause=cause, exit_code=code, warnings=warnings, criteria=criteria, findings=noted, **found)
     if receipt.outcome.id == "failed":
         receipt = receipt.changed(ending=read_log_end(run_dir))
     return without_names(receipt, plan.job)

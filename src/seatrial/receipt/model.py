@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -36,7 +37,7 @@ from seatrial.receipt.sections.trust import ALTERABLE, Seal, Trust
 from seatrial.receipt.sections.tune import ChangesRecord, Tune, TuneRecord
 from seatrial.receipt.values import energy_short, figure, percent, quote, rate
 from seatrial.system.host import Host
-from seatrial.system.names import Names, names_of
+from seatrial.system.names import Names, names_of, secret_words
 from seatrial.system.records import Folder
 
 SCHEMA_VERSION = 1
@@ -198,17 +199,15 @@ def load(run_dir: Path) -> Receipt:
     try:
         return Folder(run_dir).get(JSON_NAME, Receipt, max_bytes=MOST_BYTES, run=verify)
     except FileNotFoundError:
-        raise RunNotFoundError(
-            f"Run {run_dir.name} has no receipt: {JSON_NAME} is missing",
-            cause="the run has not ended, or the file was deleted",
-            run=verify,
-        ) from None
+        message = f"Run {run_dir.name} has no receipt: {JSON_NAME} is missing"
+        raise RunNotFoundError(message, cause="the run has not ended, or the file was deleted", run=verify) from None
 
 
 def without_names(receipt: Receipt, job: Job) -> Receipt:
     """Remove the job's secrets from every text, and host, user and home folder unless the job keeps them."""
     hosts = [host for host in (*(receipt.header.host or "").split(", "), *job.hosts) if host]
     names = names_of(Host(), secrets=job.secrets, hosts=hosts)
+    names = replace(names, secrets=(*names.secrets, *secret_words(job.target.args)))
     return scrubbed(receipt, Names(secrets=names.secrets) if job.with_names else names)
 
 

@@ -116,12 +116,20 @@ def _name(key: str, phase: str) -> str:
     return clean(key if not phase or key.startswith(phase + "_") else f"{phase}_{key}")[:80]
 
 
+def _phase_of(name: str) -> int:
+    """Return the place of ``train-rmse``'s or ``val/loss``'s phase in _HEADLINE_PHASES."""
+    words = {f"{word}_" for word in re.findall("[a-z]+", name.lower())}
+    return next((at for at, phase in enumerate(_HEADLINE_PHASES) if phase in words), _HEADLINE_PHASES.index(""))
+
+
 def headline_metrics(names: Collection[str]) -> tuple[str, str]:
     """Return the names of one loss and of one accuracy, or of ``lm_loss`` and ``test_acc@1``; "" if there is none."""
 
+    by_phase = sorted(names, key=_phase_of)
+
     def first(wanted: Sequence[str]) -> str:
         candidates = (f"{phase}{name}" for name in wanted for phase in _HEADLINE_PHASES)
-        others = (name for word in wanted for name in names if re.search(rf"(?<![a-z]){word}(?![a-z])", name, re.I))
+        others = (name for word in wanted for name in by_phase if re.search(rf"(?<![a-z]){word}(?![a-z])", name, re.I))
         return next((name for name in candidates if name in names), next(others, ""))
 
     return first(_LOSSES), first(_ACCURACIES)

@@ -92,10 +92,8 @@ def compare(answers: np.ndarray, expected: np.ndarray, tolerance: float = TOLERA
     if not np.isfinite(answers).all():
         raise ServeError("the model's outputs are not finite numbers", fix="train it again: its weights are damaged")
     if (difference := float(np.abs(answers.astype(np.float64) - expected).max())) > tolerance:
-        raise ServeError(
-            f"the model's outputs differ by {difference:.3g} from those saved with it (at most {tolerance:g})",
-            fix=_TOGETHER,
-        )
+        message = f"the model's outputs differ by {difference:.3g} from those saved with it (at most {tolerance:g})"
+        raise ServeError(message, fix=_TOGETHER)
     return difference
 
 

@@ -82,6 +82,7 @@ def require_writable(path: Path) -> None:
         errno.EISDIR: path.is_dir(),
         errno.ENOENT: not path.parent.exists(),
         errno.ENOTDIR: not path.parent.is_dir(),
+        errno.EROFS: path.parent.exists() and os.statvfs(path.parent).f_flag & os.ST_RDONLY,
         errno.EACCES: not os.access(path.parent, os.W_OK | os.X_OK),
     }
     if (reason := next((number for number, holds in reasons.items() if holds), None)) is not None:

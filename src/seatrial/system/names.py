@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -136,6 +137,17 @@ def is_secret(name: str, value: str) -> bool:
     return bool(SECRET.search(name)) and len(value) >= _SECRET_LENGTH and value.lower() not in _vocabulary()
 
 
+def secret_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of options that are secrets: ``--hf_token VALUE``, ``wandb_key=VALUE``; not ``--token sks``."""
+    pairs = [each for each in pairwise(words) if re.fullmatch("-[^=]+", each[0])]
+    pairs += [(name, value) for name, sign, value in (word.partition("=") for word in words) if sign]
+    mixed = r"(?=.*\d)(?=.*[A-Za-z])"
+    forms = {"passw|secret": "[^-].*", SECRET.pattern: rf"{mixed}[\w+-]{{16,}}=*|[A-Za-z]{{32,}}"}
+    forms["key$"] = rf"{mixed}[A-Za-z0-9]{{20,}}"
+    found = {v for k, v in pairs for form in forms if re.search(f"(?i){form}", k) and re.fullmatch(forms[form], v)}
+    return tuple(value for value in found if is_secret("secret", value))
+
+
 def hidden(text: str, secrets: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a sentence or a command with ``$NAME`` for the value of each variable whose name marks a secret.
 
@@ -151,11 +163,11 @@ def hidden(text: str, secrets: Mapping[str, str] = MappingProxyType({})) -> str:
         found[value] = name
         return f"{name}=${name}"
 
-    assigned = r"""(['"])(\w+)=((?:(?!\1).)+)\1|\b(\w+)=((?:'[^']*'|"[^"]*"|[^\s'"])+)"""
+    assigned = r"""(['"])(\w+)=((?:(?!\1).)+)\1|(?<![\w.-])(\w+)=((?:'[^']*'|"[^"]*"|[^\s'"])+)"""
     text = re.sub(assigned, named, text)
     for value in _longest_first(found):
         text = text.replace(value, f"${found[value]}")
-    return SECRET_TEXT.sub(REDACTED, text)
+    return Names(secrets=secret_words(text.split())).text(text)
 
 
 def _secret_values(host: Host, named: Collection[str]) -> Iterable[str]:

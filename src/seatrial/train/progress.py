@@ -142,13 +142,10 @@ def read_losses(step: Step, epoch: int, done: int) -> Tensor:
     broken = (~losses.isfinite()).nonzero()
     if len(broken):
         number = int(broken[0])
-        raise DivergedError(
-            f"the loss became {losses[number].item()} in epoch {epoch} at step {number + 1}; "
-            "the checkpoints from before it are kept",
-            fix="a lower learning rate"
-            + (", or bf16 instead of fp16" if step.precision.name == "fp16" else "")
-            + "; --resume, or resume=True, continues from the last checkpoint",
-        )
+        became = f"the loss became {losses[number].item()} in epoch {epoch} at step {number + 1}"
+        change = "a lower learning rate" + ", or bf16 instead of fp16" * (step.precision.name == "fp16")
+        fix = f"{change}; --resume, or resume=True, continues from the last checkpoint"
+        raise DivergedError(f"{became}; the checkpoints from before it are kept", fix=fix)
     return losses
 
 

@@ -20,10 +20,12 @@ from seatrial.backends import table
 from seatrial.cli import VERBS, tables
 from seatrial.cli.completion import RECIPES, VALUES, complete
 from seatrial.cli.options import Root
+from seatrial.doctor.examine import CHAIN
 from seatrial.images import recipes
 from seatrial.job.cluster import Kind
 from seatrial.job.model import SlimLevel
 from seatrial.runs.store import RunStore
+from seatrial.search.request import SEARCHES
 from seatrial.stack.machine import parse_target
 from tables import constant
 
@@ -73,6 +75,9 @@ def test_verbs_and_flags() -> None:
         ("run --env-file=", [":files"]),
         ("run --image ", []),
         ("runs cp last:model.pt ", [":folders"]),
+        ("dashboard --print-config ", ["prometheus", "grafana"]),
+        ("doctor --only c", ["cdi", "container"]),
+        ("sweep --search t", ["tpe"]),
         ("run train.py ", ["--"]),  # no second target
         ("run train.py --gpu", ["--gpus", "--gpu-memory"]),
     ],
@@ -85,6 +90,7 @@ def test_values_are_those_that_the_verbs_take() -> None:
     assert VALUES["BACKEND"] == ("auto", *table.BACKENDS) and VALUES["ENGINE"] == ("auto", *table.on_this_host(), "k8s")
     assert VALUES["LEVEL"] == get_args(SlimLevel) and VALUES["KIND"] == get_args(Kind)
     assert VALUES["STATUS"] == tables.STATUSES and set(RECIPES) == set(recipes.RECIPES)
+    assert VALUES["LAYER"] == tuple(layer.name for layer in CHAIN) and VALUES["SEARCH"] == SEARCHES
     assert all(parse_target(name) for name in VALUES["MACHINE"])
 
 

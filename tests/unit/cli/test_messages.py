@@ -151,6 +151,11 @@ def test_an_output_that_is_full_is_not_called_a_file(capfd: pytest.CaptureFixtur
     assert "what the output goes to" in capfd.readouterr().err
 
 
+def test_a_file_whose_name_has_a_blank_keeps_its_case(capsys: pytest.CaptureFixture[str]) -> None:
+    errors.report(UsageError("my nb.py:3: invalid syntax"), ["plan", "my nb.py"])
+    assert "error: my nb.py:3" in capsys.readouterr().err
+
+
 def test_ctrl_c_while_a_model_is_made_is_no_defect(
     project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

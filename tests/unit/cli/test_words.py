@@ -111,6 +111,7 @@ def test_the_command_to_type_keeps_the_options_that_were_typed(
         (tmp_path / name).touch()
     (tmp_path / "go.sh").write_text("python train.py --lr 1\n")
     (tmp_path / "other.sh").write_text("python train.py\npython b.py\n")
+    (tmp_path / "two.sh").write_text("python $@\nrm log\n")
     assert f"  fix: seatrial {run}\n" in refused("run", *shlex.split(typed))
 
 

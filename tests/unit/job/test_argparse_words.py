@@ -43,6 +43,30 @@ def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: st
     assert [sentence in each for each in found] == ([True] if sentence else [])
 
 
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("--lr x", "train.py:7 rejects --lr x: it takes a number"),
+        ("-l x", "train.py:7 rejects -l x: it takes a number"),
+        ("--sizes 3 4 5.0 -l 1e-3", "train.py:7 rejects --sizes 5.0: it takes a whole number"),
+        ("--mode=fit", "train.py:7 rejects --mode fit: it takes one of train, 3"),
+        ("--only 1 --more 2 x", ""),
+        ("--lr nan --sizes 3 -4 --mode train --any x -- --lr x", ""),
+    ],
+)
+def test_a_value_that_the_type_of_its_option_rejects_ends_every_run(tmp_path: Path, words: str, refused: str) -> None:
+    more = "parser.add_argument('--sizes', type=int, nargs='+')\nparser.add_argument('--any', type=open)\n"
+    more += "parser.add_argument('--mode', choices=['train', 3])\nparser.add_argument('--only', type=int, nargs='?')\n"
+    more = more.replace("\n", ";", 3)
+    source = (
+        SHORT.replace("p.", "parser.").replace("p =", "parser =") + more + "parser.add_argument('--more', nargs=2)\n"
+    )
+    (tmp_path / "train.py").write_text(f"{source}parser.add_argument('x', nargs='*')\n{PARSE}")
+    target = Target(kind="script", value="train.py", args=tuple(words.split()))
+    assert [each for each, _ in script_facts(target, tmp_path).failing] == [refused] * bool(refused)
+    assert misfits(tmp_path, source + "if ask:\n    " + PARSE, words) == ()
+
+
 def test_the_word_of_a_command_is_no_positional_argument_too_many(tmp_path: Path) -> None:
     assert misfits(tmp_path, HEAD + "commands = parser.add_subparsers()\nadd(commands)\n" + PARSE, "fit") == ()
     assert misfits(tmp_path, HEAD + PARSE, "fit") == (

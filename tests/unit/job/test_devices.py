@@ -232,7 +232,9 @@ def test_the_line_that_reads_a_file_or_compares_does_not_create_it(tmp_path: Pat
 
 
 def test_a_name_of_detectron2s_model_zoo_is_no_file_of_the_project(tmp_path: Path) -> None:
-    target = target_of(tmp_path, "cfg.merge_from_file(zoo.get_config_file('COCO/mask.yaml'))\n")
+    target = target_of(
+        tmp_path, "cfg.merge_from_file(zoo.get_config_file('COCO/mask.yaml'))\nf(cfg='COCO-Detection/a.yaml')\n"
+    )
     facts = script_facts(target, tmp_path)
     assert (facts.reads, facts.inputs) == ((), ())
 
@@ -246,14 +248,17 @@ def test_a_suffix_that_the_code_adds_where_it_lacks_is_part_of_the_file(tmp_path
         assert {each.path for each in (*facts.reads, *facts.inputs)} == {"conf/small.yaml"}
 
 
-def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None:
-    target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\n")
+def test_a_missing_file_has_what_is_like_it_and_no_longer_name_in_a_line(tmp_path: Path) -> None:
+    target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\nopen('data/v1/z.csv')\n")
     (tmp_path / "prepare.py").write_text('open("last_y.csv", "w")\n')
     (tmp_path / "y.json.sample").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/v1.dvc").write_text("outs:\n- path: v1\n")
     reads = script_facts(target, tmp_path).reads
-    table, settings = (next(missing_inputs(Job(project=tmp_path, target=target), [each])) for each in reads)
+    table, settings, tracked = (next(missing_inputs(Job(project=tmp_path, target=target), [each])) for each in reads)
     assert table.endswith("y.csv, which the project does not have")
     assert settings.endswith("; next to it: y.json.sample")
+    assert tracked.endswith("; v1.dvc points to it: dvc pull")
 
 
 @pytest.mark.parametrize(
@@ -262,10 +267,8 @@ def test_a_longer_name_in_a_line_creates_no_missing_file(tmp_path: Path) -> None
         "def f(x):\n    if not os.path.exists(x):\n        print(1)\n        return\n    open(x)\nf('d/w')\ntrain()\n",
         "def f(root='./d/a/b'):\n    os.listdir(root)\nf(root=p.parse_args().root)\n",
         "class C:\n    def __init__(self):\n        self.d = 'd'\n        self.d += f()\n        open(self.d)\nC()\n",
-        "for name in ['a', 'b'] + more():\n    np.load(name)\n",
-        "os.makedirs('d')\nfor name in ['a', 'b']:\n    np.save(f'd/{name}.npy', x)\nnp.load('d/b.npy')\n",
     ],
-    ids=["a helper returns", "a default that no call takes", "a path that grows", "a longer list", "made in a loop"],
+    ids=["a helper returns", "a default that no call takes", "a path that grows"],
 )
 def test_what_a_run_may_do_without_is_no_missing_input(tmp_path: Path, source: str) -> None:
     target = target_of(tmp_path, f"import os\n{source}")
@@ -276,14 +279,6 @@ def test_what_a_run_may_do_without_is_no_missing_input(tmp_path: Path, source: s
 @pytest.mark.parametrize(
     "source",
     [
-        "for x in ['a', 'b']:\n    x = x.upper()\n    open(x)\n",
-        "for x in ['a', 'b']:\n    open(x)\n    break\n",
-        "for at, x in enumerate(['a', 'b']):\n    if at:\n        continue\n    open(x)\n",
-        "X = ['a', 'b']\nX.pop()\nfor x in X:\n    open(x)\n",
-        "X = {'a': 'a', 'b': 'b'}\ndel X['b']\nfor x in X.values():\n    open(x)\n",
-        "X = {'a': 'a'}\nX['a'] = 'd/y'\nfor _, x in X.items():\n    open(x)\n",
-        "for x in ['a']:\n    for x in glob('*'):\n        open(x)\n",
-        "for x in ['a']:\n    [open(x) for x in glob('*')]\n",
         "class C:\n    def __init__(self):\n        self.x = __file__\n        self.load()\n        self.x = 'a'\n"
         "    def load(self):\n        open(self.x)\nC()\n",
         "class C:\n    def __init__(self):\n        self.x = __file__\n        if f():\n            self.load()\n"
@@ -397,6 +392,30 @@ if {}:
 """
 
 
+_ARCHIVE = """
+ROOT = Path(__file__).parent
+def found(path):
+    path = Path(path)
+    if not path.is_absolute():
+        whole = ROOT / path
+    else:
+        whole = path
+    return whole
+def unpack(root, archive):
+    if root.exists():
+        return
+    if archive is not None and archive.is_file():
+        root.parent.mkdir()
+        zipfile.ZipFile(archive).extractall(root.parent)
+    if not root.exists():
+        raise OSError
+p.add_argument('--data_dir', default='sets/own')
+p.add_argument('--data_zip', default='sets/own.zip')
+a = p.parse_args()
+unpack(found(a.data_dir), found(a.data_zip) if a.data_zip else None)
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "words", "named"),
     [
@@ -441,6 +460,8 @@ if {}:
         ("torch.load('a.pt')\ntorch.save({}, 'a.pt')\n", "", "a.pt"),
         ("torch.save({}, 'a.pt')\ntorch.load('a.pt')\n", "", ""),
         ("f(data_dir='/export/own/sets')\n", "", "/export/own/sets"),
+        (_ARCHIVE, "", "sets/own "),
+        (_ARCHIVE.replace("a = ", "fetch('sets/own.zip')\na = "), "", ""),
         (_KINDS, "", "sets/cats,"),
         (_KINDS, "--kind=a_dog", "sets/dogs/all.npy,"),
         (_KINDS, "--kind=bird", ""),
@@ -586,6 +607,46 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
 
 
 @pytest.mark.parametrize(
+    ("source", "certain", "perhaps"),
+    [
+        ("open('d/x.csv')\nurlretrieve(u, p)\n", ["d/x.csv"], []),
+        ("urlretrieve(u, p)\ntorch.load('w/vgg.pth')\n", [], ["w/vgg.pth"]),
+        ("urlretrieve(u, p)\ntorch.load('w/vgg.pth') if os.cpu_count() > 3 else None\n", [], []),
+        ("urlretrieve(u, 'w/' + name)\ntorch.load('w/vgg.pth')\n", [], []),
+        ("os.system('wget http://x/vgg.pth')\ntorch.load('w/vgg.pth')\n", [], []),
+        ("os.system('wget http://x/a.tgz && tar xf a.tgz')\ntorch.load('w/vgg.pth')\n", [], ["w/vgg.pth"]),
+        ("def fetch():\n    urlretrieve(VGG_WEIGHTS, p)\nfetch()\ntorch.load('w/vgg.pth')\n", [], []),
+        ("subprocess.run(['python', 'prepare.py'])\ntorch.load('w/vgg.pth')\n", [], []),
+        ("download('raw/x', 5)\nopen('d/x.csv')\n", [], ["d/x.csv"]),
+        ("download('d/y', 5)\nopen('d/x.csv')\n", [], []),
+        ("download('d/y', into)\nopen('e/x.csv')\n", [], []),
+        ("class D:\n    def __getitem__(self, at):\n        open('d/x.csv')\nd = D()\nurlretrieve(u, p)\n", [], []),
+    ],
+)
+def test_a_download_silences_the_reads_alone_that_it_may_make(
+    tmp_path: Path, source: str, certain: list[str], perhaps: list[str]
+) -> None:
+    head = "import subprocess\nfrom urllib.request import urlretrieve\n"
+    facts = script_facts(target_of(tmp_path, head + source), tmp_path)
+    assert [each.path for each in facts.reads] == certain
+    assert [*dict.fromkeys(each.path for each in facts.inputs if each.path not in certain)] == perhaps
+
+
+@pytest.mark.parametrize(("mode", "read"), [("r", True), ("rb", True), ("w", False), ("r+", False)])
+def test_a_file_is_read_whose_callers_all_pass_a_mode_that_reads(tmp_path: Path, mode: str, read: bool) -> None:
+    source = f"def load(path, mode='r'):\n    return opened(path, mode=mode)\nload('d/x.csv', mode='{mode}')\n"
+    source = f"def opened(path, mode):\n    return open(path, mode=mode)\n{source}"
+    assert [each.path for each in script_facts(target_of(tmp_path, source), tmp_path).reads] == ["d/x.csv"] * read
+
+
+def test_a_setting_of_a_tokenizers_folder_that_git_ignores_is_an_input(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("tokenizer:\n  tokenizer_dir: tokenizers/bpe\n")
+    (tmp_path / ".gitignore").write_text("tokenizers/\n")
+    source = "cfg = yaml.safe_load(open('c.yaml'))\nAutoTokenizer.from_pretrained(cfg['tokenizer']['tokenizer_dir'])\n"
+    assert {each.path for each in script_facts(target_of(tmp_path, source), tmp_path).inputs} == {"tokenizers/bpe"}
+
+
+@pytest.mark.parametrize(
     ("source", "words"),
     [
         ("def keep(n):\n    torch.save(w, f'ckpt/{n}.pt')\nif late:\n    keep(1)\n", "train.py:5 may write ckpt/*.pt,"),
@@ -620,6 +681,12 @@ def test_an_input_that_may_come_is_not_missed(tmp_path: Path, source: str) -> No
         ("prepare('a')\nopen('a/log', 'w')\n", ""),
         ("shutil.copy('train.py', 'a/train.py')\n", "train.py:4 writes a/train.py,"),
         ("logging.basicConfig(filename='a/log')\n", "train.py:4 writes a/log,"),
+        ("def make(p=None):\n    os.makedirs(p or '/tmp/c')\nmake()\nopen('a/log', 'w')\n", "writes a/log,"),
+        ("def save_model(p):\n    torch.save(w, p)\nif late:\n    save_model('a/w.pt')\n", ":5 may write a/w.pt,"),
+        ("D = 'a'\nif late:\n    rmtree(D)\n    os.mkdir(D)\nopen('a/log', 'w')\n", "train.py:8 writes a/log,"),
+        ("D = 'a'\nif os.path.exists(D):\n    rmtree(D)\nos.mkdir(D)\nopen('a/log', 'w')\n", ""),
+        ("D = 'a'\nrmtree(D, ignore_errors=True)\nos.mkdir(D)\nopen('a/log', 'w')\n", ""),
+        ('"""Needs a path to download the a files."""\nopen("a/log", "w")\n', "writes a/log,"),
     ],
 )
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:
@@ -673,6 +740,7 @@ def test_a_read_is_called_unchecked_where_a_setting_without_a_value_is_its_path(
         ("p.add_argument('--data', default='sets/there.csv')\na = p.parse_args()\nf(a.data)\nopen(cfg.a)", []),
         ("class Data:\n    def read(self):\n        open(cfg.a)\ncfg.kind.read({'a': 'sets/there.csv'})", []),
         ("load_dataset('squad')\nopen(cfg.a)", []),
+        ("import kagglehub\nroot = kagglehub.dataset_download('a/b')\nImageFolder(root)", []),
         ("MNIST(cfg.root, download=True)\nopen(cfg.a)", []),
         ("from urllib.request import urlretrieve\nurlretrieve(cfg.a, cfg.b)\nopen(cfg.b)", []),
         ("open(cfg.a, 'w')\nopen(cfg.a)", []),
@@ -744,6 +812,8 @@ ITEMS = "".join(f"d['k{at}'] = 'data/{at}.csv'\n" for at in ROWS)
     ("source", "unmade"),
     [
         ("f = g\ng = f\nf = h\nh = f\nh = g\nf()\nopen('a/x', 'w')\n", "train.py:10 writes a/x"),
+        ("a = b\nb = a\nopen(a['x'])\nopen('a/x', 'w')\n", "train.py:7 writes a/x"),
+        ("def f(c):\n    c['a']['b']()\n    f(c)\n    open('a/x', 'w')\nf(1)\n", "train.py:7 writes a/x"),
         (f"open('{LONG}/x', 'w')\n", f"train.py:4 writes {LONG[:99]}"),
         (f"from transformers import AutoModel\nAutoModel.from_pretrained('{LONG}')\nopen('a/x', 'w')\n", "train.py:6 "),
     ],

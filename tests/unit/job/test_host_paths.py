@@ -137,6 +137,8 @@ def test_a_path_of_the_authors_machine_in_a_configuration_is_found_though_it_is_
     [
         ((), (), ["--mount DIR:/home/nobody/data, or override it: -- paths.root=DIR"]),
         (("++paths.root=data",), (), []),
+        (("PATHS.root", "data"), (), []),
+        (("root", "data"), (), ["--mount DIR:/home/nobody/data, or override it: -- paths.root=DIR"]),
         ((), ("/home/nobody",), []),
     ],
 )
@@ -157,6 +159,16 @@ def test_a_missing_path_that_a_configuration_gives_is_named_once(project: Path) 
     reads = [Read("a.yaml", "a.yaml", None), Read("/home/nobody/data", "train.py:1", None)]
     [sentence] = missing_inputs(Job(project=project, target=Target(kind="script", value="train.py")), reads)
     assert sentence.startswith("a.yaml:1 /home/nobody/data: ")
+
+
+def test_a_missing_path_of_a_working_directory_is_named_with_it(project: Path) -> None:
+    (project / "sub").mkdir()
+    job = Job(project=project, target=Target(kind="script", value="sub/train.py"), workdir="sub")
+    assert [*missing_inputs(job, [Read("x.csv", "sub/train.py:1", None)])] == [
+        "sub/train.py:1 reads x.csv, which sub/ does not have"
+    ]
+    [sentence] = not_found(job, [Read("data/y.csv", "sub/c.py:2", None)], ())
+    assert sentence.startswith("Not found in sub/: data/y.csv (sub/c.py:2)")
 
 
 @pytest.mark.parametrize(("backend", "are_missing"), [("docker", False), ("local", True)])

@@ -82,6 +82,7 @@ def test_what_does_not_parse_is_shown_with_a_change(tmp_path: Path, source: str,
         ("from google.colab import drive\ndrive.mount('/content/drive')\n", True),
         ("def main():\n    import google.colab.files\nmain()\n", True),
         ("try:\n    import google.colab\nexcept ImportError:\n    pass\n", False),
+        ("import sys\nsys.modules['google.colab'] = sys\nfrom google.colab import drive\n", False),
         ("import sys\nif 'google.colab' in sys.modules:\n    from google.colab import drive\n", False),
     ],
 )

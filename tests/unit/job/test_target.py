@@ -370,6 +370,7 @@ def test_srun_starts_a_program_on_each_node(tmp_path: Path, typed: str, words: s
         ("-l 2 -v -n a b", "--lr 2 --name a --verbose b"),
         ("-l2 -- -n b", "--lr 2 --name x -n b"),
         ("-v -l 3 -n -v", "--lr 3 --name -v --verbose"),
+        ("-vl3 -vn b -- -vl", "--lr 3 --name b --verbose -vl"),
         ("", "--lr 1 --name x"),
     ],
 )
@@ -524,6 +525,16 @@ def test_a_script_of_a_deeper_folder_is_named_though_its_own_files_end_it_there(
         in_our_words(["bash", "run.sh"], tmp_path / "a")
     assert "it prints: ./kaldi is missing" in (refusal.value.cause or "")
     assert refusal.value.run == "sed -n 1,1p path.sh"
+
+
+@pytest.mark.parametrize("typed", ["sbatch --export=ALL,LR=3", "qsub -v B=2,LR=3", "sbatch --export ALL,LR=3 -J x"])
+def test_a_batch_job_has_the_variables_that_its_command_sets(tmp_path: Path, typed: str) -> None:
+    (tmp_path / "j.sh").write_text("python train.py --lr $LR $@\n")
+    (tmp_path / "all.sh").write_text(f"{typed} j.sh -v C=1\n")
+    for words in ([*typed.split(), "j.sh", "-v", "C=1"], ["bash", "all.sh"]):
+        read = in_our_words(words, tmp_path) or []
+        assert read[read.index("train.py") :] == ["train.py", "--", "--lr", "3", "-v", "C=1"]
+        assert "LR=3" in read and "C=1" not in read[: read.index("train.py")]
 
 
 def test_a_script_of_missing_programs_alone_names_them(tmp_path: Path) -> None:
@@ -1036,6 +1047,7 @@ def test_a_file_of_tasks_without_bounds_has_none(tmp_path: Path) -> None:
         ("--cfg a \\ # mine\n  --data b\n", 1),
         ("\\\n --cfg a \\\n # --old 1 \\\n --data b\n", 3),
         ("--cfg a \\ \n --data b\n", 1),
+        ("--cfg a\n  --data \\\n b\n", 1),
         ('--cfg a \\\n # --old 1\n "${@:1}"\n', 2),
     ],
 )

@@ -27,6 +27,13 @@ def test_what_is_made_is_a_project_that_asks_for_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [tmp_path / "moons"]
 
 
+def test_what_a_run_refuses_is_not_written_as_its_target(tmp_path: Path) -> None:
+    (tmp_path / "lab.ipynb").write_text("{}")
+    with pytest.raises(UsageError, match=r"lab\.ipynb is a notebook, not a script"):
+        write_project_file(tmp_path, "lab.ipynb")
+    assert not (tmp_path / "seatrial.toml").exists()
+
+
 def test_an_empty_folder_is_filled_and_one_that_is_not_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "train.py" in new_project(tmp_path / "empty")

@@ -285,6 +285,28 @@ def test_shm_is_half_of_the_memory_for_ray_too(
     assert int(plan.agent.env[STORE]) <= 0.95 * shm_bytes
 
 
+@pytest.mark.parametrize(
+    ("keys", "warned"),
+    [
+        ({"memory_bytes": 30 * GIB, "shm_bytes": 31 * GIB}, "--shm-size 31 GiB is more than --memory 30 GiB: "),
+        ({"shm_bytes": 60 * GIB}, "--shm-size 60 GiB is more than this host's 64 GB: "),
+        ({"memory_bytes": 60 * GIB}, "--memory 60 GiB is more than this host's 64 GB: "),
+        ({"memory_bytes": 8 * GIB, "shm_bytes": GIB}, ""),
+    ],
+)
+def test_memory_that_is_not_there_is_warned_of(tmp_path: Path, keys: dict[str, int], warned: str) -> None:
+    found = [each for each in plan_of(tmp_path, "print()", ready=True, **keys).warnings if " is more than " in each]
+    assert (len(found), found[:1]) == (bool(warned), [f"{warned}a script that fills it may be killed"][: bool(warned)])
+
+
+def test_a_device_that_is_not_there_is_refused_where_containers_have_this_machines(tmp_path: Path) -> None:
+    for there in ("/dev/null", "/dev/null:/dev/x:r", "vendor.com/class=x", "/dev/none/x"):
+        plan_of(tmp_path, "print()", ready=True, devices=(there,))
+    with pytest.raises(UsageError, match="--device /dev/nosuch: this machine has no such device") as raised:
+        plan_of(tmp_path, "print()", ready=True, devices=("/dev/nosuch:/dev/x",))
+    assert raised.value.run == "ls /dev"
+
+
 def test_facts_of_ray_are_one_process_for_all_gpus(tmp_path: Path) -> None:
     loop = "import torch\ndef loop():\n    torch.distributed.init_process_group()\n"
     for each in (TUNE, f"{loop}from ray.train.torch import TorchTrainer\nTorchTrainer(loop).fit()\n"):

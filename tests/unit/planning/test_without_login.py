@@ -443,3 +443,34 @@ def test_environments_draw_nowhere_where_the_image_has_pygame(tmp_path: Path, pi
     env, choices = without_login(job(tmp_path), script, {}, Host({}), {"requirements.txt": pins})
     assert env == ({"SDL_VIDEODRIVER": "dummy"} if driver else {}) and len(choices) == driver
     assert without_login(job(tmp_path), script, {"SDL_VIDEODRIVER": "x11"}, Host({}), {"r": pins}) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("code", "address"),
+    [
+        (
+            "from pymongo import MongoClient\nMongoClient(os.getenv('DB', 'mongodb://me:pw@localhost:27017/a'))",
+            "localhost:27017",
+        ),
+        ("import redis\nredis.Redis(host='127.0.0.1', port=6379)", "127.0.0.1"),
+        ("import redis\nredis.Redis()", "localhost"),
+        ("import mlflow\nif sys.argv[1:]:\n    mlflow.set_tracking_uri('http://localhost:5000')", ""),
+        ("import sqlalchemy\ndef unused():\n    sqlalchemy.create_engine('mysql://localhost/a')", ""),
+        ("import sqlalchemy\nsqlalchemy.create_engine('sqlite:///localhost.db')", ""),
+        ("import redis\nredis.Redis(host='localhost.example.org')", ""),
+        ("from settings import Own\nimport pymongo\npymongo.MongoClient(Own().uri)", "localhost:1"),
+    ],
+)
+def test_a_service_of_this_machine_is_not_in_the_container(tmp_path: Path, code: str, address: str) -> None:
+    settings = (
+        "from pydantic_settings import BaseSettings\nclass Own(BaseSettings):\n    uri: str = 'mongodb://localhost:1'\n"
+    )
+    (tmp_path / "settings.py").write_text(settings)
+    (tmp_path / "train.py").write_text(f"import os, sys\n{code}\n")
+    script = script_facts(Target(kind="script", value="train.py"), tmp_path)
+    found = [*without_variables(job(tmp_path), script, {}, Host({}))]
+    words = f" connects to {address}, which is the container itself: --network host, or the service's own address"
+    assert [each.partition(" connects")[1:] for each in found] == [tuple(words.partition(" connects")[1:])] * bool(
+        address
+    )
+    assert not [*without_variables(job(tmp_path).changed(network="host"), script, {}, Host({}))]

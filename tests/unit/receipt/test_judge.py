@@ -142,6 +142,13 @@ def test_end_without_the_agents_own_names_its_reason(tmp_path, name):
     assert state is not GONE or (receipt.outcome.level == "bad" and receipt.measurements.wall_s)
 
 
+def test_reason_why_the_agent_did_not_start_has_its_fix(tmp_path):
+    note = at(1, "note", message="the run cannot start: No space left on device")
+    receipt = Scenario([*prologue()[:2], note], state=State("exited", 137), model=None).judge(tmp_path)
+    assert receipt.exit_cause.id == "agent-lost"
+    assert [each.id for each in receipt.findings] == ["disk-full"]
+
+
 @pytest.mark.parametrize(
     ("signals", "end", "state", "code"),
     [

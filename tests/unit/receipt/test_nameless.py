@@ -43,6 +43,8 @@ def everywhere(scenario: Any, user: str, host: str, home: str) -> Any:
     made.job |= {"name": f"{user}-run", "secrets": ("MINE",), "hosts": (host, f"b.{host}"), "node_rank": 0}
     made.agent |= {"node_rank": 0, "rendezvous_id": f"{user}-run"}
     made.criteria["metrics"] = {f"{user}_score": ">= 2"}
+    made.args = ("--wandb_key", "9zebra8yak7xerus6wolf", "--max_tokens", "1000000")
+    made.stdout += "logged in with 9zebra8yak7xerus6wolf\n"
     return made
 
 
@@ -67,6 +69,7 @@ def test_no_rendering_has_user_host_home_or_secret(
     text = renderings(receipt, tmp_path)
     for name in ("zebedee", "florence", "/data/", "MY-0wn-value"):
         assert name not in text, name
+    assert "9zebra8yak" not in text and "--wandb_key <redacted> --max_tokens 1000000" in receipt.header.target
     assert "~/out of USER (USER@HOST) on HOST, <redacted>" in {entry.words for entry in receipt.timeline}
     assert receipt.header.host is None and receipt.header.name == "USER-run"
     assert receipt.header.part == "node 0 of 2; together: USER-run"

@@ -14,6 +14,7 @@ from seatrial.job.tables import Serving, Tuning
 from seatrial.receipt.model import Receipt
 from seatrial.receipt.model import ending as sentence
 from seatrial.receipt.render import markdown, pages
+from seatrial.receipt.reported import headline_metrics
 from tables import constant
 
 from .conftest import ALTERABLE, H200, SCENARIOS, START, Scenario, at, ending, prologue, run_of, running, stopped_by
@@ -96,6 +97,19 @@ def test_headline(case: str, tmp_path: Path) -> None:
     assert receipt.model_dump(mode="json")["outcome"]["sentence"] == words.rpartition(" (seatrial")[0] or words
     mark, badge = {"good": ("✅", "pass"), "warning": ("⚠️", "warning"), "bad": ("❌", "fail")}[level]
     assert markdown.render(receipt).startswith(f"# {mark} ") and f'badge {badge}">' in pages.render(receipt)
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [
+        (["train-rmse", "eval-rmse"], ("eval-rmse", "")),
+        (["train/loss", "val/loss"], ("val/loss", "")),
+        (["train_acc1", "val_acc1", "lm_loss"], ("lm_loss", "val_acc1")),
+        (["training's auc", "valid_0's auc"], ("", "valid_0's auc")),
+    ],
+)
+def test_metric_of_data_not_trained_on_comes_first(names: list[str], shown: tuple[str, str]) -> None:
+    assert headline_metrics(names) == shown
 
 
 @pytest.mark.parametrize("made", [_gpu, _cpu])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from seatrial.system.host import Host
-from seatrial.system.names import Names, names_of
+from seatrial.system.names import Names, hidden, names_of
 from seatrial.system.text import did_you_mean, nearest
 from tables import constant
 
@@ -28,6 +28,26 @@ GONE = constant(__file__, "GONE")
 def test_names_go_and_their_neighbours_stay(text: str) -> None:
     assert ALICE.text(text) == GONE[text]
     assert ALICE.text(GONE[text]) == GONE[text]
+
+
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("--wandb_key 0123456789abcdef0123 --key sk", "--wandb_key <redacted> --key sk"),
+        ("--hf-token=a1b2c3d4e5f6g7h8 wandb_key=0123456789abcdef0123", "--hf-token=<redacted> wandb_key=<redacted>"),
+        ("--db.password hunter22 --lr 1", "--db.password <redacted> --lr 1"),
+        *[
+            (typed, typed)
+            for typed in (
+                "--max_tokens=1000000 model.max_tokens=1000000 --tokens_file data/tokens_0123456789.txt",
+                "--token sks --author zebedee --tokenizer bert-base-uncased-2019 --use_auth_token True",
+                "--image_key observation_images_cam_01 --key1 0123456789abcdef0123 --password --lr",
+            )
+        ],
+    ],
+)
+def test_the_value_of_an_option_that_is_a_secret_goes(typed: str, shown: str) -> None:
+    assert hidden(f"seatrial run train.py -- {typed}") == f"seatrial run train.py -- {shown}"
 
 
 #: Sentences of receipts, with words that users and machines are called.

@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from seatrial.errors import DiskError, UntrustedPathError
-from seatrial.system.files import cannot_write, make_folder
+from seatrial.system.files import cannot_write, make_folder, require_writable
 from seatrial.system.records import MAX_BYTES, Folder, Process
 from tables import cases
 
@@ -172,6 +172,14 @@ def test_a_file_in_place_of_a_folder_is_shown_not_the_free_space(tmp_path: Path)
     with pytest.raises(DiskError, match="File exists") as raised:
         make_folder(tmp_path / "cache")
     assert raised.value.run == f"ls -ld {tmp_path}"
+
+
+def test_a_folder_of_a_read_only_mount_is_refused_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount = os.statvfs_result((*os.statvfs(tmp_path)[:8], os.ST_RDONLY, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: mount)
+    with pytest.raises(DiskError, match="Read-only file system") as raised:
+        require_writable(tmp_path / "x")
+    assert raised.value.run == f"findmnt -T {tmp_path}"
 
 
 @pytest.mark.parametrize(

@@ -174,11 +174,8 @@ def spec_text(driver: DriverFiles, gpus: Sequence[GpuFact], root: str = "") -> s
     import yaml  # takes 90 ms, and few specs are made
 
     if missing := [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]:
-        raise GpuContractError(
-            "The CDI spec would name files that do not exist",
-            cause="; ".join(missing),
-            run="seatrial doctor --host-only",
-        )
+        message = "The CDI spec would name files that do not exist"
+        raise GpuContractError(message, cause="; ".join(missing), run="seatrial doctor --host-only")
     control = [{"path": node.path} for node in driver.control]  # on WSL 2 one node, which stands for all GPUs
     every = [{"name": "all", "containerEdits": {"deviceNodes": control}}]
     devices: list[dict[str, Any]] = every if driver.wsl else list(_gpu_devices(driver, gpus, root))

@@ -63,13 +63,10 @@ _LEADING = ("DOCKER_CONTEXT", "DOCKER_API_VERSION", "DOCKER_TLS", "DOCKER_TLS_VE
 
 def start_error(engine: str, argv: Sequence[str], exit_code: int, stderr: str) -> SeatrialError:
     """Return the error for a container that could not be made or started."""
-    return _known(AT_START, engine, stderr) or errors.CommandError(
-        f"{engine.capitalize()} could not start the container: {last_line(stderr) or f'exit code {exit_code}'}",
-        argv=argv,
-        exit_code_of_command=exit_code,
-        stderr=stderr,
-        run=f"seatrial doctor --on {engine}",
-    )
+    reason, run = last_line(stderr) or f"exit code {exit_code}", f"seatrial doctor --on {engine}"
+    message = f"{engine.capitalize()} could not start the container: {reason}"
+    unknown = errors.CommandError(message, argv=argv, exit_code_of_command=exit_code, stderr=stderr, run=run)
+    return _known(AT_START, engine, stderr) or unknown
 
 
 def pull_error(engine: str, reference: str, stderr: str) -> SeatrialError:
@@ -86,11 +83,9 @@ def unavailable_error(
     found = _known(("engine",), engine, stderr)
     if not isinstance(found, EngineUnavailableError):
         words = last_line(stderr)
-        found = EngineUnavailableError(
-            f"{engine.capitalize()} does not respond: {words}" if words else f"{engine.capitalize()} gave no answer",
-            cause=f"its client or its daemon failed; `{engine} info` shows all of its output",
-            run=f"{engine} info",
-        )
+        message = f"{engine.capitalize()} " + (f"does not respond: {words}" if words else "gave no answer")
+        cause = f"its client or its daemon failed; `{engine} info` shows all of its output"
+        found = EngineUnavailableError(message, cause=cause, run=f"{engine} info")
     return as_addressed(found, engine, host, at)
 
 
@@ -110,12 +105,9 @@ def as_addressed(
     else:
         message = f"{engine.capitalize()} does not respond"
         cause = error.message.partition(": ")[2] or error.cause or error.message
-    return EngineUnavailableError(
-        _LOGIN.sub("", f"{message} at {variable}={host.env[variable]}"),
-        cause=_LOGIN.sub("", cause),
-        run=f"unset {variable}   # or set it to where {engine} listens; then: {engine} info",
-        finding=error.finding,
-    )
+    message = _LOGIN.sub("", f"{message} at {variable}={host.env[variable]}")
+    run = f"unset {variable}   # or set it to where {engine} listens; then: {engine} info"
+    return EngineUnavailableError(message, cause=_LOGIN.sub("", cause), run=run, finding=error.finding)
 
 
 def last_line(stderr: str) -> str:
@@ -265,11 +257,9 @@ class EngineClient:
             with command.doing(f"asking {self.dialect.name.capitalize()}"):
                 return command.run([*self.call, *words], timeout_s=timeout_s)
         except errors.CommandTimeoutError as error:
-            silent = EngineUnavailableError(
-                f"{self.dialect.name.capitalize()} did not respond within {timeout_s:g} s",
-                cause="it is busy with a build or pull, it hangs, or the machine is out of memory",
-                run=self.dialect.restart,
-            )
+            message = f"{self.dialect.name.capitalize()} did not respond within {timeout_s:g} s"
+            cause = "it is busy with a build or pull, it hangs, or the machine is out of memory"
+            silent = EngineUnavailableError(message, cause=cause, run=self.dialect.restart)
             raise as_addressed(silent, self.dialect.name, at=self.at) from error
 
     def info(self) -> dict[str, Any]:

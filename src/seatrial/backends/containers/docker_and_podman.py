@@ -119,11 +119,8 @@ class Podman(ContainerEngine):
         Source: podman-run(1), "--gpus: provided for compatibility"; with 4.3.1 it ends with 0 without a GPU.
         """
         if container.gpus_flag is not None:
-            raise GpuContractError(
-                "This plan asks Podman for GPUs with --gpus",
-                cause="Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes",
-                run=GENERATE_CDI,
-            )
+            cause = "Podman silently ignores that flag; GPUs are passed by CDI name or as device nodes"
+            raise GpuContractError("This plan asks Podman for GPUs with --gpus", cause=cause, run=GENERATE_CDI)
         return super().argv(client_call, container, image, **options)
 
     def open_log(self, handle: Handle) -> OpenLog:
@@ -171,12 +168,11 @@ def podman_facts(info: dict[str, Any], spec_dirs: tuple[Path, ...]) -> EngineFac
     mapped = sum(ids["size"] for ids in (host.get("idMappings") or {}).get("uidmap") or [])
     usable = not rootless or mapped > 1
     name = f"Podman {version}{' (rootless)' if rootless else ''}"
+    unusable = f"{name} has no subordinate user IDs: /etc/subuid has no entry for this user"
     return EngineFacts(
         "podman",
         available=usable,
-        reason=f"{name} responds"
-        if usable
-        else f"{name} has no subordinate user IDs: /etc/subuid has no entry for this user",
+        reason=f"{name} responds" if usable else unusable,
         fix=None if usable else ADD_SUBIDS,
         version=version,
         rootless=rootless,

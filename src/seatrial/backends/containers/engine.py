@@ -8,12 +8,12 @@ import re
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seatrial import events
-from seatrial.backends.base import OF_CONTAINERS, EngineFacts, Handle, State
+from seatrial.backends.base import OF_CONTAINERS, Echo, EngineFacts, Handle, State
 from seatrial.backends.containers import client
 from seatrial.backends.containers.images import ImageStore
 from seatrial.backends.containers.log import OpenLog, collecting
@@ -128,9 +128,7 @@ class ContainerEngine(ABC):
             engine=self.client.at or self.client.address(),
         )
 
-    def collect(
-        self, handle: Handle, run_dir: Path, echo: Callable[[str], None]
-    ) -> contextlib.AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Echo) -> contextlib.AbstractContextManager[None]:
         def is_over() -> bool:
             return self.state(handle).status == "exited"
 
@@ -165,11 +163,8 @@ class ContainerEngine(ABC):
     def exec(self, handle: Handle, argv: list[str], *, interactive: bool) -> int:
         state = self.state(handle)
         if state.status != "running":
-            raise EngineError(
-                f"The run's container is not running: {state.status}",
-                cause="commands need a running run",
-                run="seatrial runs ls",
-            )
+            message = f"The run's container is not running: {state.status}"
+            raise EngineError(message, cause="commands need a running run", run="seatrial runs ls")
         flags = ["--interactive"] if interactive else []
         if interactive and sys.stdin.isatty():
             flags.append("--tty")
@@ -242,8 +237,6 @@ def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
     """Return the error for "executable file not found in $PATH"."""
     kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
     comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
-    return EngineError(
-        f"{program} not found in {kind}",
-        cause="The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it",
-        run="nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin",
-    )
+    cause = "The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it"
+    run = "nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin"
+    return EngineError(f"{program} not found in {kind}", cause=cause, run=run)

@@ -7,14 +7,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from seatrial import errors
-from seatrial.backends.base import Freed, ImageFacts
+from seatrial.backends.base import Echo, Freed, ImageFacts
 from seatrial.backends.containers.client import ANSWER_TIMEOUT_S, EngineClient, last_line, pull_error, start_error
 from seatrial.job.cluster import registry_host
 from seatrial.system import command
@@ -173,7 +173,7 @@ class ImageStore:
         inspected = remembered(question, lambda: self._client.inspect("image", reference), bool)
         return image_facts(inspected) if inspected is not None else None
 
-    def pull(self, reference: str, progress: Callable[[str], None]) -> ImageFacts:
+    def pull(self, reference: str, progress: Echo) -> ImageFacts:
         """Pull an image; ``progress`` gets the engine's lines. Raises ImageError."""
         try:
             for line in command.lines([*self.call, "image", "pull", reference]):
@@ -187,19 +187,15 @@ class ImageStore:
     def push(self, reference: str) -> str:
         """Push to the registry in the name; return the image by digest. Raises UsageError without one, ImageError."""
         if (registry := registry_host(reference)) is None:
-            raise errors.UsageError(
-                f"{reference} is not pushed: it names no registry, and {self.name} would choose one",
-                run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"',
-            )
+            message = f"{reference} is not pushed: it names no registry, and {self.name} would choose one"
+            raise errors.UsageError(message, run='in seatrial.toml: [kubernetes] registry = "ghcr.io/me"')
         try:
             for _ in command.lines([*self.call, "image", "push", "--quiet", reference]):
                 pass
         except errors.CommandError as error:
-            raise errors.ImageError(
-                f"{reference} cannot be pushed: {last_line(error.stderr)}",
-                cause=f"{registry} needs a login, is unreachable, or has no such repository",
-                run=f"{self.call[0]} login {registry}",
-            ) from error
+            message = f"{reference} cannot be pushed: {last_line(error.stderr)}"
+            cause = f"{registry} needs a login, is unreachable, or has no such repository"
+            raise errors.ImageError(message, cause=cause, run=f"{self.call[0]} login {registry}") from error
         digests = (self._client.inspect("image", reference) or {}).get("RepoDigests") or ()
         return next((one for one in digests if one.startswith(f"{reference.rpartition(':')[0]}@")), reference)
 
@@ -239,9 +235,8 @@ class ImageStore:
             while data := os.read(archive.stdout, _CHUNK_BYTES):
                 yield data
             if (code := archive.wait()) != 0:
-                raise errors.EngineError(
-                    f"{reference} cannot be saved: exit code {code}", run=f"{self.call[0]} image ls"
-                )
+                message = f"{reference} cannot be saved: exit code {code}"
+                raise errors.EngineError(message, run=f"{self.call[0]} image ls")
 
     def tag(self, reference: str, name: str) -> None:
         command.check([*self.call, "tag", reference, name], timeout_s=ANSWER_TIMEOUT_S)
@@ -287,11 +282,9 @@ class ImageStore:
             return
         ended = self._client.ask("buildx", "version")
         if ended.exit_code != 0:
-            raise errors.EngineUnavailableError(
-                "Docker has no buildx, and its legacy builder cannot build this image",
-                cause=last_line(ended.stderr),
-                run="sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu",
-            )
+            message = "Docker has no buildx, and its legacy builder cannot build this image"
+            run = "sudo apt-get install docker-buildx-plugin   # docker-buildx on Debian and Ubuntu"
+            raise errors.EngineUnavailableError(message, cause=last_line(ended.stderr), run=run)
 
     def build(
         self, context: Path, tag: str, *, network: str | None, secrets: Sequence[str], labels: Mapping[str, str]

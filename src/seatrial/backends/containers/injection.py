@@ -97,18 +97,12 @@ def on_another_machine(
     env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     if facts.ignores_gpus_flag:
         names = devices or ([str(index) for index in range(int(flag))] if flag.isdigit() else ["all"])
-        return InjectionPlan(
-            "cdi",
-            "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)",
-            devices=tuple(f"{CDI_KIND}={name}" for name in names),
-            env={**env, "NVIDIA_VISIBLE_DEVICES": "void"},
-        )
-    return InjectionPlan(
-        "nvidia-runtime",
-        "planned for another machine: Docker there needs the NVIDIA Container Toolkit",
-        gpus_flag=flag,
-        env={**env, "NVIDIA_DRIVER_CAPABILITIES": ",".join(capabilities or DEFAULT_CAPABILITIES)},
-    )
+        reason = "planned for another machine: Podman there needs a CDI spec (nvidia-ctk cdi generate)"
+        qualified = tuple(f"{CDI_KIND}={name}" for name in names)
+        return InjectionPlan("cdi", reason, devices=qualified, env={**env, "NVIDIA_VISIBLE_DEVICES": "void"})
+    reason = "planned for another machine: Docker there needs the NVIDIA Container Toolkit"
+    env["NVIDIA_DRIVER_CAPABILITIES"] = ",".join(capabilities or DEFAULT_CAPABILITIES)
+    return InjectionPlan("nvidia-runtime", reason, gpus_flag=flag, env=env)
 
 
 def without_gpus() -> InjectionPlan:
@@ -173,6 +167,7 @@ def _device_nodes(
     mounted |= {f"/usr/bin/{name}": path for name, path in driver.binaries.items()}
     available = {library.capability for library in driver.libraries}
     left_out = [capability for capability in capabilities if capability not in {*available, "utility", "all"}]
+    lack = f"has no libraries to mount here; it needs the NVIDIA Container Toolkit: {TOOLKIT}"
     return InjectionPlan(
         "device-nodes",
         f"{facts.title} has {lacks} for these GPUs: device nodes and the driver's libraries are mounted. "
@@ -183,11 +178,7 @@ def _device_nodes(
         env=env,
         driver_library_folders=(folder,),
         groups=_groups(facts, nodes),
-        warnings=tuple(
-            f"The driver capability {capability} has no libraries to mount here; it needs the "
-            f"NVIDIA Container Toolkit: {TOOLKIT}"
-            for capability in left_out
-        ),
+        warnings=tuple(f"The driver capability {capability} {lack}" for capability in left_out),
     )
 
 
@@ -208,37 +199,29 @@ def _refuse_impossible(
     engine = facts.title
     need = "a CDI spec" if facts.ignores_gpus_flag else "the NVIDIA Container Toolkit or a CDI spec"
     if facts.desktop and not driver.wsl:
-        raise GpuContractError(
-            "Docker Desktop runs containers in a virtual machine that has no GPU",
-            cause="the current Docker context is Docker Desktop's, not that of an engine on this host",
-            run="docker context use default",
-        )
+        message = "Docker Desktop runs containers in a virtual machine that has no GPU"
+        cause = "the current Docker context is Docker Desktop's, not that of an engine on this host"
+        raise GpuContractError(message, cause=cause, run="docker context use default")
     if any(gpu.mig for gpu in gpus):
-        raise GpuContractError(
-            f"A MIG slice can be passed to a container only through {need}, which {engine} does not have",
-            cause="its access rights are separate device nodes, which the toolkit selects",
-            run=GENERATE_CDI,
-        )
+        message = f"A MIG slice can be passed to a container only through {need}, which {engine} does not have"
+        cause = "its access rights are separate device nodes, which the toolkit selects"
+        raise GpuContractError(message, cause=cause, run=GENERATE_CDI)
     absent = [line for line in driver.missing if line.startswith(("/dev/", "/proc/", "lib"))]
     if nodes is None or absent:
         names = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
-        raise GpuContractError(
-            f"{engine} has no way to pass GPU {names} to the container",
-            cause=f"it needs {need}, or all of the driver's files on this host; missing: "
-            + ("; ".join(absent) if absent else "the GPU's node under /dev"),
-            run=_first_fix(absent),
-        )
+        message = f"{engine} has no way to pass GPU {names} to the container"
+        missing = "; ".join(absent) or "the GPU's node under /dev"
+        cause = f"it needs {need}, or all of the driver's files on this host; missing: {missing}"
+        raise GpuContractError(message, cause=cause, run=_first_fix(absent))
     # crun can keep the caller's groups in a rootless container, runc cannot, and Docker does not request it.
     keeps_groups = facts.group_keyword is not None and "crun" in facts.runtimes
     closed = [node.path for node in nodes if not (node.accessible if keeps_groups else node.world)]
     if facts.rootless and closed:
-        raise GpuContractError(
-            f"Rootless {engine} cannot open {', '.join(closed)}",
-            cause="this user cannot read and write the nodes"
-            if keeps_groups
-            else "not everyone can open the nodes, and the user's supplementary groups do not apply in the container",
-            run=f"sudo chmod a+rw {shlex.join(closed)}",
-        )
+        cause = "this user cannot read and write the nodes"
+        if not keeps_groups:
+            cause = "not everyone can open the nodes, and the user's supplementary groups do not apply in the container"
+        run = f"sudo chmod a+rw {shlex.join(closed)}"
+        raise GpuContractError(f"Rootless {engine} cannot open {', '.join(closed)}", cause=cause, run=run)
 
 
 def _first_fix(absent: Sequence[str]) -> str:

@@ -37,11 +37,9 @@ OPTIONS = "ro,size=4k,mode=0555"
 def parse_mount(text: str) -> Mount:
     """Parse ``./weights:/weights:ro``. Raises UsageError."""
     if (mount := Mount.parse(text)) is None:
-        raise UsageError(
-            f"--mount {text!r} is not SOURCE:TARGET[:ro|rw]",
-            cause="a path with a colon in it cannot be mounted this way" if text.count(":") > 1 else None,
-            run="seatrial run … --mount ./weights:/weights:ro",
-        )
+        message = f"--mount {text!r} is not SOURCE:TARGET[:ro|rw]"
+        cause = "a path with a colon in it cannot be mounted this way" if text.count(":") > 1 else None
+        raise UsageError(message, cause=cause, run="seatrial run … --mount ./weights:/weights:ro")
     return mount
 
 
@@ -53,10 +51,9 @@ def checked_mount(mount: Mount, project: Path, state: Path, *, made: bool = Fals
     source = real_source(project / mount.source.expanduser(), project, "--mount", state=state)
     target = PurePosixPath(mount.target)
     if not target.is_absolute() or ".." in target.parts:
-        raise UsageError(
-            f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container",
-            run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:{CONTAINER_PROJECT}/{target.name}')}",
-        )
+        message = f"--mount {str(mount)!r}: the target {target} must be an absolute path in the container"
+        absolute = shlex.quote(f"{mount.source}:{CONTAINER_PROJECT}/{target.name}")
+        raise UsageError(message, run=f"seatrial run … --mount {absolute}")
     if not source.exists() and not (made and not mount.read_only and source.is_relative_to(project.resolve())):
         there = next(parent for parent in source.parents if parent.is_dir())
         raise DataError(f"mount {from_here(source)}: no such file or folder", run=f"ls {as_typed(there)}")
@@ -78,11 +75,9 @@ def place_mounts(mounts: Sequence[Mount], ours: Iterable[Mount], needed: Sequenc
         reserved = [folder for folder in RESERVED if inside(mount.target, folder)]
         if (reserved and mount.target not in ALLOWED_IN_RESERVED) or hidden:
             what = f"hide {', '.join(hidden)}" if hidden else f"be inside {reserved[0]}, which is reserved"
-            raise UsageError(
-                f"--mount {mount.source}:{mount.target} would {what}",
-                run=f"seatrial run … --mount {shlex.quote(f'{mount.source}:/mnt/{mount.source.name}')}",
-                instead=(f":{mount.target}", [f":/mnt/{mount.source.name}"]),
-            )
+            message = f"--mount {mount.source}:{mount.target} would {what}"
+            run = f"seatrial run … --mount {shlex.quote(f'{mount.source}:/mnt/{mount.source.name}')}"
+            raise UsageError(message, run=run, instead=(f":{mount.target}", [f":/mnt/{mount.source.name}"]))
         if mount.target in targets:
             raise UsageError(f"two mounts have the target {mount.target}", run="seatrial plan …")
         targets.add(mount.target)
@@ -104,18 +99,13 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     inside = lexical.is_relative_to(project) or project in map(_real, lexical.parents)
     if inside and not real.is_relative_to(project):
         shown = f"./{lexical.relative_to(project)}" if lexical.is_relative_to(project) else str(lexical)
-        raise UsageError(
-            f"{flag} {shown} points outside the project, to {real}",
-            cause="It is a symlink, which any script that ran in the project could have created",
-            run=f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
-            if flag[0] == "-"
-            else None,
-        )
+        cause = "It is a symlink, which any script that ran in the project could have created"
+        meant = f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
+        run = meant if flag[0] == "-" else None
+        raise UsageError(f"{flag} {shown} points outside the project, to {real}", cause=cause, run=run)
     if real.is_relative_to(state):
-        raise UsageError(
-            f"{flag} {real} is in seatrial's own state folder, which is never mounted",
-            run=f"seatrial run … {flag} /another/folder",
-        )
+        message = f"{flag} {real} is in seatrial's own state folder, which is never mounted"
+        raise UsageError(message, run=f"seatrial run … {flag} /another/folder")
     return real
 
 
@@ -155,10 +145,8 @@ def home_mounts(record: Path, cache_folder: Path, *, named_user: bool) -> list[M
     """
     mounts = [Mount(source=record / "home", target=CONTAINER_HOME), Mount(source=cache_folder, target=CACHE)]
     if named_user:
-        mounts += [
-            Mount(source=record / "passwd", target=PASSWD, read_only=True),
-            Mount(source=record / "group", target=GROUP, read_only=True),
-        ]
+        files = (("passwd", PASSWD), ("group", GROUP))
+        mounts += [Mount(source=record / name, target=target, read_only=True) for name, target in files]
     return mounts
 
 

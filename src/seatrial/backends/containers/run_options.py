@@ -112,11 +112,9 @@ def read_env_file(path: Path, host: Host) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not name or "\0" in line or any(character.isspace() for character in name):
-            raise UsageError(
-                f"{path}:{number}: expected NAME=value, got {name!r}",
-                cause="Docker's format: no export, and no space around the equals sign",
-                run=f"sed {'-i s/^export.//' if name.startswith('export ') else f'-n {number}p'} {as_typed(path)}",
-            )
+            message = f"{path}:{number}: expected NAME=value, got {name!r}"
+            run = f"sed {'-i s/^export.//' if name.startswith('export ') else f'-n {number}p'} {as_typed(path)}"
+            raise UsageError(message, cause="Docker's format: no export, and no space around the equals sign", run=run)
         if equals:
             variables[name] = value
         elif name in host.env:

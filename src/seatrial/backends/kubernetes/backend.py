@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from seatrial.backends.base import EngineFacts, Handle, State, Traits, confirm, reported_end
+from seatrial.backends.base import Echo, EngineFacts, Handle, State, Traits, confirm, reported_end
 from seatrial.backends.kubernetes.client import Cluster, configured, not_configured
 from seatrial.backends.kubernetes.manifests import KINDS, RECIPES, cluster_manifests
 from seatrial.backends.kubernetes.objects import OWNERS, end, path_of, pods_of, submit
@@ -91,7 +90,7 @@ class Kubernetes:
             engine=engine,
         )
 
-    def collect(self, handle: Handle, run_dir: Path, echo: Callable[[str], None]) -> AbstractContextManager[None]:
+    def collect(self, handle: Handle, run_dir: Path, echo: Echo) -> AbstractContextManager[None]:
         from seatrial.backends.kubernetes.collect import collecting
 
         cluster, plan = self._of(handle)
@@ -144,10 +143,8 @@ class Kubernetes:
             out, err = sys.stdout.buffer.write, sys.stderr.buffer.write
             return cluster.call(cluster.execute(plan.namespace, pod.name, argv, out, err, container=pod.container))
         if shutil.which("kubectl") is None:
-            raise EngineError(
-                "A terminal in a pod needs kubectl, which is not installed",
-                run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null",
-            )
+            message = "A terminal in a pod needs kubectl, which is not installed"
+            raise EngineError(message, run=f"seatrial runs exec RUN -- {argv[0]} < /dev/null")
         context = ["--context", cluster.context] if cluster.context else []
         container = ["-c", pod.container] if pod.container else []
         words = ["kubectl", *context, "-n", plan.namespace, "exec", "-it", pod.name, *container, "--", *argv]
@@ -155,11 +152,8 @@ class Kubernetes:
 
     def shell(self, plan: Plan, run_dir: Path) -> int:
         """Refuse to open a shell: a pod is submitted, not held by a terminal. Raises EngineError."""
-        raise EngineError(
-            "shell is not supported on Kubernetes",
-            cause="the cluster manages pods; open a shell in a running run instead",
-            run="seatrial runs exec RUN -- bash",
-        )
+        cause = "the cluster manages pods; open a shell in a running run instead"
+        raise EngineError("shell is not supported on Kubernetes", cause=cause, run="seatrial runs exec RUN -- bash")
 
     def remove(self, handle: Handle) -> None:
         cluster, plan = self._of(handle)

@@ -73,16 +73,12 @@ class ApiError(EngineError):
 def refused(status: int, reason: str, message: str) -> SeatrialError:
     """Return the error for the API server's HTTP status and the reason and message of its Status object."""
     if status == 401:
-        return EngineUnavailableError(
-            "The cluster rejected these credentials",
-            cause="they have expired, or belong to another cluster",
-            run="kubectl config current-context && kubectl version   # then log in again with your provider's tool",
-        )
+        why = "they have expired, or belong to another cluster"
+        look = "kubectl config current-context && kubectl version   # then log in again with your provider's tool"
+        return EngineUnavailableError("The cluster rejected these credentials", cause=why, run=look)
     if status == 409 and reason == "AlreadyExists":
-        return NameInUseError(
-            f"The resource already exists: {message}",
-            run="seatrial runs ls; kubectl get job,configmap -l app.kubernetes.io/managed-by=seatrial",
-        )
+        look = "seatrial runs ls; kubectl get job,configmap -l app.kubernetes.io/managed-by=seatrial"
+        return NameInUseError(f"The resource already exists: {message}", run=look)
     text, cause, run = f"The cluster returned {status}: {message}", None, None
     if status == 403 and (match := _FORBIDDEN.search(message)):
         named = f"{match['verb']} {match['resource']}" + (f".{match['group']}" if match["group"] else "")
@@ -100,11 +96,9 @@ def refused(status: int, reason: str, message: str) -> SeatrialError:
 
 
 def no_cluster(why: str) -> EngineUnavailableError:
-    return EngineUnavailableError(
-        f"No cluster found: {why}",
-        cause="neither a kubeconfig nor a pod service account exists",
-        run="kubectl config get-contexts   # KUBECONFIG names another file",
-    )
+    message = f"No cluster found: {why}"
+    run = "kubectl config get-contexts   # KUBECONFIG names another file"
+    return EngineUnavailableError(message, cause="neither a kubeconfig nor a pod service account exists", run=run)
 
 
 @contextlib.contextmanager
@@ -122,11 +116,9 @@ def _errors_as_ours(server: str) -> Iterator[None]:
         body: Object = error.status if isinstance(error.status, dict) else {}
         raise refused(status, str(body.get("reason", "")), str(body.get("message") or error)) from error
     except (httpx.TransportError, kr8s.APITimeoutError) as error:
-        raise EngineUnavailableError(
-            f"The cluster at {server} does not respond",
-            cause=str(error) or "it is down, or this machine cannot reach it",
-            run="kubectl cluster-info",
-        ) from error
+        message = f"The cluster at {server} does not respond"
+        cause = str(error) or "it is down, or this machine cannot reach it"
+        raise EngineUnavailableError(message, cause=cause, run="kubectl cluster-info") from error
 
 
 class Cluster:
@@ -306,8 +298,7 @@ class Cluster:
             return await kr8s.asyncio.api(context=self._context, kubeconfig=self._host.env.get("KUBECONFIG"))
         except (OSError, LookupError, TypeError, AttributeError, ValueError, httpx.InvalidURL, yaml.YAMLError) as error:
             if self._context and "No such context" in str(error):
-                raise UsageError(
-                    f"The kubeconfig has no context {self._context}", run="kubectl config get-contexts"
-                ) from None
+                message = f"The kubeconfig has no context {self._context}"
+                raise UsageError(message, run="kubectl config get-contexts") from None
             why = str(error) if type(error) is ValueError else f"the kubeconfig cannot be used: {error}"
             raise no_cluster(why) from error

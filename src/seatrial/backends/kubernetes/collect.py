@@ -42,9 +42,7 @@ TURN_S = 1.0
 class PodProgress:
     """Reports what happens to the pods of a run: ``echo`` for people, ``record`` as host events."""
 
-    def __init__(
-        self, cluster: Cluster, echo: Callable[[str], None], record: Callable[[Event], None], namespace: str = "default"
-    ) -> None:
+    def __init__(self, cluster: Cluster, echo: Echo, record: Callable[[Event], None], namespace: str = "default"):
         self._cluster, self._echo, self._record, self._namespace = cluster, echo, record, namespace
         self._reported: set[str] = set()
         self._items: dict[str, dict[str, Any]] = {}
@@ -153,9 +151,8 @@ class Collector:
 
     async def drain(self) -> None:
         """Read every pod's log to its end as it is now, and what holds up those that have none."""
-        listing = await self._cluster.request(
-            "GET", self._path("pods"), params={"labelSelector": selector(self._run_id)}
-        )
+        labels = {"labelSelector": selector(self._run_id)}
+        listing = await self._cluster.request("GET", self._path("pods"), params=labels)
         for item in listing["items"]:
             pod = self._pods[item["metadata"]["name"]] = read_pod(item)
             await self._progress.pod(pod, item)

@@ -56,11 +56,9 @@ def cluster_manifests(plan: Plan, agent: Path, recipes: Path | None = None) -> l
         parts = [config_map.get("data"), config_map.get("binaryData")]
         size = sum(len(text) for part in parts for text in (part or {}).values())
         if size >= MAX_CONFIG_MAP_BYTES:
-            raise UsageError(
-                f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB",
-                cause="the script is too large to be handed over as a ConfigMap",
-                run='in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"',
-            )
+            message = f"{config_map['metadata']['name']} would hold {size:,} bytes, but a ConfigMap must be under 1 MiB"
+            run = 'in seatrial.toml: [kubernetes] code = "image" and registry = "ghcr.io/me"'
+            raise UsageError(message, cause="the script is too large to be handed over as a ConfigMap", run=run)
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         config_map["metadata"]["annotations"] = {"seatrial.content": digest[:16]}
     workloads = _own(cluster) if cluster.own else KINDS[cluster.kind].render(cluster)
@@ -125,11 +123,8 @@ def _jobset(cluster: ClusterPlan) -> list[Manifest]:
     job = _indexed_spec(cluster)
     ttl_s = job.pop("ttlSecondsAfterFinished")  # of the set: a Job that is gone before it would be made again
     job["template"]["spec"].pop("subdomain", None)  # the controller sets its own, which has the set's name
-    spec: Manifest = {
-        "network": {"enableDNSHostnames": True},
-        "ttlSecondsAfterFinished": ttl_s,
-        "replicatedJobs": [{"name": REPLICATED_JOB, "replicas": 1, "template": {"spec": job}}],
-    }
+    jobs = [{"name": REPLICATED_JOB, "replicas": 1, "template": {"spec": job}}]
+    spec = {"network": {"enableDNSHostnames": True}, "ttlSecondsAfterFinished": ttl_s, "replicatedJobs": jobs}
     return [_workload(cluster, "jobset", spec)]
 
 
@@ -151,12 +146,8 @@ def _pytorchjob(cluster: ClusterPlan) -> list[Manifest]:
         "pytorchReplicaSpecs": replicas,
     }
     if cluster.min_nodes is not None:
-        spec["elasticPolicy"] = {
-            "minReplicas": cluster.min_nodes,
-            "maxReplicas": cluster.nodes,
-            "maxRestarts": cluster.restarts,
-            "rdzvBackend": "c10d",
-        }
+        bounds = {"minReplicas": cluster.min_nodes, "maxReplicas": cluster.nodes, "maxRestarts": cluster.restarts}
+        spec["elasticPolicy"] = {**bounds, "rdzvBackend": "c10d"}
     return [_workload(cluster, "pytorchjob", spec)]
 
 
@@ -182,12 +173,13 @@ def _trainjob(cluster: ClusterPlan) -> list[Manifest]:
     inner["volumes"], mounts = _one_volume_a_mount(spec["volumes"], container["volumeMounts"])
     inner["containers"] = [{**{key: container[key] for key in _PATCHED_CONTAINER}, "volumeMounts": mounts}]
     patched = {"template": {"spec": {"template": {"metadata": {"labels": dict(cluster.labels)}, "spec": inner}}}}
-    patch = {
-        "manager": PATCH_MANAGER,
-        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}},
-    }
+    runtime = {"template": {"spec": {"replicatedJobs": [{"name": "node", **patched}]}}}
+    patch = {"manager": PATCH_MANAGER, "trainingRuntimeSpec": runtime}
     spec = {"runtimeRef": {"name": cluster.runtime}, "trainer": trainer, "runtimePatches": [patch]}
     return [_workload(cluster, "trainjob", spec)]
+
+
+Render = Callable[[ClusterPlan], list[Manifest]]
 
 
 class Workload(NamedTuple):
@@ -198,21 +190,14 @@ class Workload(NamedTuple):
     plural: str
     host: str
     rank_variable: str
-    render: Callable[[ClusterPlan], list[Manifest]]
+    render: Render
     names_all: bool = True
     install: str | None = None
 
 
-_RENDER: dict[Kind, Callable[[ClusterPlan], list[Manifest]]] = {
-    "job": _job,
-    "jobset": _jobset,
-    "pytorchjob": _pytorchjob,
-    "trainjob": _trainjob,
-}
-KINDS: dict[Kind, Workload] = {
-    kind: Workload(**own_table(Path(__file__).with_name("kinds.toml"))[kind], render=render)
-    for kind, render in _RENDER.items()
-}
+_ROWS = own_table(Path(__file__).with_name("kinds.toml"))
+_RENDER: dict[Kind, Render] = {"job": _job, "jobset": _jobset, "pytorchjob": _pytorchjob, "trainjob": _trainjob}
+KINDS: dict[Kind, Workload] = {kind: Workload(**_ROWS[kind], render=render) for kind, render in _RENDER.items()}
 
 
 def _workload(cluster: ClusterPlan, kind: Kind, spec: Manifest) -> Manifest:
@@ -280,11 +265,9 @@ def _refuse_beyond_a_patch(cluster: ClusterPlan) -> None:
         ("claim GPUs", "resourceClaims", cluster.claim),
     )
     for act, field in ((act, field) for act, field, value in beyond if value):
-        raise UsageError(
-            f"A TrainJob cannot {act}: its runtime does",
-            cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {field}",
-            run="seatrial run … --kind job   # or put it into a TrainingRuntime of your own",
-        )
+        message = f"A TrainJob cannot {act}: its runtime does"
+        run = "seatrial run … --kind job   # or put it into a TrainingRuntime of your own"
+        raise UsageError(message, cause=f"runtimePatches of trainer.kubeflow.org/v1alpha1 have no {field}", run=run)
     claims = [mount.volume.value for mount in cluster.mounts if mount.volume.kind == "pvc"]
     if twice := next((claim for claim in claims if claims.count(claim) > 1), None):
         raise UsageError(

@@ -83,11 +83,9 @@ def _try(cluster: Cluster, manifest: Manifest, *, ours: bool) -> None:
         no_namespace = error.message.startswith("Namespace ")
         if error.status != 404 or no_namespace or row is None or row.install is None:
             raise
-        raise UsageError(
-            f"The cluster has no {row.plural}.{row.api_version.partition('/')[0]}",
-            cause="its operator is not installed",
-            run=f"kubectl apply --server-side {row.install}" + "   # or: seatrial run … --kind job" * ours,
-        ) from error
+        message = f"The cluster has no {row.plural}.{row.api_version.partition('/')[0]}"
+        run = f"kubectl apply --server-side {row.install}" + "   # or: seatrial run … --kind job" * ours
+        raise UsageError(message, cause="its operator is not installed", run=run) from error
 
 
 def end(cluster: Cluster, plan: ClusterPlan, workloads: Sequence[str], grace_s: int) -> None:
@@ -144,9 +142,8 @@ def fetch(cluster: Cluster, plan: ClusterPlan, path: str, destination: Path) -> 
     """
     models = next((mount for mount in plan.mounts if mount.target == CONTAINER_MODELS), None)
     if models is None or not models.volume.lasting:
-        raise UsageError(
-            "The run's models were in its pod and were deleted with it", run="seatrial run … --models pvc:NAME"
-        )
+        message = "The run's models were in its pod and were deleted with it"
+        raise UsageError(message, run="seatrial run … --models pvc:NAME")
     pods = f"/api/v1/namespaces/{plan.namespace}/pods"
     name = f"{plan.name}-cp-{int(time.time()) % 100000}"
     cluster.create(pods, copy_pod(plan, name))
@@ -175,12 +172,9 @@ def copy_pod(plan: ClusterPlan, name: str) -> Manifest:
     command = [plan.command[0], "-c", "import time; time.sleep(3600)"]
     spec["containers"] = [{**kept, "command": command, "volumeMounts": mounts}]
     spec.pop("resourceClaims", None)
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}},
-        "spec": {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec},
-    }
+    metadata = {"name": name, "namespace": plan.namespace, "labels": {MANAGED_BY: "seatrial"}}
+    spec = {"restartPolicy": "Never", "activeDeadlineSeconds": 3600, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _wait(cluster: Cluster, path: str, name: str) -> None:

@@ -65,12 +65,8 @@ def explain(pod: Pod, reason: str, message: str, around: Surroundings) -> Findin
     named = re.search(r'image (?:tag )?"([^"]+)"', message)  # sidecars have images, too
     image = named[1] if named else pod.waiting_image or str(around.container.get("image", ""))
     of_pod = {"pod": pod.name, "node": pod.host or "", "image": image, "container": pod.waiting_on or ""}
-    finding = known.finding(
-        [f"{pod.name}: {text}"[:_LONGEST]],
-        values={**match.values, **of_pod, **facts.values},
-        cause=facts.cause,
-        fix=facts.fix,
-    )
+    values = {**match.values, **of_pod, **facts.values}
+    finding = known.finding([f"{pod.name}: {text}"[:_LONGEST]], values=values, cause=facts.cause, fix=facts.fix)
     if known.id in _ABOUT_THE_IMAGE and image.startswith("seatrial/"):  # built here, and pushed nowhere
         finding.fix = by_id("k8s-image-not-there").finding(values=of_pod).fix
     if known.severity == "warning" and known.id not in ("k8s-evicted", "k8s-node-lost"):

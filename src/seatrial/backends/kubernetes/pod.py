@@ -111,10 +111,8 @@ def _resources(cluster: ClusterPlan) -> Manifest:
     memory_gib = pods_gpus * LEAST_MEMORY_GIB + (cluster.shm_bytes / 2**30 if cluster.shm_requested else 0)
     least = {"cpu": str(pods_gpus * LEAST_CPUS), "memory": f"{memory_gib:g}Gi"}
     further = {"limits": limits, "claims": [{"name": _CLAIM}] if cluster.claim else []}
-    return {
-        "requests": {**least, **limits, **cluster.requests},
-        **{key: value for key, value in further.items() if value},
-    }
+    requests = {**least, **limits, **cluster.requests}
+    return {"requests": requests, **{key: value for key, value in further.items() if value}}
 
 
 def _tolerations(cluster: ClusterPlan) -> list[Manifest]:
@@ -257,11 +255,9 @@ def check_admission(manifest: Mapping[str, Any], file: str | None) -> None:
             applies = "when" not in rule or any(True for _ in _values(manifest, rule["when"].split("|")))
             if applies and (len(wrong) == len(values) if rule.get("any") else wrong):
                 got = f", got {wrong[0]}" if wrong else ""
-                raise UsageError(
-                    f"{file or manifest['kind']}: {rule['field']} must be {rule['must']}{got}",
-                    cause=f"{operator} refuses it ({table['source']})",
-                    run=f"${{EDITOR:-vi}} {file}" if file else "seatrial run … --kind job",
-                )
+                message = f"{file or manifest['kind']}: {rule['field']} must be {rule['must']}{got}"
+                run = f"${{EDITOR:-vi}} {file}" if file else "seatrial run … --kind job"
+                raise UsageError(message, cause=f"{operator} refuses it ({table['source']})", run=run)
 
 
 def _values(value: Any, steps: Sequence[str]) -> Iterator[Any]:

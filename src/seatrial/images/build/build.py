@@ -6,11 +6,12 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from seatrial.backends.base import Echo
 from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import DiskError, ImageError
 from seatrial.images.build.checks import check_stack, without_cuda
@@ -51,7 +52,7 @@ def build(
     image: ImagePlan,
     *,
     store: ImageStore,
-    progress: Callable[[str], None],
+    progress: Echo,
     pip_conf: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> BuildResult:
@@ -129,12 +130,7 @@ def write_context(image: ImagePlan, context: Path) -> None:
 
 
 def _build(
-    store: ImageStore,
-    image: ImagePlan,
-    context: Path,
-    secrets: list[str],
-    progress: Callable[[str], None],
-    labels: Mapping[str, str],
+    store: ImageStore, image: ImagePlan, context: Path, secrets: list[str], progress: Echo, labels: Mapping[str, str]
 ) -> None:
     unfinished = f"{image.tag}-unfinished-{os.getpid()}"
     last_lines: deque[str] = deque(maxlen=_REMEMBERED_LINES)
@@ -160,7 +156,7 @@ def _build(
         store.remove(unfinished)  # the name alone: a finished image keeps its real one; a failed build has none
 
 
-def pull(store: ImageStore, reference: str, progress: Callable[[str], None]) -> None:
+def pull(store: ImageStore, reference: str, progress: Echo) -> None:
     """Make the image present. Raises ImageError naming the reference and the next command."""
     began_s = time.monotonic()
     progress(f"{PULLING}{reference}")

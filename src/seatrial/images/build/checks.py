@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from seatrial.backends.base import Echo
 from seatrial.backends.containers.images import ImageStore
 from seatrial.errors import EngineError, ImageError, fallback
 from seatrial.findings.catalogue import by_id, mid_sentence
@@ -118,14 +119,12 @@ _ASKED = re.compile(r"nvidia[-_](?:cublas|cudnn)|\+cu\d|/whl/cu\d|\bcuda\d*\b", 
 #: CPU wheels of torch 1.0 to 2.13 for x86-64 are 90 to 210 MB, CUDA's 500 MB and more. Source: PyTorch's index.
 _LEAST_CUDA_MB = 400.0
 
-Progress = Callable[[str], None]
-
 
 class CudaUnaskedError(EngineError):
     """pip was about to take a CUDA build for a run without a GPU."""
 
 
-def without_cuda(progress: Progress, requirements: Sequence[str], *, image: bool = False) -> Progress:
+def without_cuda(progress: Echo, requirements: Sequence[str], *, image: bool = False) -> Echo:
     """Wrap ``progress`` to end pip by CudaUnaskedError before it downloads CUDA that no requirement names."""
     if any(_ASKED.search(line) for line in requirements):
         return progress

@@ -68,11 +68,8 @@ def verify_image(
     ended = store.run_once(image.tag, words, options=_gpu_options(container), timeout_s=VERIFY_TIMEOUT_S)
     lines = [line for line in ended.stdout.splitlines() if line.startswith("{")]
     if ended.exit_code != 0 or not lines:
-        raise ImageError(
-            f"{image.tag} was built, but its Python does not run",
-            cause=ended.last_line(),
-            run=f"{store.call[0]} run --rm -it --entrypoint {image.python} {image.tag}",
-        )
+        run = f"{store.call[0]} run --rm -it --entrypoint {image.python} {image.tag}"
+        raise ImageError(f"{image.tag} was built, but its Python does not run", cause=ended.last_line(), run=run)
     return judge(json.loads(lines[-1]), image, machine, on_gpu=container is not None)
 
 

@@ -159,11 +159,9 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
     files = _files(project, {folder.resolve() for folder in skipped})
     if (size := sum(path.stat().st_size for path in files.values())) > MAX_CODE_BYTES:
         largest = max(files, key=lambda name: files[name].stat().st_size)
-        raise UsageError(
-            f"The project is {format_bytes(size)}, too large for code: its largest file is {largest}",
-            cause="data and models in the project would be copied into the image",
-            run="mv the data out of the project, and: seatrial run … --data pvc:NAME",
-        )
+        message = f"The project is {format_bytes(size)}, too large for code: its largest file is {largest}"
+        run = "mv the data out of the project, and: seatrial run … --data pvc:NAME"
+        raise UsageError(message, cause="data and models in the project would be copied into the image", run=run)
     lines = [image.dockerfile] if image.dockerfile else [f"FROM {image.tag}", ""]
     lines += [
         "# The project, for nodes that cannot mount it. Writable for whichever user a pod runs as.",
@@ -177,13 +175,10 @@ def with_code(image: ImagePlan, project: Path, skipped: Collection[Path] = ()) -
     digest = hashlib.sha256(json.dumps([image.tag, sorted(files)]).encode())
     for path in files.values():
         digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return image.changed(
-        tag=f"seatrial/{slug}:{digest.hexdigest()[:20]}",
-        build=True,
-        base=image.base or image.tag,
-        dockerfile="\n".join([*lines, ""]),
-        context_files={**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}},
-    )
+    tag, base = f"seatrial/{slug}:{digest.hexdigest()[:20]}", image.base or image.tag
+    dockerfile = "\n".join([*lines, ""])
+    context = {**image.context_files, **{f"{CODE}/{name}": str(path) for name, path in files.items()}}
+    return image.changed(tag=tag, build=True, base=base, dockerfile=dockerfile, context_files=context)
 
 
 def _files(project: Path, skipped: Collection[Path]) -> dict[str, Path]:

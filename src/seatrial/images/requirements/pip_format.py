@@ -329,11 +329,9 @@ def _refuse_what_the_build_cannot_know(line: str, place: str) -> None:
 def _not_in_the_image(place: str, line: str) -> ConfigError:
     inner = _INNER.fullmatch(line.strip())
     folder = f"/workspace/{inner[1].rstrip('/')}" if inner and not inner[1].endswith(_ARCHIVES) else "/workspace"
-    return ConfigError(
-        f"{place}: {shown(line)} installs from a folder that is not in the image",
-        cause="the project is mounted at /workspace when it runs, not copied into the image",
-        run=f"remove the line, and add PYTHONPATH={folder} to [env]; for a src layout {folder}/src",
-    )
+    cause = "the project is mounted at /workspace when it runs, not copied into the image"
+    run = f"remove the line, and add PYTHONPATH={folder} to [env]; for a src layout {folder}/src"
+    return ConfigError(f"{place}: {shown(line)} installs from a folder that is not in the image", cause=cause, run=run)
 
 
 def _shown(path: Path, root: Path) -> str:

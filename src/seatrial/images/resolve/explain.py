@@ -60,12 +60,9 @@ def contradiction(resolver: UvResolver, answer: Unsatisfiable, request: ResolveR
     change = f"change one of these versions in {needs.source}"
     if needs.source == "the imports":
         change = "write requirements.txt with versions that fit"
-    return ConfigError(
-        f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else ""),
-        cause=answer.cause,
-        run=f"{change}, or name an image that has them: seatrial run --image IMAGE …",
-        edits=lambda: _fitting(resolver, answer, request, needs),
-    )
+    message = f"the requirements contradict each other on Python {request.python}" + (f": {listed}" if listed else "")
+    run = f"{change}, or name an image that has them: seatrial run --image IMAGE …"
+    return ConfigError(message, cause=answer.cause, run=run, edits=lambda: _fitting(resolver, answer, request, needs))
 
 
 def not_there(

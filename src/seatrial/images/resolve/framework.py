@@ -198,14 +198,10 @@ def _resolve_one(
     if len({each.cuda.partition(".")[0] for each in both if not each.system_cuda}) > 1:
         names = " and ".join(each.name for each in both)
         warnings.append(f"{names} bring cuDNN for two CUDA versions, in one folder: one of them may not find its own")
-    return Resolved(
-        found,
-        resolved.stack if first is not None else stack,
-        resolved.index or index,
-        resolved.index_needed or (index is not None and "+" in chosen),
-        (*resolved.choices, *choices),
-        tuple(warnings),
-    )
+    of_first = resolved.stack if first is not None else stack
+    needed = resolved.index_needed or (index is not None and "+" in chosen)
+    every = (*resolved.choices, *choices)
+    return Resolved(found, of_first, resolved.index or index, needed, every, tuple(warnings))
 
 
 def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: Framework) -> Resolved:

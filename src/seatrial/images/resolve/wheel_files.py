@@ -149,9 +149,9 @@ def with_undeclared(needs: Needs, lock: Lock, cuda: str) -> Iterator[tuple[Needs
     numpy_1 = [each.name for each in lock.packages if each.numpy_1]
     for line, of in companions(own, at | ({"cuda": cuda} if cuda else {}), numpy_1).items():
         found = own.plus(constraints=(line,)) if canonical_name(line) in at else own.plus(line)
-        what = f"{of} {at.get(of, '')}".rstrip()  # a listed package that pip builds is not in the lock
-        note = f"{what} needs {line}, which does not fit the list: it may fail"
-        yield needs.changed(found, why=f"{line} for {what}") if fits(own, line) else needs, note
+        release = f"{of} {at[of]}" if of in at else of  # which pip builds
+        note = f"{release} needs {line}, which does not fit the list: it may fail"
+        yield needs.changed(found, why=f"{line} for {release}") if fits(own, line) else needs, note
 
 
 def with_names(

@@ -56,11 +56,9 @@ def slimming_for(
     if not has_cuda and level in ("auto", "none"):
         return Slimming()
     if (stack.wheel is None or stack.of_the_base) and level in ("unused", "arch"):
-        raise ConfigError(
-            f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX",
-            cause="the base image brings the framework" if stack.of_the_base else "this project uses no framework",
-            run='in seatrial.toml: [image] slim = "files"',
-        )
+        message = f"image.slim = {level!r} supports only libraries of torch, TensorFlow and JAX"
+        cause = "the base image brings the framework" if stack.of_the_base else "this project uses no framework"
+        raise ConfigError(message, cause=cause, run='in seatrial.toml: [image] slim = "files"')
     used: set[str] = set()
     left_out: dict[str, tuple[str, ...]] = {"none": (), "files": ()}
     if stack.wheel is not None:
@@ -81,12 +79,9 @@ def slimming_for(
         return Slimming(left_out=left_out)
     if level == "auto":
         reason = f"out of the framework: symbols, archives, and what this job cannot call ({', '.join(proven) or '-'})"
-        return Slimming(
-            ("--level", "unused", "--keep-headers", "--unused", ",".join(proven) or "none"),
-            left_out,
-            packages=False,
-            choices=(Choice(what="slimming", value="auto", reason=reason),),
-        )
+        proved = ("--level", "unused", "--keep-headers", "--unused", ",".join(proven) or "none")
+        choice = Choice(what="slimming", value="auto", reason=reason)
+        return Slimming(proved, left_out, packages=False, choices=(choice,))
     arguments = ["--level", level, *(["--keep-headers"] if compiles else [])]
     explained = "image.slim; what each level saves: seatrial build --explain"
     choices = [Choice(what="slimming", value=level, reason=explained)]
@@ -97,11 +92,9 @@ def slimming_for(
         choices.append(Choice(what="left out", value=", ".join(unused), reason=f"the project shows use of: {shown}"))
     if level == "arch":
         if stack.cpu or machine is None or not machine.gpus:
-            raise ConfigError(
-                "image.slim = 'arch' needs to know the GPUs to keep code for",
-                cause="this run has none" if machine is None else "none are known here",
-                run="seatrial build … --target h100 --slim arch",
-            )
+            message = "image.slim = 'arch' needs to know the GPUs to keep code for"
+            cause = "this run has none" if machine is None else "none are known here"
+            raise ConfigError(message, cause=cause, run="seatrial build … --target h100 --slim arch")
         architectures, reason = machine.capabilities, f"the GPUs of {machine.described}"
         arguments += ["--arch", ",".join(each.replace(".", "") for each in architectures)]
         choices.append(Choice(what="architectures", value=" ".join(architectures), reason=reason))

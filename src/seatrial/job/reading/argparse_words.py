@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from seatrial.job.reading.signs import RANK_OPTIONS, SETS, dotted, is_constant, keywords, last_name, literal
@@ -22,6 +23,9 @@ _METHODS = re.compile(f"{_ADDS}|error|parse_args|set_defaults")
 _MAKES = re.compile(rf"(.*\.)?({_ADDS}|\w*ArgumentParser)")
 #: Keywords of a parser, and kinds of options, by which words are taken in a way that is not judged here.
 _UNUSUAL = {*SETS["unusual"], None}
+#: Types whose values are judged: what reads them, and what they take.
+_TYPES: dict[str, tuple[Callable[[str], object], str]]
+_TYPES = {"int": (int, "a whole number"), "float": (float, "a number"), "str": (str, "text")}
 
 
 class ParserWords:
@@ -37,6 +41,7 @@ class ParserWords:
         self._parsers = 0
         self._parses: list[tuple[ParsedCall, str]] = []  # calls of parse_args
         self._open = False
+        self.refused: list[tuple[str, str]] = []  # words at which every run ends, each with an edit; after misfits()
 
     def note(self, call: ParsedCall, place: str, *, own: Callable[[str], bool], taken: set[str]) -> None:
         """Record a call. Args: own: recognises the project's functions. taken: parameters of that which is called."""
@@ -95,11 +100,11 @@ class ParserWords:
             self._open |= any("SystemExit" in ast.dump(each.type) for each in node.handlers if each.type)
 
     def misfits(self, modules: Sequence[str], constants: Constants) -> Iterator[str]:
-        """Yield a warning for each word that argparse rejects. Args: modules: names that the script imports."""
+        """Yield a warning for each word that argparse may reject. Args: modules: names that the script imports."""
         others = not SETS["parsers"].isdisjoint(name.partition(".")[0] for name in modules)
         if self._open or not self._parsers or others or self._used & self._parts:
             return
-        parsed = None
+        parsed, always = None, False
         for (unit, node, certain, tests), place in self._parses:
             for words in (*node.args, *(each.value for each in node.keywords)):
                 values = [each.node for each in constants.candidates(words, unit, 0) if each.unit != unit] or [words]
@@ -107,7 +112,7 @@ class ParserWords:
                 if not whole and not all(is_constant(each, None) for each in values):
                     return  # it parses other words
             usual = tests and unit in constants.always and constants.likely and constants.likely(unit, tests)
-            parsed = parsed or (place if certain or usual else None)
+            parsed, always = parsed or (place if certain or usual else None), always or certain
         if parsed is None:
             return
         own = [each for each in self._options if each.startswith("--")]
@@ -123,6 +128,12 @@ class ParserWords:
         if (word := next(iter(self._words), "-"))[:1] != "-" and all(each[0] == "-" for each in self._options):
             yield f"{parsed} rejects {word}: it takes no positional arguments; it has {first_of(own) or 'none'}"
         missing: list[tuple[str, str]] = []
+        for wrong, place in self._wrong_values():
+            if always and place:
+                path, _, line = place.rpartition(":")
+                self.refused.append((f"{parsed} {wrong}", f"sed -n {line}p {shlex.quote(path)}"))
+            else:
+                yield f"{parsed} {wrong}"
         stores = {flag for flag, (node, _) in self._options.items() if not keywords(node).keys() & {"action", "nargs"}}
         lone = (flag for flag, value in pairwise((*self._words, "--")) if flag in stores and value in ("--", *own))
         yield from (f"{parsed} rejects {flag}: it needs a value" for flag in lone if flag[0] == "-")
@@ -139,6 +150,27 @@ class ParserWords:
             names = ", ".join(name for _, name in missing)
             fix = " ".join(["seatrial run … --", *(f"{each} " * (each[0] == "-") + "VALUE" for _, each in missing)])
             yield f"{missing[0][0]} requires {names}, which {'are' if missing[1:] else 'is'} not given: {fix}"
+
+    def _wrong_values(self) -> Iterator[tuple[str, str]]:
+        """Yield (``rejects --lr x: …``, place if every run adds the option) for values that types and choices lack."""
+        words = [*takewhile(lambda word: word != "--", self._words)]
+        for at, (flag, sign, attached) in enumerate(word.partition("=") for word in words):
+            node, place = self._options.get(flag, (None, "")) if flag[:1] == "-" else (None, "")
+            given = keywords(node) if node else {}
+            kind, nargs = dotted(given.get("type", ast.Name("str"))), getattr(given.get("nargs"), "value", "?")
+            if node is None or kind not in _TYPES or "action" in given:
+                continue
+            count = 1 if nargs == "?" else nargs if isinstance(nargs, int) else None
+            listed = [getattr(each, "value", None) for each in getattr(given.get("choices"), "elts", ())]
+            convert, takes = _TYPES[kind]
+            for value in [attached] if sign else takewhile(lambda word: word[:1] != "-", words[at + 1 :][:count]):
+                try:
+                    if convert(value) in listed or not listed or None in listed:
+                        continue
+                    takes = f"one of {', '.join(map(str, listed))}"
+                except ValueError:
+                    pass
+                yield f"rejects {flag} {value}: it takes {takes}", place
 
 
 def _are_all_words(node: ast.AST | None) -> bool:

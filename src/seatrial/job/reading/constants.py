@@ -8,8 +8,7 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -34,8 +33,6 @@ ANY = "*"
 _DEEPEST = 40
 #: Most expressions read for one path: names assigned from themselves multiply.
 _MOST_LOOKS = 500
-#: Most passes of a loop whose paths are read, and the methods of a table that a loop goes through.
-_MOST_PASSES, _PARTS = 8, ("", "items", "keys", "values")
 
 _CHANGES_ARGV = re.compile(rb"sys\.argv(\.(append|clear|extend|insert|pop|remove)\(|\s*\+?=(?!=))|del\s+sys\.argv")
 #: Names of objects with options or settings.
@@ -51,7 +48,7 @@ class Text(NamedTuple):
     anywhere: bool = False
 
 
-class _Value(NamedTuple):
+class Binding(NamedTuple):
     """Hold an expression that a name may stand for, and whether it does so in every run."""
 
     node: ast.expr | None
@@ -95,6 +92,7 @@ class Constants:
             ``config.yaml:3``).
         set_keys: (``config.data.path``, value, unit) of each assignment to a configuration; None if it may not run.
         looped: (unit, variable) → its value in the pass of a loop whose texts are read.
+        looks: expressions read for one path; what sets it to 0 begins another.
         by_setting, by_option, lacks: whether the text last read is a file's setting, the option that gives it,
             and whether a part of it is an option or a setting without a known value.
     """
@@ -115,8 +113,8 @@ class Constants:
         self.by_option: str | None = None
         self.lacks = False
         self.looks = 0
-        self.looped: dict[tuple[Unit, str], _Value] = {}
-        self._found: dict[tuple[ast.AST | None, str], list[_Value]] = {}  # for one text or condition
+        self.looped: dict[tuple[Unit, str], Binding] = {}
+        self._found: dict[tuple[ast.AST | None, str], list[Binding]] = {}  # for one text or condition
 
     def text(self, node: ast.expr | None, unit: Unit, depth: int = 0) -> Text | None:
         """Return the text of an expression in ``unit``, as far as it is constant; None if it shows none."""
@@ -140,13 +138,15 @@ class Constants:
             case ast.BinOp(op=ast.Mod()) if left := inner(node.left):
                 return _filled(left, r"%[^a-zA-Z%]*[a-zA-Z]", [*map(inner, getattr(node.right, "elts", [node.right]))])
             case ast.BoolOp():
-                values = [inner(each) for each in node.values]
+                values = [inner(each) for each in node.values if not self._is_none(each, unit, depth + 1)]
                 first = next((each for each in values if each is not None), None)
                 return first and first._replace(sure=first.sure and first is values[0])
             case ast.IfExp(
                 test=ast.Call(func=ast.Attribute(attr="endswith", value=of), args=[ast.Constant(value=end)])
             ) if (given := inner(of)) and ANY not in given.text and not given.text.endswith(str(end)):
                 return inner(node.orelse)  # path if path.endswith(".yaml") else path + ".yaml"
+            case ast.IfExp(ast.Name() | ast.Attribute() as test) if (on := inner(test)) and on.sure and on.text != ANY:
+                return inner(node.body if on.text else node.orelse)  # Path(a.root) if a.root else None
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 typed = [each for each in (body, orelse) if dotted(getattr(each, "value", each)) == "sys.argv"]
                 either = next(filter(None, map(inner, (*typed, body, orelse))), None)
@@ -204,9 +204,7 @@ class Constants:
             return receiver
         if last == "joinpath":
             return _joined("/", [receiver, *arguments])
-        if last == "format":
-            return _filled(receiver, r"\{[^{}]*\}", arguments)
-        return None
+        return _filled(receiver, r"\{[^{}]*\}", arguments) if last == "format" else None
 
     def _returned(self, node: ast.Call, unit: Unit) -> tuple[Unit, ast.expr] | None:
         """Return the function of the project that a call runs, and what it returns, where that is one expression."""
@@ -227,7 +225,9 @@ class Constants:
         """Return the text of ``path``, ``args.path``, ``config["path"]``; of several candidates, prefer one outside."""
         values = self.candidates(node, unit, depth)
         texts = [(self.text(each, where, depth + 1), sure) for each, where, sure in values]
-        found = [text._replace(sure=text.sure and sure) for text, sure in texts if text is not None]
+        one = values[1:] and len({text and posixpath.normpath(text.text) for text, _ in texts}) == 1
+        alike = bool(one) and isinstance(node, ast.Name) and self._is_own(node.id, unit)
+        found = [text._replace(sure=text.sure and (sure or alike)) for text, sure in texts if text is not None]
         key = member(node)
         if key is None or isinstance(node, ast.Name) or values or re.fullmatch(r"self\.\w+", dotted(node)):
             return max(found, key=lambda each: (is_outside(each.text), each.sure), default=None)
@@ -254,6 +254,17 @@ class Constants:
             return Text(found_there[0], False)
         self.lacks |= OF_SETTINGS.fullmatch(dotted(getattr(node.value, "value", node.value))) is not None
         return None
+
+    def _is_none(self, node: ast.expr, unit: Unit, depth: int) -> bool:
+        """Return whether an expression is None in every run."""
+        values = self.candidates(node, unit, depth)
+        return bool(values) and all(each.sure and is_constant(each.node, None) for each in values)
+
+    def _is_own(self, name: str, unit: Unit) -> bool:
+        """Return whether a name stands for nothing but what its own function, or the module's top, assigns to it."""
+        flow = module.flow if (module := self._module_at(unit[0])) else None
+        given = parameters(flow.functions[unit[1]]) if flow and unit[1] else ()
+        return flow is not None and name in flow.assigned(unit[1]) and name not in (*flow.globals, *given)
 
     def _is_parsed(self, node: ast.expr | None, unit: Unit, depth: int) -> bool:
         """Return whether an expression is what argparse returns, by its name or by what it stands for."""
@@ -302,8 +313,10 @@ class Constants:
         values = [each for each in self.candidates(node, unit, depth) if each.sure] if depth < _DEEPEST else []
         return self.variable(values[0].node, values[0].unit, depth + 1) if len(values) == 1 else None
 
-    def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
+    def candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[Binding]:
         """Return what a name, an attribute or an item may stand for."""
+        if depth > _DEEPEST:  # also of what is known: a name may stand for itself
+            return []
         self._found = self._found if self.looks else {}
         self.looks += 1
         if (key := (node, unit[1])) not in self._found:
@@ -311,9 +324,9 @@ class Constants:
             self._found[key] = self._candidates(node, unit, depth)
         return self._found[key]
 
-    def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[_Value]:
+    def _candidates(self, node: ast.AST | None, unit: Unit, depth: int) -> list[Binding]:
         module = self._module_at(unit[0])
-        if module is None or depth > _DEEPEST or self.looks > _MOST_LOOKS:
+        if module is None or self.looks > _MOST_LOOKS:
             return []
         if isinstance(node, ast.Name):
             return self._values_of_name(node, unit, module, depth)
@@ -338,16 +351,16 @@ class Constants:
                 values = owner[0].flow.in_force(values, unit[1], getattr(node, "lineno", 0))
             if owner and len(values) == 1:
                 sure = key not in self.stored or dotted(node.value) == "self"
-                return [_Value(values[0][1], (owner[0].path, values[0][0]), sure)]
-        table, where = self._table(holder, unit, depth + 1)
+                return [Binding(values[0][1], (owner[0].path, values[0][0]), sure)]
+        table, where = self.table(holder, unit, depth + 1)
         items = {literal(at): value for at, value in zip(table.keys, table.values, strict=True)} if table else {}
         if not table or key not in items:
             return []
         sure = f"[{key}]" not in self.stored and all(each.sure for each in self.candidates(holder, unit, depth + 1))
         changes = f"{dotted(holder) or ANY}.update(".encode()
-        return [_Value(items[key], where, sure and None not in table.keys and changes not in module.source)]
+        return [Binding(items[key], where, sure and None not in table.keys and changes not in module.source)]
 
-    def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[_Value]:
+    def _values_of_name(self, node: ast.Name, unit: Unit, module: Module, depth: int) -> list[Binding]:
         name = node.id
         if (unit, name) in self.looped:
             return [self.looped[unit, name]]
@@ -355,7 +368,7 @@ class Constants:
         top, line = (unit[0], ""), getattr(node, "lineno", 0)
         of_class = module.flow.attributes(module.flow.classes.get(line, ""), name) if unit == top else []
         if own := [value for method, value in of_class if not method and (value.end_lineno or 0) < line]:
-            return [_Value(own[-1], unit, len(own) == 1)]
+            return [Binding(own[-1], unit, len(own) == 1)]
         for where in (unit,) if given else (unit, top):
             written = module.flow.assigned(where[1]).get(name, [])
             several = given or written[1:]
@@ -374,55 +387,19 @@ class Constants:
             if values := list(dict.fromkeys(reversed(assigned))):
                 sure = len(values) == 1 and not (where == top and name in module.flow.globals)
                 sure = sure and (not given or id(values[0]) in plain)
-                return [_Value(value, where, sure) for value in values]
+                return [Binding(value, where, sure) for value in values]
         if given:
             function = module.flow.functions[unit[1]]
             by_click = any("option" in ast.dump(each) for each in function.decorator_list)
             if unit in self.entries or (name in self.options and by_click):
-                return [_Value(ast.Attribute(ast.Name("args"), name), unit, True)]
-            passed = [_Value(*each) for each in self.passed(name, unit)]
-            return passed or [_Value(default_of(name, function), top, False)]
+                return [Binding(ast.Attribute(ast.Name("args"), name), unit, True)]
+            passed = [Binding(*each) for each in self.passed(name, unit)]
+            return passed or [Binding(default_of(name, function), top, False)]
         for path, inner in (module.bound[each] for each in module.bound if each == name or each[0] == "*"):
             found = self.candidates(ast.Name(name if inner == "*" else inner), (path, ""), depth + 1) if inner else []
             if found:
                 return found
         return []
-
-    def passes(self, unit: Unit, line: int) -> list[dict[tuple[Unit, str], _Value]]:
-        """Return the variables' values in each pass of the loop around a line, if what it goes through is written."""
-        around = module.flow.around(unit[1], line) if (module := self._module_at(unit[0])) else ()
-        loops = [each for each in around if isinstance(each, ast.For) and each.body[0].lineno <= line]
-        for loop in (each for each in reversed(loops) if line <= (each.end_lineno or 0)):  # the innermost first
-            self.looks, self._found, over = 0, {}, loop.iter
-            names = [last_name(each) for each in getattr(loop.target, "elts", [loop.target])]
-            if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
-                over, names = over.args[0], names[1:]
-            if not (bound := _bound_in(loop)).isdisjoint(names):
-                continue
-            found: list[dict[tuple[Unit, str], _Value]] = []
-            for way in islice(self._each_pass(over, unit), _MOST_PASSES):
-                inner = getattr(way[-1].node, "elts", []) if len(names) > len(way) else []
-                way[-1:] = [way[-1]._replace(node=each) for each in inner] or way[-1:]
-                sure = [each._replace(sure=each.sure and "" not in bound) for each in way]
-                at = ((unit, name) for name in names)
-                found += [dict(zip(at, sure, strict=True))] if len(way) == len(names) else []
-            if found:
-                return found
-        return []
-
-    def _each_pass(self, node: ast.expr, unit: Unit) -> Iterator[list[_Value]]:
-        """Yield what a loop gets in each pass from a list, or from a table's keys, values or items."""
-        owner, part = node, ""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
-            owner, part = node.func.value, node.func.attr
-        known = [each.sure for each in self.candidates(owner, unit, 1)]
-        written = known == [True] or isinstance(owner, ast.Dict | ast.List | ast.Tuple)
-        table, where = self._table(owner, unit, 1) if written and part in _PARTS else (None, unit)
-        module = self._module_at(unit[0])
-        sure = module is not None and not _is_changed(module.source, last_name(owner))
-        for at, (key, value) in enumerate(zip(table.keys, table.values, strict=True) if table else ()):
-            part = part or ("values" if literal(key) == str(at) else "keys")  # of a list, or of a table
-            yield [_Value(each, where, sure) for each in (key, value)[part == "values" : 1 + (part != "keys")]]
 
     def _class(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[Module, str] | None:
         """Return (module, name) of a class of the project, or of an object's class."""
@@ -441,7 +418,7 @@ class Constants:
         found = (self._class(each.node, each.unit, depth + 1) for each in self.candidates(node, unit, depth))
         return next(filter(None, found), None)
 
-    def _table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
+    def table(self, node: ast.expr | None, unit: Unit, depth: int) -> tuple[ast.Dict | None, Unit]:
         """Return the dictionary that an expression stands for, written as ``{…}`` or ``dict(…)``, and its unit."""
         if isinstance(node, ast.Dict):
             return node, unit
@@ -453,9 +430,9 @@ class Constants:
                 keys: list[ast.expr | None] = [ast.Constant(each.arg) for each in node.keywords]
                 return ast.Dict(keys, [each.value for each in node.keywords]), unit
             inside = node.args[0] if node.args else getattr(node.func, "value", None)
-            return self._table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
+            return self.table(inside, unit, depth + 1) if depth < _DEEPEST else (None, unit)
         for value in self.candidates(node, unit, depth):
-            table, where = self._table(value.node, value.unit, depth + 1)
+            table, where = self.table(value.node, value.unit, depth + 1)
             if table is not None and (module := self._module_at(where[0])) is not None:
                 rows, name = [*zip(table.keys, table.values, strict=True)], node and last_name(node)
                 for each in module.flow.body(where[1]) if name else ():
@@ -597,23 +574,6 @@ def _keeps(value: ast.expr | None, name: str) -> bool:
     """Return whether a name is the same path after an assignment: ``root = Path(root)``."""
     args = value.args if isinstance(value, ast.Call) and last_name(value.func) in SETS["of-paths"] else []
     return [dotted(each) for each in args] == [name]
-
-
-@lru_cache(maxsize=64)
-def _is_changed(source: bytes, name: str) -> bool:
-    """Return whether code may add or take a row of a table."""
-    name = re.escape(name)
-    changes = rf"\b{name}(\.(?!items\(|keys\(|values\(|get\()\w+\(|\[[^]\n]{{0,99}}\]\s*=[^=])|\bdel .*\b{name}\b"
-    return bool(name and re.search(changes.encode(), source))
-
-
-@lru_cache(maxsize=64)
-def _bound_in(loop: ast.For) -> set[str]:
-    """Return the names that a loop's body sets or takes, and "" if a pass may be left early or not be made."""
-    inside = [each for part in loop.body for each in ast.walk(part)]
-    names = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-    ends = {"" for each in inside if isinstance(each, ast.Break | ast.Continue | ast.Return)}
-    return names | {each.arg for each in inside if isinstance(each, ast.arg)} | ends
 
 
 def _above(path: Text, count: int = 1) -> Text:

@@ -89,7 +89,7 @@ class Readings:
         unknown: reads by unknown paths, if no input is known. unmade: files that it writes to folders nothing makes.
         outputs: options with paths that it creates and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
-        remote: ``remote.s3`` → where such a path is opened by fsspec; ``run.wandb=online|logs`` → where it begins.
+        remote: ``remote.s3`` → opened by fsspec; ``run.wandb=online|logs`` → its begin; ``local.…``: a client.
         devices: reasons why it does not use the GPUs with these arguments.
         variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
         files: the files that were read, relative to the project where they are inside.

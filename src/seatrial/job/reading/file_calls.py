@@ -27,7 +27,7 @@ OPENERS, NEED_FOLDERS, FOLDERS = SETS["openers"], SETS["need-folders"], {"makedi
 _DATASETS, _BEFORE_DOWNLOAD = regex(r"torchvision\.datasets\.(\w+\.)?[A-Z]\w*"), 4
 #: Calls whose argument may be a model's name on a hub; arguments that are paths; settings of such a name.
 NAMES_MODELS, NO_NAME = {"from_pretrained", "load_model"}, regex(r"[./].*|.*\.(h5|hdf5|keras)")
-OF_MODELS = regex(r"(?:--|.*\.)?(?:(?:base|pretrained)[-_])?(?:model|tokenizer)(?:[-_]name(?:[-_]or[-_]path)?)?")
+OF_MODELS = regex(r"(--|.*\.)?((base|pretrained)[-_])?(model|tokenizer)([-_](name|dir|path|name[-_]or[-_]path))?")
 ON_THE_HUB = regex(r"[\w-][\w.-]{,95}(/[\w-][\w.-]{,95})?")
 #: Names of functions that read a file: read_csv, load, rdsamp, ReadImage; of packages alone, those of methods as well.
 _BY_NAME = regex(r"(?:im)?read_?[A-Z_]\w*|imread|load(?!s$|_dataset$|_dotenv$)(?:_\w+)?")
@@ -47,7 +47,7 @@ OF_DATA, NO_DATA = (regex("|".join(SETS[each])) for each in ("of-data", "no-data
 #: Methods of pathlib.Path that read their receiver.
 _READ_PATHS = {"read_text", "read_bytes", "iterdir", "glob", "rglob"}
 #: Letters of modes that write, and of those that make the file: r+ requires it.
-_WRITES, _MAKES = frozenset("wax+"), frozenset("wax")
+_WRITES, _MAKES, READS = frozenset("wax+"), frozenset("wax"), {"r", "rb", "rt"}
 #: Calls that check for a path.
 ASKS = {"exists", "isfile", "isdir", "is_file", "is_dir", "access", "lexists"}
 #: Packages whose calls open remote paths through fsspec. Source: filesystem-spec.readthedocs.io, "Who uses fsspec?".
@@ -65,13 +65,18 @@ _OF_INPUTS = regex("|".join(SETS["of-inputs"]))
 LOADED = regex(r"pretrain|weight|resume|restore|(?<!down)(?<!up)load|init_from")
 _ENDS = r"(s|ger|puts?|[gp]ing|ments?|ict\w*|ions?|ing)?([-_./]|dir|path|folder|file|$)"
 _NOT_READ = regex(rf"(^|[-_./])({'|'.join(SETS['not-read'])}){_ENDS}")
-#: A path; one with a file's suffix; weights, which training also writes; names whose values are folders.
-_A_PATH = regex(r"(?!.*//|[\d./-]*$|(?i:auto|none|null|true|false)$)(\.{0,2}/[\w ./+@=-]*|(~?[./]|\w)[\w./+@=-]*)")
+#: A path, none of Detectron2's model zoo; one with a file's suffix; weights, which training also writes; names whose
+#: values are folders.
+_NO_PATH = r".*//|[\d./-]*$|(?i:auto|none|null|true|false)$|(COCO|LVISv[\d.]+|PascalVOC)-[A-Z]\w+/"
+_A_PATH = regex(rf"(?!{_NO_PATH})(\.{{0,2}}/[\w ./+@=-]*|(~?[./]|\w)[\w./+@=-]*)")
 _IS_FILE = regex(rf"[^/]*(/.*)?\.({'|'.join(SETS['suffixes'])})")
 _IS_WEIGHTS = regex(r".*\.(bin|ckpt|keras|onnx|pb|joblib|pth?|safetensors|tar|png|jpe?g|gif|mp4)")
 _FOLDER = r"((data|img|image|train|test|val)\w*[-_.]?(dir|root|folder)|(data_?)?(root|dir))"
 _IN_FOLDERS, _OF_DATA = regex(rf"([\w-]+[.=])*{_FOLDER}"), regex(r"data(set)?s?/")
 _OF_FOLDERS = regex(r"(?!.*(model|token|bert|check|ckpt))\w*(path|dir|root|folder)=\w*(path|data|dir|folder)\w*")
+#: Weights, and words of a download that may bring some.
+OF_WEIGHTS = regex(r".*\.(ckpt|keras|onnx|pth?|safetensors|caffemodel)")
+OF_MANY = regex(r"weight|model|ckpt|checkpoint|pretrain|python|\.py\b|\.sh\b|\bmake\b|clone")
 #: Methods of pathlib.Path, whose receiver they make.
 _OF_PATHS = {"mkdir", "touch", "write_text", "write_bytes", "open"}
 #: Last names of calls, and keywords, that may make something; of those that make no file, or one that is open already.
@@ -130,6 +135,13 @@ class Read:
 
     def __str__(self) -> str:
         return f"{self.where} {self.verb} {self.path}"
+
+
+def folders_of(texts: Sequence[Text | None]) -> set[str]:
+    """Return the first parts of the paths among a download's arguments; none if one of them may be any path."""
+    known = [each.text if each else ANY for each in texts if not each or "://" not in each.text]
+    unclear = any(" " in each or IN_ANY.search(each) for each in known)
+    return set() if unclear else {posixpath.normpath(each).partition("/")[0] for each in known if {*"/."} & {*each}}
 
 
 def written_paths(node: ast.Call) -> Iterator[tuple[ast.expr, bool, bool]]:
@@ -260,7 +272,7 @@ def read_paths(node: ast.Call, names: Mapping[str, str]) -> Iterator[ast.expr]:
     name, last = called_names(node)
     given = keywords(node)
     mode = node.args[1] if len(node.args) > 1 and (name in OPENERS or last == "open") else given.get("mode")
-    opens = last == "open" and literal((*node.args, given.get("mode", ast.Constant("r")))[0]) in ("r", "rb", "rt")
+    opens = last == "open" and literal((*node.args, given.get("mode", ast.Constant("r")))[0]) in READS
     if name in OPENERS:
         yield from node.args[: not _opens_to_write(mode, _MAKES)]
     elif isinstance(node.func, ast.Attribute) and (opens or (last in _READ_PATHS and name not in SETS["readers"])):
@@ -328,7 +340,7 @@ class Paths:
     """Decide whether a path, what is above or below it, or the file without its suffix is among others."""
 
     def __init__(self, texts: Sequence[Text | None]) -> None:
-        known = [each.text for each in texts if each is not None]
+        known = [posixpath.normpath(each.text) if each.text[:2] == "./" else each.text for each in texts if each]
         self._known = {posixpath.normpath(each.partition(ANY)[0] or ANY) for each in known} | MADE
         self._above = {str(parent) for each in self._known for parent in PurePosixPath(each).parents}
         one = (re.sub(r"\*.*\*", ANY, each) for each in known if ANY in each and each[0] != ANY)  # more are slow

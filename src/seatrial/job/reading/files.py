@@ -19,6 +19,7 @@ from seatrial.job.reading.configurations import CONFIGURATION, by_ends, initiali
 from seatrial.job.reading.constants import ANY, Constants, ParsedCall, Text, is_outside
 from seatrial.job.reading.file_calls import Paths, Read, Write, known_paths
 from seatrial.job.reading.flow import CAUGHT, Tests
+from seatrial.job.reading.loops import Loops
 from seatrial.job.reading.modules import is_file, is_folder
 from seatrial.job.reading.parsed_modules import Module, Unit, named
 from seatrial.job.reading.run_order import RunOrder, untried
@@ -41,6 +42,7 @@ class Files:
     ) -> None:
         self._module_at, self._folder = module_at, folder
         self.constants = Constants(module_at, arguments, folder)
+        self._loops = Loops(module_at, self.constants)
         self.order = RunOrder(start, module_at, self.constants.callers)
         self.hub_model: tuple[str, str] | None = None
         self.remote: dict[str, str] = {}
@@ -48,7 +50,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._opaque = False  # it downloads or changes its folder, so default paths may exist by their reads
+        self._bringing: list[tuple[Unit, int, set[str], str]] = []  # downloads and programs whose files are not known
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -66,7 +68,7 @@ class Files:
         self._calls_left = 20_000  # most calls searched for one that makes a path before the script checks for it
         self._made: list[tuple[ParsedCall, Text | None]] = []
         self._checked: list[tuple[ParsedCall, Text]] = []
-        self._making: list[tuple[Unit, ast.Call, Sequence[Unit]]] = []  # calls that may create any path
+        self._making: list[tuple[ParsedCall, Sequence[Unit]]] = []  # calls that may create any path
         self._indirect: list[ParsedCall] = []  # calls of variables and items
         self._moves = self._finds = False  # it changes its working directory; an input exists
         self._files: dict[str, Read] = {}  # configurations that Hydra or ConfigArgParse reads
@@ -90,7 +92,7 @@ class Files:
         elif not calls.GIVES_NONE.fullmatch(last):
             self._calls.setdefault(unit, []).append((node, called))
         if calls.makes_any(node):
-            self._making.append((unit, node, called))
+            self._making.append((call, called))
         self._indirect += [] if called or isinstance(node.func, ast.Attribute) else [call]
         self.order.note_call(call, called)
 
@@ -158,16 +160,16 @@ class Files:
         """
         reads, self.order.truth = {**self._files}, truth
         if self._moves:
-            self._opaque = True
             return self._with_named(reads)
 
         may, likely = self.order.may_run(tried=True), self.order.is_likely
+        self._read_modes()
         writing, asking = self._making_and_checking(may)
         self.constants.always = self.order.reached(lambda unit, run: likely(unit, run.tests, self._lacks))
         self.constants.likely = likely
         self._tried = self.order.reached(lambda unit, run: likely(unit, untried(run.tests) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        self._opaque = makes_any = self._makes_any()
+        self._bringing = [*self._brings()]
         unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -187,7 +189,7 @@ class Files:
             ready = runs or not calls.OUTPUT.search(flag or "")  # else it lists earlier runs, if there are any
             self.outputs.difference_update({flag or ""} if ready else ())
             if module is None or found is None:
-                opens = runs and lacks and not makes_any and not calls.READERS.isdisjoint((name, last))
+                opens = runs and lacks and not self._bringing and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in self._known:
                     self.unchecked[where] = None
                 continue
@@ -207,8 +209,8 @@ class Files:
                 named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             next_to_script = text.endswith(CONFIGURATION) and is_file(self.order.start[0].parent / text)
-            unclear = unclear or (makes_any and not of_a_machine(text) and not next_to_script)
-            missing = (usual or is_typed) and not unclear
+            brought = not (of_a_machine(text) or next_to_script) and self._brought(text, unit, node.lineno)
+            missing, unclear = (usual or is_typed) and not (unclear or brought in (True, None)), unclear or brought
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
             seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
             seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
@@ -221,7 +223,9 @@ class Files:
 
     def inputs(self) -> Iterator[Read]:
         """Yield absent paths that the run may read: typed ones, settings, defaults, strings. Call ``reads`` first."""
-        given = ((unit, each) for unit, node, _ in self._making for each in (*node.args, *keywords(node).values()))
+        given = (
+            (unit, each) for (unit, node, *_), _ in self._making for each in (*node.args, *keywords(node).values())
+        )
         typed = Paths([*(text for _, text in self._made), *(self.constants.text(each, unit) for unit, each in given)])
         made = Paths([text for _, text in self._made])
         checked = {posixpath.normpath(text.text) for _, text in self._checked if posixpath.splitext(text.text)[1]}
@@ -229,10 +233,11 @@ class Files:
             is_typed, path = where == name, posixpath.normpath(value)
             fits = calls.is_input(name, value, typed=is_typed or not name) or self._is_local_model(name, value)
             fits = fits and (not name or option not in self.outputs)
-            below = (each.endswith(f"/{value}") for *_, each, _ in self._read if name)  # another's folder
+            others = (each for *_, each, _ in self._read if name and each != f"./{value}")
+            below = (each.endswith(f"/{value}") for each in others)  # another's folder
             known = (typed,) if is_typed else (made, checked) if name else ()
             fits = fits and not any(below) and not any(path in each for each in known)
-            texts = (each for *_, each, _ in self._read if each.startswith(f"{value}."))
+            texts = (each for *_, each, by in self._read if by == (option or "") and each.startswith(f"{value}."))
             if fits and not self._exists(whole := next(texts, value)):  # with its ending
                 yield Read(posixpath.normpath(whole)[:_LONGEST_PATH], where, option)
 
@@ -241,7 +246,8 @@ class Files:
         """Return reads by unknown paths, likely ones if any; () if an input exists. Call ``inputs`` first."""
         found, reached, likely = dict[str, tuple[bool, str]](), self.order.reached(), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
-        for unit, node, tests, path, text, flag in () if self._opaque or self._finds else self._read:
+        unclear = self._moves or self._bringing or self._finds
+        for unit, node, tests, path, text, flag in () if unclear else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
             if begin := text.partition(ANY)[0]:
                 found[where] = False, ""
@@ -277,11 +283,13 @@ class Files:
         return there
 
     def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
-        """Yield (name, value, place, option) of typed words and, unless the script downloads, of others."""
+        """Yield (name, value, place, option) of typed words, and of others that no download may make."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
-        if self._opaque:
-            return
+        if not self._moves:
+            yield from (each for each in self._untyped() if not self._brought(each[1]))
+
+    def _untyped(self) -> Iterator[tuple[str, str, str, str | None]]:
         typed = {key for key, (_, where) in self.constants.settings.items() if where.endswith(key)}
 
         @cache
@@ -339,7 +347,7 @@ class Files:
         constants, known, at, line = self.constants, self.constants.callers, unit, getattr(path, "lineno", 0)
         before: list[ParsedCall] = []
         for _ in range(_MOST_CALLERS):  # a function that is called once takes what its caller takes
-            passes = constants.passes(at, line)
+            passes = self._loops.passes(at, line)
             for each in passes:
                 constants.looped = each
                 yield constants.text(path, unit)
@@ -358,6 +366,16 @@ class Files:
         known[taker] = before
         if not before:
             yield constants.text(path, unit)
+
+    def _read_modes(self) -> None:
+        """Take calls that open files by a mode which all callers pass, and which only reads, for reads."""
+        for call in [each for each in self._noted if calls.called_names(each.node)[0] in calls.OPENERS]:
+            mode = next(iter((*call.node.args[1:2], keywords(call.node).get("mode"))), None)
+            modes = self._texts(mode, call.unit) if isinstance(mode, ast.Name) else [None]
+            if {each and each.text for each in modes} <= calls.READS:
+                self._noted.remove(call)
+                read = ast.Call(call.node.func, call.node.args[:1], [])
+                self._reading.append(call._replace(node=ast.copy_location(read, call.node)))
 
     def _making_and_checking(self, may: Callable[[Unit, Tests], bool]) -> tuple[list[tuple[ParsedCall, ast.expr]], ...]:
         """Return calls that make paths and calls that check for them; settle the order, set ``outputs``."""
@@ -379,8 +397,21 @@ class Files:
         self._written_names, self._checked_names = calls.names_in(writing), calls.names_in(asking)
         self._checked = [(call, text) for call, path in asking for text in self._texts(path, call.unit) if text]
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
-        self.order.settle(call.unit for call, _ in (*self._made, *self._checked))
+        self.order.settle(each.unit for each, _ in (*self._made, *self._checked, *self._making))
+        if self._making:
+            self._leave_out_idle(reached)
         return writing, asking
+
+    def _leave_out_idle(self, reached: set[Unit]) -> None:
+        """Forget calls that make paths if none may make any: they unpack an archive that is not there, for example."""
+
+        def idles(unit: Unit, tests: Tests) -> bool:
+            return any(self._lacks(test, unit, wanted) for test, wanted in tests or ())
+
+        idle = reached - self.order.reached(lambda unit, run: not idles(unit, run.tests))
+        left_out = {id(each.node) for each in self._noted if each.unit in idle or idles(each.unit, each.tests)}
+        if all(unit in idle or id(node) in left_out for (unit, node, *_), _ in self._making):
+            self._making, self._made = [], [each for each in self._made if id(each[0].node) not in left_out]
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
         """Return whether earlier code may make a path, None for its folder alone, or checks for it, if ``asks``."""
@@ -433,9 +464,12 @@ class Files:
     def unmade(self) -> tuple[Write, ...]:
         """Return writes to folders that the script does not make; () if unseen code may. Call ``reads`` first."""
         folders, alone, unclear = list[Text](), [Text(".", True)], list[tuple[Unit, int]]()
-        reached = self.order.reached()
+        reached, may = self.order.reached(), self.order.may_run(tried=True)
+        always, likely = self.constants.always, self.constants.likely
+        self.constants.always, self.constants.likely = reached, may  # what a path is wherever it is written
         noted = [each for each in self._noted if each.unit in reached or not self.of_others]
-        for unit, node, *_ in noted:
+        run = {id(node) for node, called in chain(*self._calls.values()) if called}  # not makedirs, of many callers
+        for unit, node, *_ in (each for each in noted if id(each.node) not in run and not self._empties(each)):
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
             pairs = [(text, self.constants.by_setting) for path in made for text in self._texts(path, unit)]
             clear = (each and (each.sure or (by_setting and ANY not in each.text)) for each, by_setting in pairs)
@@ -443,8 +477,8 @@ class Files:
                 unclear.append((unit, node.lineno))
             (alone if calls.makes_one(node) else folders).extend(each for each, _ in pairs if each)
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
-        may, writes = self.order.may_run(tried=True), dict[str, Write]()
-        for unit, node, _, tests in () if self._moves or self._makes_any() else noted:
+        writes = dict[str, Write]()
+        for unit, node, _, tests in () if self._moves or self._bringing else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
             needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
@@ -458,16 +492,44 @@ class Files:
                 there = ANY in folder or folder[0] == "~" or WINDOWS.match(text) or is_folder(self._folder / folder)
                 there = there or any(folder in each for each in (*known, checked))
                 if not (there or self._made_before(folder, unit, node.lineno)):
-                    certain = tests == () and unit in self.constants.always
+                    certain = tests == () and unit in always
                     write = Write(text[:_LONGEST_PATH], by_mkdir, self._place(unit, node), certain, None)
                     writes.setdefault(folder, write)
+        self.constants.always, self.constants.likely = always, likely
         return tuple(writes.values())
 
-    def _makes_any(self) -> bool:
-        """Return whether code that may run creates unseen paths. A method may run although no call names it."""
-        reached = self.order.reached()
-        making = (each[0] for each in self._making if not self._fills(*each))
-        return any(unit in reached or "." in unit[1] for unit in making)
+    def _brings(self) -> Iterator[tuple[Unit, int, set[str], str]]:
+        """Yield (unit, line, folders, words) of calls that make unseen paths, with no folders any; "" if of weights."""
+        reached, text, fills = self.order.reached(), self.constants.text, dict[object, bool]()
+        for (unit, node, *_), called in self._making[:_MOST_TEXTS]:
+            if (key := tuple(called) or node) not in fills:
+                fills[key] = self._fills(unit, node, called)
+            if (unit in reached or "." in unit[1]) and not fills[key]:  # a method may run although no call names it
+                given = [*node.args, *keywords(node).values()]
+                texts = [text(each, unit) for each in given if literal(each) or type(each) is not ast.Constant]
+                words = f"{unit[0].stem} {unit[1]} {ast.unparse(node)} {texts}".lower()
+                yield unit, node.lineno, calls.folders_of(texts), "" if calls.OF_MANY.search(words) else words
+
+    def _brought(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
+        """Return whether a download before a line, without ``unit`` any, may make a path; None if it makes others."""
+        ran = self.order.ran_before(unit, line, at_any_time=True) if unit and self._bringing else {}
+        known = self.order.start in ran  # else a framework calls the unit at any time
+        before = [each for each in self._bringing if not known or each[1] <= ran.get(each[0], 0)]
+        names = re.findall("[^/.]{3,}", text.lower()) if calls.OF_WEIGHTS.fullmatch(text) else [""]
+        for *_, folders, words in before:  # weights that none speaks of are put there by the user
+            spoken_of = not words or any(each in words for each in names)
+            if text.partition("/")[0] in folders if folders else spoken_of:
+                return True
+        return None if before else False
+
+    def _empties(self, made: ParsedCall) -> bool:
+        """Return whether a call makes a folder anew that a call in any case removes before it, and so needs."""
+        module, folder = self._module_at(made.unit[0]), [ast.dump(each) for each in calls.made_paths(made.node)]
+        module = module if calls.called_names(made.node)[1] in calls.FOLDERS else None
+        before = module.flow.around(made.unit[1], made.node.lineno) if module else ()
+        parts = (each.value for each in before if isinstance(each, ast.Expr) and each.lineno < made.node.lineno)
+        removed = (each for each in parts if isinstance(each, ast.Call) and calls.called_names(each)[1] == "rmtree")
+        return any([*map(ast.dump, each.args)] == folder and not each.keywords for each in removed)
 
     def _fills(self, unit: Unit, node: ast.Call, called: Sequence[Unit]) -> bool:
         """Return whether a download's arguments, or the calls in its function, show which paths it makes."""

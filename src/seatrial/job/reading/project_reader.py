@@ -16,7 +16,7 @@ from seatrial.errors import TargetError
 from seatrial.job.reading import parsed_modules, signs
 from seatrial.job.reading.argparse_words import ParserWords, parsed_words
 from seatrial.job.reading.configurations import CONFIGURATION, composed, flattened, instances, targets
-from seatrial.job.reading.constants import ANY, ParsedCall, member
+from seatrial.job.reading.constants import ANY, ParsedCall, Text, member
 from seatrial.job.reading.devices import Devices
 from seatrial.job.reading.evidence import NOTED, PIPED, NodeReader, ProjectReading
 from seatrial.job.reading.file_calls import demanded, named_values
@@ -39,6 +39,7 @@ _STARTING, _RUN = {"call_parse", "command", "remote"}, ("forward", "__getitem__"
 _PARSES_FIELDS = regex(rb"HfArgumentParser|TrlParser|tyro|simple_parsing|pyrallis|draccus|\bTap\b")
 #: A script's name in a text; signs of a process alone; a dotted name; a value in a configuration.
 _SCRIPT, _OF_PROCESSES = regex(rb"""["']([\w./-]+\.py)["']"""), SETS["of-processes"]
+_LOCAL = regex(r"(?:.*[/@])?((?:localhost|127\.0\.0\.1)(?::\d+)?)(?:/.*)?")  #: address of a service on this machine
 _DOTTED, _VALUE = regex(r"[A-Za-z_]\w*(?:\.\w+)+"), regex(r"""[:=,\[-]\s*["']?(\w+)""")
 
 
@@ -93,6 +94,7 @@ class ProjectReader:
         self.made: list[tuple[Unit, str, str, ast.Call]] = []  # what Hydra may make: class, key above, settings
         self.makers: list[tuple[Unit, ast.Call, Tests]] = []  # calls of Hydra's instantiate
         self.tracking: list[tuple[Unit, ast.Call, str, Tests]] = []
+        self.clients: list[ParsedCall] = []  # calls that connect to a service
         self.parsed: dict[tuple[str, ...] | None, str] = {}  # arguments that parse_args reads; None: the command line
         self.composed: dict[str, str] = {}  # file, relative to the working directory → where
         self.words_typed = self.unread = tuple(arguments)
@@ -161,7 +163,7 @@ class ProjectReader:
             reads=reads,
             outputs=frozenset(self.files.outputs),
             hub_model=self.files.hub_model,
-            remote={**self.files.remote, **dict(self._tracked())},
+            remote={**self.files.remote, **dict(self._tracked()), **dict(self._connected())},
             inputs=tuple(each for each in self.files.inputs() if replaced not in each.path),
             unchecked=tuple(self.files.unchecked),
             unknown=self.files.unknown(may, names),
@@ -172,7 +174,7 @@ class ProjectReader:
                 *self.parsers.misfits(names, self.files.constants),
                 *(f"{each}: a run that reaches this line fails" for each in filter(None, may_fail[:_MOST_SHOWN])),
             ),
-            failing=tuple((each, edit) for each, edit, sure in wrong if sure),
+            failing=(*((each, edit) for each, edit, sure in wrong if sure), *self.parsers.refused),
             env_checks=tuple(self.nodes.env_checks(self.files.constants, code)),
             least_python=self.least_python,
             relative=self.nodes.relative,
@@ -193,6 +195,16 @@ class ProjectReader:
             known = "offline" if mode and "WANDB_MODE" in ast.dump(mode) else known  # the variable, which the run sets
             modes = [known] if known or not mode else self.devices.values(mode, unit) or [ANY]
             yield from ((f"run.wandb={each or ''!s}|{place}", where) for each in modes if each or folder)
+
+    def _connected(self) -> Iterator[tuple[str, str]]:
+        """Yield (``local.localhost:27017``, place) of clients in likely code whose service is on this machine."""
+        constants, likely = self.files.constants, self.files.order.is_likely
+        for unit, node, _, tests in self.clients:
+            given = [*node.args, *keywords(node).values()]
+            texts = [constants.text(each, unit) for each in given] or [Text("localhost", True)]
+            local = [found[1] for each in texts if each and (found := _LOCAL.fullmatch(each.text))]
+            if local and unit in constants.always and likely(unit, tests) and (module := self.modules.at(unit[0])):
+                yield f"local.{local[0]}", f"{module.shown}:{node.lineno}"
 
     def _take_own_words(self) -> Iterator[str]:
         """Read options from the list passed to ``parse_args([…])``, if no other call parses arguments."""
@@ -464,6 +476,8 @@ class ProjectReader:
             self.imported_by_text.append(((module.path, unit), given["entry_point"], given.get("id") or node.args[0]))
         if full.endswith(("wandb.init", "wandb.Settings", ".WandbLogger")):
             self.tracking.append(((module.path, unit), node, f"{module.shown}:{node.lineno}", seen.tests or ()))
+        if full in SETS["clients"]:
+            self.clients.append(ParsedCall((module.path, unit), node, certain and seen.always, seen.tests))
         if full in SETS["run-here"] and certain and seen.certain and node.args:
             self.runs.append(((module.path, unit), node, seen))
         run = list(named(module, unit, called, self.modules.at)) if called else []

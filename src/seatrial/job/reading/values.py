@@ -322,13 +322,16 @@ class Evaluation:
         default = self.values(given["default"], option.unit) if "default" in given else frozenset([None])
         if (option.again and not typed) or action not in ("store", "store_true", "store_false"):
             return None
+        value = next(self.constants.typed(option, self.arguments), None)
+        if action != "store" and value and isinstance(read := _read(value), bool):  # of absl, a data class
+            return frozenset([read])
         if action != "store":
             off = action == "store_false"
             return frozenset([not off]) if typed else default if "default" in given else frozenset([off])
         if "is_flag" in given and typed:
             return frozenset([True])
         kind = (last_name(given["type"]) or "lambda") if "type" in given else ""
-        if (value := next(self.constants.typed(option, self.arguments), None)) is not None:
+        if value is not None:
             read = {"str": str, "bool": bool}.get(kind, _read)(value)  # bool("False") is true
             choices = [literal(each) for each in getattr(given.get("choices"), "elts", ())]
             taken = type(read) is int if kind == "int" else kind in ("", "str", "bool", "device")

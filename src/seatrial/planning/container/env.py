@@ -126,6 +126,10 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
             of_rank = re.fullmatch("SLURM_(PROCID|LOCALID|NTASKS|NPROCS)", name)
             way = "srun sets it for each rank; torchrun sets RANK and WORLD_SIZE" if of_rank else way
             yield f"{where} needs the variable {name}, which is not set: {way}"
+    local = [(each[6:], where) for each, where in script.remote.items() if each.startswith("local.")]
+    way = "" if job.backend == "k8s" else "--network host, or "
+    for place, where in local if job.network != "host" else ():
+        yield f"{where} connects to {place}, which is the container itself: {way}the service's own address"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
         flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)

@@ -72,11 +72,16 @@ def shm_limit(job: Job, gpu_count: int, *, memory_bytes: int | None, counts: str
     return size, Choice(what="/dev/shm", value=format_bytes(size), reason=reason)
 
 
-def shm_warnings(job: Job) -> tuple[str, ...]:
-    if not job.shm_bytes or not job.memory_bytes or job.shm_bytes <= job.memory_bytes:
-        return ()
-    sizes = f"--shm-size {format_bytes(job.shm_bytes)} is more than --memory {format_bytes(job.memory_bytes)}"
-    return (f"{sizes}: a script that fills it will be killed",)
+def memory_warnings(job: Job, host_memory_bytes: int | None = None) -> tuple[str, ...]:
+    """Warn of sizes that cannot be filled; ``host_memory_bytes``: None where it is not that of the target's machine."""
+    host = ("this host's", host_memory_bytes)
+    bound = ("--memory", job.memory_bytes) if job.memory_bytes else host
+    sizes = (("--shm-size", job.shm_bytes, *bound), ("--memory", job.memory_bytes, *host))
+    return tuple(
+        f"{option} {format_bytes(size)} is more than {what} {format_bytes(most)}: a script that fills it may be killed"
+        for option, size, what, most in sizes
+        if size and most and size > most
+    )
 
 
 def memory_limit(job: Job, engine: EngineFacts, host_memory_bytes: int | None) -> tuple[int | None, tuple[Choice, ...]]:

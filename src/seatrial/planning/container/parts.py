@@ -53,14 +53,9 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     # A ready image has no recipes inside: they are mounted as a wheel, which Python imports as it is.
     mounted = job.target.kind == "recipe" and not image.build
     wheels = [write_wheel(site.host.state_folder / "recipes")] if mounted else []
-    made = plan.plan_container(
-        job,
-        site,
-        image,
-        injected,
-        made_if_missing=outside.made_by_writes(job, script),
-        more_mounts=[Mount(source=each, target=in_container.CONTAINER_RECIPES, read_only=True) for each in wheels],
-    )
+    recipes = [Mount(source=each, target=in_container.CONTAINER_RECIPES, read_only=True) for each in wheels]
+    by_writes = outside.made_by_writes(job, script)
+    made = plan.plan_container(job, site, image, injected, made_if_missing=by_writes, more_mounts=recipes)
     all_env = {**image.env, **made.container.env, **made.target_env}
     machine = parse_target(job.image.target) if job.image.target else site.host.machine(gpus)
     named: tuple[str, ...] = ()
@@ -81,6 +76,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
     if wheels:
         own = made.target_env.get("PYTHONPATH", image.env.get("PYTHONPATH", ""))
         env["PYTHONPATH"] = ":".join(filter(None, [in_container.CONTAINER_RECIPES, own]))
+    way = Choice(what="GPU injection", value=injected.strategy, reason=injected.reason)
     env |= ray_env(script.ray_evidence, made.container.shm_bytes, {**image.env, **made.container.env})
     return Parts(
         places,
@@ -92,14 +88,7 @@ def container_parts(job: Job, site: Site, script: ScriptFacts) -> Parts:
         env=env,
         image=image,
         container=made.container,
-        choices=(
-            *image_choices,
-            Choice(what="GPU injection", value=injected.strategy, reason=injected.reason),
-            *made.choices,
-            *models_choices,
-            *path_choices,
-            *tracker_choices,
-        ),
+        choices=(*image_choices, way, *made.choices, *models_choices, *path_choices, *tracker_choices),
         warnings=warnings,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -17,10 +18,11 @@ from seatrial.job import in_container
 from seatrial.job.model import Job
 from seatrial.job.plan import Choice, ContainerPlan, ImagePlan, Mount, Tmpfs
 from seatrial.planning.container.env import plan_env
-from seatrial.planning.container.limits import PIDS, memory_limit, refuse_unenforceable, shm_limit, shm_warnings
+from seatrial.planning.container.limits import PIDS, memory_limit, memory_warnings, refuse_unenforceable, shm_limit
 from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
 from seatrial.system.host import Host
+from seatrial.system.text import as_typed
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
 TMP = Tmpfs(target="/tmp", options="exec,mode=1777")
@@ -63,9 +65,7 @@ def plan_container(
     # Another machine's memory and processes are not known here.
     host_memory, most_pids = (host.memory_bytes, host.most_pids) if site.another is None else (None, None)
     refuse_unenforceable(job, engine)
-    if gpu := next(filter(GPU_DEVICE.match, job.devices), None):
-        message = f"--device {gpu} is a GPU: it would bypass the --gpus check"
-        raise UsageError(message, run="seatrial run … --gpus device=0")
+    _refuse_devices(job, site)
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     placed = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
@@ -108,6 +108,23 @@ def plan_container(
     label = [Choice(what="SELinux label", value="disabled for this container", reason=reason)] if engine.selinux else []
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *label)
     return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
+
+
+def _is_here(site: Site) -> bool:
+    """Return whether containers have this machine's memory and devices, not a virtual or another machine's."""
+    return site.another is None and not site.engine.desktop
+
+
+def _refuse_devices(job: Job, site: Site) -> None:
+    """Refuse a GPU, and a path that is not there. Raises UsageError."""
+    for device in job.devices:
+        path = Path(device.partition(":")[0])
+        if GPU_DEVICE.match(device):
+            message = f"--device {device} is a GPU: it would bypass the --gpus check"
+            raise UsageError(message, run="seatrial run … --gpus device=0")
+        is_seen = path.is_absolute() and _is_here(site) and os.access(path.parent, os.X_OK)
+        if is_seen and not os.path.lexists(path):
+            raise UsageError(f"--device {path}: this machine has no such device", run=f"ls {as_typed(path.parent)}")
 
 
 def agent_command(site: Site, image: ImagePlan) -> tuple[str, ...]:
@@ -220,7 +237,7 @@ def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
     elif chosen := [each for each in job.publish if ":" not in each]:
         show = f"{site.engine.name} ps"
         warnings.append(f"--publish {', '.join(chosen)}: the engine chooses the host port; to show it: {show}")
-    warnings += shm_warnings(job)
+    warnings += memory_warnings(job, host.memory_bytes if _is_here(site) else None)
     local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
         proxy = f"{', '.join(local)}: a proxy on this host's loopback"

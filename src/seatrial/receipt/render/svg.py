@@ -206,10 +206,9 @@ def draw_bars(block: Bars) -> str:
     for index, (label, height) in enumerate(bars):
         x, tall = LEFT + index * step, height / most * (floor - TOP)
         title = f"<title>{label} {noun}: {figure(height)} {unit}</title>"
-        parts.append(
-            f'<rect class="bar" x="{x + step * 0.1:.1f}" y="{floor - tall:.1f}" width="{min(step * 0.8, 40):.1f}"'
-            f' height="{max(tall, 0.5):.1f}">{title}</rect>'
-        )
+        place = f'x="{x + step * 0.1:.1f}" y="{floor - tall:.1f}"'
+        size = f'width="{min(step * 0.8, 40):.1f}" height="{max(tall, 0.5):.1f}"'
+        parts.append(f'<rect class="bar" {place} {size}>{title}</rect>')
         if index % each == 0:
             middle = x + step * 0.1 + min(step * 0.8, 40) / 2
             parts.append(f'<text x="{middle:.1f}" y="{floor + 16}" text-anchor="middle">{label}</text>')

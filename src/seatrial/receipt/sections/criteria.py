@@ -170,10 +170,9 @@ def _metric(name: str, condition: str) -> Judge:
         printed = run.output.printed.complement(steps, own=bool(run.evidence.written))
         found = steps.find(name) or ReportedSteps(series={key: each.points for key, each in printed.items()}).find(name)
         if found is None:
-            close = nearest(name, [*steps.series, *printed])
-            words = (
-                f"no {name} was reported or printed; found: {', '.join([*steps.series, *printed][:8]) or 'no number'}"
-            )
+            known = [*steps.series, *printed]
+            close = nearest(name, known)
+            words = f"no {name} was reported or printed; found: {', '.join(known[:8]) or 'no number'}"
             fix = _REPORT.replace("KEY", name).replace("VALUE", re.sub(r"\W+", "_", name))
             words += f"; did you mean {close}?" if close else f"; fix: {fix}   # the script's own value"
             return Judgement("fail", words, condition, None)
@@ -196,12 +195,10 @@ def _exported_model(run: RunEvidence) -> Judgement:
     if found is None or allowed is None:
         return Judgement("fail", "the two models were not compared", "a comparison", None)
     difference, tolerance = found[1][-1][1], allowed[1][-1][1]
-    return Judgement(
-        "pass" if difference <= tolerance else "fail",
-        f"largest difference {figure(difference)}, tolerance {figure(tolerance)}, as the export program measured",
-        f"at most {figure(tolerance)}",
-        figure(difference),
-    )
+    verdict: Verdict = "pass" if difference <= tolerance else "fail"
+    words, most = figure(difference), figure(tolerance)
+    evidence = f"largest difference {words}, tolerance {most}, as the export program measured"
+    return Judgement(verdict, evidence, f"at most {most}", words)
 
 
 def judge_saved_model(run: RunEvidence) -> Judgement:
@@ -237,9 +234,8 @@ def judge_saved_model(run: RunEvidence) -> Judgement:
     if patterns or run.promises_a_model:
         where = f"in {_shown(run.models_folder, folders[1:])} or " if run.models_folder else ""
         return Judgement("fail", f"no matching file was written {where}in the project", wanted, "no new file")
-    return Judgement(
-        "not judged", "no model file was written, and the job names no models folder (--models) or [criteria] model"
-    )
+    unnamed = "the job names no models folder (--models) or [criteria] model"
+    return Judgement("not judged", f"no model file was written, and {unnamed}")
 
 
 def _saved_in_pods(run: RunEvidence, patterns: tuple[str, ...]) -> Judgement:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from seatrial.events import FilesOutside, is_result
 from seatrial.findings.catalogue import by_id, entry_of, mount_of
 from seatrial.findings.finding import Finding, with_own_words
+from seatrial.findings.match import match_text
 from seatrial.job.flags import FLAGS
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_RUN
 from seatrial.job.units import format_bytes
@@ -65,6 +66,8 @@ class FindingsSection(Section):
         found = [*run.evidence.findings, *run.engine_findings]
         exports = (run.plan.job.target.kind, run.plan.job.target.value) == ("recipe", "export")
         found += [_of_this_run(each, run) for each in run.output.findings if not exports or each.id not in _OF_A_MODEL]
+        if run.cause.id == "agent-lost":
+            found += match_text(run.cause.words)
         if (memory := run.measurements.gpu_memory) and memory.failed is not None:
             found.append(by_id("gpu-memory-not-held").finding([memory.failed]))
         looks = (_missing_file, _lost_files, _out_of_memory, did_nothing, failed_quietly, went_to_background)
@@ -160,11 +163,9 @@ def _module_of_project(finding: Finding, run: RunEvidence) -> Finding:
         return finding
     seen = run.project if str(folder) == "." else f"{run.project}/{folder}"
     have = run.plan.job.env.get("PYTHONPATH")
-    return by_id("project-module-not-on-path").finding(
-        finding.evidence,
-        values={"module": named[1], "folder": seen},
-        fix=f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None,
-    )
+    values = {"module": named[1], "folder": seen}
+    line = f'in seatrial.toml: [env] PYTHONPATH = "{have}:{seen}"' if have else None
+    return by_id("project-module-not-on-path").finding(finding.evidence, values=values, fix=line)
 
 
 def _missing_file(run: RunEvidence) -> Finding | None:
@@ -190,12 +191,8 @@ def _missing_file(run: RunEvidence) -> Finding | None:
         if file is None:
             return None
         cause, fix = f"{file} is a file", f"pass the script its folder, {file.parent}"
-    return by_id("file-missing").finding(
-        [missing[0]],
-        values={"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))},
-        cause=cause,
-        fix=fix,
-    )
+    values = {"path": path, "mount": mount_of("FOLDER", posixpath.dirname(target))}
+    return by_id("file-missing").finding([missing[0]], values=values, cause=cause, fix=fix)
 
 
 def _place_of_file(path: str, target: str, start: str, root: str, plan: Plan) -> tuple[str, str | None]:

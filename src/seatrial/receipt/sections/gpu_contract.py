@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from seatrial.findings.catalogue import by_id
 from seatrial.findings.finding import Finding
 from seatrial.job.units import format_bytes, format_seconds
-from seatrial.receipt.section import Criterion, Section
+from seatrial.receipt.section import Criterion, Section, Verdict
 from seatrial.receipt.sections.criteria import MIN_SAMPLES, Judgement, as_criterion
 from seatrial.receipt.sections.measured import FRAMEWORKS
 from seatrial.receipt.values import clean, count, gpu_names, percent, short_uuid, text, whole
@@ -163,12 +163,9 @@ def _kept_busy(run: RunEvidence) -> Judgement:
     each = ", ".join(f"{names[uuid]} {percent(mean)}" for uuid, mean in known.items())
     sm = [use.sm_activity_mean_pct for use in uses if use.sm_activity_mean_pct is not None]
     worked = f"; SM activity {percent(sum(sm) / len(sm))}" if sm else ""
-    return Judgement(
-        "pass" if min(known.values()) >= threshold else "fail",
-        f"mean utilisation {each} over {fewest} samples{worked}",
-        f"at least {percent(threshold)}",
-        each,
-    )
+    verdict: Verdict = "pass" if min(known.values()) >= threshold else "fail"
+    evidence = f"mean utilisation {each} over {fewest} samples{worked}"
+    return Judgement(verdict, evidence, f"at least {percent(threshold)}", each)
 
 
 def unused_gpus(run: RunEvidence) -> tuple[Gpu, ...]:

@@ -161,16 +161,12 @@ class MeasuredSection(Section):
         measured, names = receipt.measurements, gpu_names(receipt.header.gpus)
         started = measured.startup_s is not None and f", after {format_seconds(measured.startup_s)} of start-up"
         integrated = ", integrated from power samples" if measured.energy_from == "power" else ""
-        samples = count(measured.samples, "sample")
+        begins = f" from {measured.window_begins}, {count(measured.samples, 'sample')}"
         total = f", {figure(measured.images)} examples in all" if measured.images else ""
-        mean, most = measured.cpu_cores_mean, measured.cpu_cores_max
+        mean, most, per_s = measured.cpu_cores_mean, measured.cpu_cores_max, measured.images_per_s
         rows: list[tuple[str, str | bool | None]] = [
             ("wall time", measured.wall_s is not None and format_seconds(measured.wall_s) + (started or "")),
-            (
-                "window",
-                measured.window_s is not None
-                and f"{format_seconds(measured.window_s)} from {measured.window_begins}, {samples}",
-            ),
+            ("window", measured.window_s is not None and format_seconds(measured.window_s) + begins),
             *[row for use in measured.gpus for row in _gpu_rows(names.get(use.uuid, use.uuid), use)],
             ("GPU memory limit", measured.gpu_memory is not None and _limit(measured.gpu_memory)),
             ("JAX", measured.jax is not None and _jax(measured.jax)),
@@ -178,10 +174,7 @@ class MeasuredSection(Section):
             ("CPU", mean is not None and most is not None and f"mean {mean:.2f} cores, max {most:.2f}"),
             ("memory", _share("peak of the whole run", measured.memory_peak_bytes, measured.memory_limit_bytes)),
             ("/dev/shm", _share("peak of the run's samples", measured.shm_peak_bytes, measured.shm_total_bytes)),
-            (
-                "throughput",
-                measured.images_per_s is not None and f"{figure(round(measured.images_per_s, 1))} examples/s{total}",
-            ),
+            ("throughput", per_s is not None and f"{figure(round(per_s, 1))} examples/s{total}"),
         ]
         blocks: list[Block] = [Rows([Row(label, str(value)) for label, value in rows if value])]
         if measured.metrics:
@@ -342,12 +335,9 @@ def _metric(name: str, points: Sequence[Point]) -> Metric:
 
 def _printed(name: str, series: PrintedSeries) -> Metric:
     source = f"printed: line {series.line}" if series.line else "printed"
-    return _metric(name, series.points).changed(
-        reports=series.count,
-        source=source + " of stderr" * (series.stream == "stderr"),
-        unit=series.unit,
-        ended_as=series.ended_as,
-    )
+    source += " of stderr" * (series.stream == "stderr")
+    metric = _metric(name, series.points)
+    return metric.changed(reports=series.count, source=source, unit=series.unit, ended_as=series.ended_as)
 
 
 def _values(samples: Iterable[SampleFacts], key: str) -> list[float]:
@@ -366,12 +356,10 @@ def _gpu_memory(evidence: Evidence, limit_bytes: int | None) -> GpuMemory | None
     lines = [line for line in lines if text(line.get("framework")) in FRAMEWORKS]
     names = [FRAMEWORKS[str(line["framework"])] for line in lines if line.get("limit_bytes") == limit_bytes]
     values = [number(each) for line in lines for each in items(line.get("peak_bytes"))[:64]]
-    return GpuMemory(
-        limit_bytes=limit_bytes,
-        frameworks=tuple(dict.fromkeys(names)),
-        peak_bytes=_top([peak for peak in values if peak is not None and peak >= 0]),
-        failed=next((reason for line in lines if (reason := text(line.get("failed")))), None),
-    )
+    peak = _top([peak for peak in values if peak is not None and peak >= 0])
+    failed = next((reason for line in lines if (reason := text(line.get("failed")))), None)
+    frameworks = tuple(dict.fromkeys(names))
+    return GpuMemory(limit_bytes=limit_bytes, frameworks=frameworks, peak_bytes=peak, failed=failed)
 
 
 def _jax_use(evidence: Evidence) -> JaxUse | None:

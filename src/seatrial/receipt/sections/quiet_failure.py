@@ -55,11 +55,9 @@ def did_nothing(run: RunEvidence) -> Finding | None:
         return None
     known = by_id("did-nothing")
     if not output.lines and _has_no_code(run.plan):
-        return known.finding(
-            [f"{run.plan.job.target.value} has no line of code"],
-            cause="The script is empty, or has comments alone: perhaps it is not saved yet",
-            fix="save it, then: seatrial run …",
-        )
+        evidence = [f"{run.plan.job.target.value} has no line of code"]
+        cause = "The script is empty, or has comments alone: perhaps it is not saved yet"
+        return known.finding(evidence, cause=cause, fix="save it, then: seatrial run …")
     if _ASKS_FOR_WORDS & set(run.plan.job.target.args):
         return None
     last = _farewell(output) or next((line for line in output.first_lines if _forms().usage.match(line)), None)

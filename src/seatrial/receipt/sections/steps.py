@@ -242,23 +242,16 @@ def _cpu_build(run: RunEvidence) -> Diagnosis | None:
 
 def _record(rank: Anatomy) -> StepAnatomy:
     waits = [f"{one.site}: {_times(one.per_step)} a step, {1000 * one.seconds_per_step:.3g} ms" for one in rank.waits]
+    spent = {region: seconds for region in REGIONS if (seconds := rank.regions.get(region, 0.0)) > 0}
+    steps = max(1, rank.steps - 1)
     parts = [
-        StepPart(
-            id=region,
-            words=rank.words(region),
-            seconds_per_step=spent / max(1, rank.steps - 1),
-            share=rank.share(region),
-        )
-        for region in REGIONS
-        if (spent := rank.regions.get(region, 0.0)) > 0
+        StepPart(id=region, words=rank.words(region), seconds_per_step=seconds / steps, share=rank.share(region))
+        for region, seconds in spent.items()
     ]
-    return StepAnatomy(
-        **{name: getattr(rank, name) for name in _AS_MEASURED},
-        parts=tuple(parts),
-        waits=tuple(waits),
-        facts={str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"},
-        compile_s=rank.compile_s or None,
-    )
+    same = {name: getattr(rank, name) for name in _AS_MEASURED}
+    facts = {str(key): _plain(value) for key, value in rank.facts.items() if key != "pid"}
+    compile_s = rank.compile_s or None
+    return StepAnatomy(**same, parts=tuple(parts), waits=tuple(waits), facts=facts, compile_s=compile_s)
 
 
 def _times(number: float) -> str:

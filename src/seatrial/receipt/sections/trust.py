@@ -129,10 +129,8 @@ def contradictions(run: RunEvidence) -> list[str]:
         readings = [sample.gpus.get(uuid, {}) for sample in run.evidence.samples]
         busy = sum(max(each.get("utilization_pct", 0.0), each.get("sm_activity_pct", 0.0)) > 0 for each in readings)
         if uuid in run.evidence.contexts and not seen.ours and not seen.others and min(seen.looks, busy) >= MIN_LOOKS:
-            found.append(
-                f"the agent reported work on {short_uuid(uuid)} in {busy} samples; the host's driver listed no process "
-                f"there in {seen.looks} checks"
-            )
+            work = f"the agent reported work on {short_uuid(uuid)} in {busy} samples"
+            found.append(f"{work}; the host's driver listed no process there in {seen.looks} checks")
     return found
 
 

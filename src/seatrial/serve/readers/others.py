@@ -68,11 +68,8 @@ def class_answer(labels: Sequence[str], probabilities_C: np.ndarray) -> dict[str
     """Return ``{"label", "probability", "probabilities": {label: …}}``, to six digits."""
     numbers = [round(number, 6) for number in probabilities_C.tolist()]
     likeliest = max(range(len(numbers)), key=numbers.__getitem__)
-    return {
-        "label": labels[likeliest],
-        "probability": numbers[likeliest],
-        "probabilities": dict(zip(labels, numbers, strict=True)),
-    }
+    every = dict(zip(labels, numbers, strict=True))
+    return {"label": labels[likeliest], "probability": numbers[likeliest], "probabilities": every}
 
 
 def checked_array(numbers: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray | None:
@@ -203,9 +200,8 @@ def open_tokenizer(text: str, longest: int) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise ServeError(
-            "texts are cut by the package tokenizers, which is missing", fix="pip install tokenizers"
-        ) from error
+        message = "texts are cut by the package tokenizers, which is missing"
+        raise ServeError(message, fix="pip install tokenizers") from error
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # its errors are bare Exceptions

@@ -124,9 +124,8 @@ class watched:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, torch.OutOfMemoryError):
-            raise ServeError(
-                "the GPU has too little free memory for the model", fix="--max-batch 8, or a larger GPU"
-            ) from error
+            message = "the GPU has too little free memory for the model"
+            raise ServeError(message, fix="--max-batch 8, or a larger GPU") from error
         if self._device.type == "cuda" and isinstance(error, RuntimeError) and lost(self._device):
             raise DeviceLostError(f"the GPU no longer computes: {first_line(error)}") from error
 

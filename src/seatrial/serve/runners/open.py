@@ -49,10 +49,8 @@ def open_model(
 
 def _open_file(path: Path, device: torch.device, max_batch: int, name: str | None) -> ServedModel:
     if not path.is_file():
-        raise ServeError(
-            f"{path} is neither a recipe ({', '.join(WEIGHTS)}) nor a model file",
-            fix="seatrial serve digits, or seatrial serve model.onnx",
-        )
+        message = f"{path} is neither a recipe ({', '.join(WEIGHTS)}) nor a model file"
+        raise ServeError(message, fix="seatrial serve digits, or seatrial serve model.onnx")
     from seatrial.models.open import refuse_pickle
     from seatrial.train.saving.examples import examples_of
 
@@ -64,17 +62,13 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
         opener = open_onnx if path.suffix == ".onnx" else open_pt2
         return opener(path, device, max_batch=max_batch, name=name)
     if path.suffix != ".safetensors":
-        raise ServeError(
-            f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe",
-            fix="seatrial export RUN --to pt2",
-        )
+        message = f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe"
+        raise ServeError(message, fix="seatrial export RUN --to pt2")
     examples = examples_of(path)
     recipe = examples.recipe if examples else ""
     if recipe not in WEIGHTS:
-        raise ServeError(
-            f"{path.name} holds weights without their network",
-            fix="seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that",
-        )
+        message = f"{path.name} holds weights without their network"
+        raise ServeError(message, fix="seatrial serve RECIPE, or seatrial export RUN --to pt2 and serve that")
     return _open_recipe(recipe, path, device, max_batch, name)
 
 
@@ -109,10 +103,8 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     tokenizer = _read_text(path.with_name("tokenizer.json"))
     words = tensors.get("bert.embeddings.word_embeddings.weight", ())
     if (known := open_tokenizer(tokenizer, LONGEST).get_vocab_size()) > len(words):
-        raise ServeError(
-            f"the tokenizer of {path.name} knows {known:,} tokens, the model {len(words):,}",
-            fix=f"train it again, or copy the whole folder: seatrial run {recipe}",
-        )
+        message = f"the tokenizer of {path.name} knows {known:,} tokens, the model {len(words):,}"
+        raise ServeError(message, fix=f"train it again, or copy the whole folder: seatrial run {recipe}")
     longest = min(LONGEST, int(config.get("max_position_embeddings", LONGEST)))
     model = partial(TextModel, name, tensors, config, tokenizer, labels, device, max_batch=max_batch, longest=longest)
     if (examples := examples_of(path)) is None:
@@ -125,10 +117,8 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     def same_weights() -> None:
         saved = examples_path(path)
         if digest.result() != examples.weights:
-            raise ServeError(
-                f"{saved.name} is of other weights than {path.name}: one of them is from another training",
-                fix=f"seatrial run {recipe}, or delete {saved}",
-            )
+            message = f"{saved.name} is of other weights than {path.name}: one of them is from another training"
+            raise ServeError(message, fix=f"seatrial run {recipe}, or delete {saved}")
 
     return model(examples=(texts, examples.outputs["logits"].softmax(1).numpy()), check=same_weights)
 

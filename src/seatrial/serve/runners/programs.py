@@ -100,11 +100,9 @@ class TensorModel:
         outputs = self._run([list(column) for column in zip(*filled, strict=True)])
         for output in outputs:
             if output.ndim == 0 or len(output) != len(filled):
-                raise ServeError(
-                    f"the model gives an output of shape {output.shape} for a batch of {len(filled)}: "
-                    "its first dimension has to be the batch",
-                    fix="export it with a batch as the first dimension of inputs and outputs",
-                )
+                given = f"the model gives an output of shape {output.shape} for a batch of {len(filled)}"
+                fix = "export it with a batch as the first dimension of inputs and outputs"
+                raise ServeError(f"{given}: its first dimension has to be the batch", fix=fix)
         return outputs
 
     def _specs(self, inputs: tuple[TensorSpec, ...], names: Sequence[str]) -> tuple[TensorSpec, ...]:
@@ -136,10 +134,8 @@ class SavedWith:
         if self.card is None or self.card.file != path.name:
             return
         if self.card.sha256.removeprefix("sha256:") != hashlib.sha256(path.read_bytes()).hexdigest():
-            raise ServeError(
-                f"{path.name} is not the file that {card.name} was written for: it was changed or cut short",
-                fix="export it again, or copy both files anew",
-            )
+            message = f"{path.name} is not the file that {card.name} was written for: it was changed or cut short"
+            raise ServeError(message, fix="export it again, or copy both files anew")
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Return the inputs of a row, as far as they are known."""
@@ -279,16 +275,12 @@ def _session(path: Path, device: torch.device) -> Any:
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # its own types, made in C++
-        raise ServeError(
-            f"{path.name} is truncated, damaged or no ONNX model that onnxruntime {onnxruntime.__version__} reads",
-            fix="export it again: seatrial export RUN --to onnx",
-        ) from error
+        message = f"{path.name} is truncated, damaged or no ONNX model that onnxruntime {onnxruntime.__version__} reads"
+        raise ServeError(message, fix="export it again: seatrial export RUN --to onnx") from error
     session.disable_fallback()
     if on_gpu and CUDA not in session.get_providers():
-        raise ServeError(
-            f"{path.name} would run on the CPU: onnxruntime could not start CUDA and fell back",
-            fix="install the onnxruntime-gpu of this CUDA version, or serve it with --gpus none",
-        )
+        message = f"{path.name} would run on the CPU: onnxruntime could not start CUDA and fell back"
+        raise ServeError(message, fix="install the onnxruntime-gpu of this CUDA version, or serve it with --gpus none")
     return session
 
 

@@ -58,10 +58,8 @@ def by_group(given: Any, groups: int, steps: int, every: int) -> list[Schedule]:
         try:
             float(one(0, max(1, steps // every)))
         except TypeError as error:
-            raise InputError(
-                f"a schedule is a function of step and steps that gives a factor of the learning rate: {error}",
-                fix="cosine(), with its parentheses, or a scheduler of torch",
-            ) from error
+            message = f"a schedule is a function of step and steps that gives a factor of the learning rate: {error}"
+            raise InputError(message, fix="cosine(), with its parentheses, or a scheduler of torch") from error
     return [partial(_counted, one, every) for one in listed]
 
 

@@ -43,10 +43,8 @@ def refuse(optimizer: Any, model: nn.Module, *, some: bool = False) -> None:
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     own = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if own and not any(id(parameter) in held for parameter in own):
-        raise InputError(
-            "the optimizer has none of the model's parameters: nothing would be trained",
-            fix="make the optimizer from model.parameters(), after the model is complete",
-        )
+        message = "the optimizer has none of the model's parameters: nothing would be trained"
+        raise InputError(message, fix="make the optimizer from model.parameters(), after the model is complete")
     known = {id(parameter) for parameter in model.parameters()}
     trained = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
     if not some and (others := sum(id(parameter) not in known for parameter in trained)):
@@ -90,9 +88,8 @@ def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[di
     """
     name = type(scheduler).__name__
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        raise InputError(
-            f"{name} follows the test loss, which no step knows", fix="a schedule over the steps: cosine()"
-        )
+        message = f"{name} follows the test loss, which no step knows"
+        raise InputError(message, fix="a schedule over the steps: cosine()")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise InputError(f"the {name} belongs to another optimizer than the one given")
     kept, rates = copy.deepcopy(scheduler.state_dict()), [group["lr"] for group in optimizer.param_groups]

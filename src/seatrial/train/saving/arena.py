@@ -281,13 +281,9 @@ class WriterProcess:
 
     def __init__(self) -> None:
         # A session of its own: a Ctrl-C or a SIGTERM for the training must not end a write.
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _BEGIN, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            env={**os.environ, **_QUIET},
-        )
+        argv, pipe = [sys.executable, "-I", "-c", _BEGIN, json.dumps(sys.path)], subprocess.PIPE
+        env = {**os.environ, **_QUIET}
+        self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, start_new_session=True, env=env)
 
     @property
     def pid(self) -> int:

@@ -96,6 +96,8 @@ def plan(project: Path, source: str, requirements: str = "") -> ImagePlan:
         ("import scipy.misc\nscipy.misc.imsave(path, image)\n", "scipy==1.1.0", None, False),
         ("from skimage import feature\nfeature.hog(image, visualise=True)\n", "scikit-image", "0.16.2", True),
         ("from skimage import feature\nfeature.hog(image, visualize=True)\n", "scikit-image", "0.16.2", False),
+        ("import matplotlib.pyplot as plt\nplt.hist(x, normed=True)\n", "matplotlib", "3.2.2", True),
+        ("import matplotlib.pyplot as plt\nplt.hist(x, normed=True)\n", "matplotlib", "3.1.3", False),
         ("import numpy as np\nnp.load(path, encoding='latin1').item()\n", "numpy", "1.17.3", True),
         ("import numpy as np\nnp.load(path).item()\n", "numpy==1.16.2", None, False),
         ("import numpy as np\nnp.load(path, allow_pickle=True).item()\n", "numpy", "1.17.3", False),

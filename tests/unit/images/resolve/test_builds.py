@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from package_indexes import Index, serving
+from seatrial.images.requirements.pip_format import Needs, Requirements
+from seatrial.images.resolve.answers import Lock, LockedPackage
+from seatrial.images.resolve.wheel_files import with_undeclared
 from seatrial.job.script import ScriptFacts
 
 from .conftest import Planner
@@ -156,3 +160,10 @@ def test_login_of_an_index_with_sources_stays_out_of_the_plan_and_of_files(plan:
     assert "lazuli" not in image.model_dump_json() + str(plan.made.choices)
     kept = [file for file in (plan.project / "cache").rglob("*") if file.is_file() and b"lazuli" in file.read_bytes()]
     assert kept == []
+
+
+def test_a_companion_of_a_package_that_pip_builds_is_named_without_its_release() -> None:
+    needs = Needs(Requirements(lines=("matplotlib==3.1.3",)), "requirements.txt", "listed")
+    lock = Lock((LockedPackage("numpy", "2.0.0"),), from_source=("matplotlib",))
+    [(_, note)] = with_undeclared(needs, lock, "")
+    assert re.match(r"matplotlib needs numpy<\S+, which", note)

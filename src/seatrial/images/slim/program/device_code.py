@@ -19,8 +19,7 @@ from pathlib import Path
 from seatrial.findings.device_code import runs_on
 from seatrial.images.slim.program.compact import compact
 from seatrial.images.slim.program.elf import Data, mapped
-from seatrial.images.slim.program.files import libraries
-from seatrial.images.slim.program.report import SlimReport
+from seatrial.images.slim.program.files import SlimReport, libraries
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 

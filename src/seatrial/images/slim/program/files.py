@@ -1,12 +1,13 @@
 """Level ``files``: what no run reads. Tests, headers, static archives, build tools, profilers' parts.
 
-Symbols and debug information go in shrink.py.
+Symbols and debug information go in device_code.py. All levels add to one report.
 """
 
 from __future__ import annotations
 
 import ctypes
 import filecmp
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,6 @@ from pathlib import Path
 from re import Pattern
 
 from seatrial.images.slim.program.elf import is_elf
-from seatrial.images.slim.program.report import SlimReport
 
 #: Folders by path below site-packages → why. numpy's, sympy's and networkx's tests; torch's own are in torch/test.
 _FOLDERS: tuple[tuple[Pattern[str], str], ...] = ((re.compile(r"(^|/)tests?$"), "tests"),)
@@ -44,6 +44,43 @@ _FILES: tuple[tuple[Pattern[str], str], ...] = (
 _NEEDED = re.compile(r"^(numpy/_core/tests$|tensorflow/|keras/)")
 
 _LEAST_DUPLICATE = 1_000_000
+
+
+class SlimReport:
+    """Sums the bytes that were left out by reason, and names the libraries that were replaced or kept.
+
+    The build prints it, and the image has it as slim.json.
+    """
+
+    def __init__(self) -> None:
+        self.saved: dict[str, int] = {}
+        self.stubs: list[str] = []
+        self.kept: dict[str, str] = {}
+
+    @classmethod
+    def read(cls, path: Path) -> SlimReport:
+        """Return the report of the layer below, to be continued; empty without one."""
+        report = cls()
+        if path.exists():
+            data = json.loads(path.read_text(encoding="utf-8"))
+            report.saved, report.stubs, report.kept = data["saved_bytes"], data["stubs"], data["kept"]
+        return report
+
+    def add(self, reason: str, size: int) -> None:
+        if size:
+            self.saved[reason] = self.saved.get(reason, 0) + size
+
+    def lines(self) -> list[str]:
+        """Return one line for each reason, the largest first."""
+        rows = sorted(self.saved.items(), key=lambda row: -row[1])
+        lines = [f"slim: {size / 1e6:9.1f} MB  {reason}" for reason, size in rows if size >= 50_000]
+        lines += [f"slim: kept {name}: {why}" for name, why in sorted(self.kept.items())]
+        return [*lines, f"slim: {sum(self.saved.values()) / 1e6:9.1f} MB in all"]
+
+    def write(self, path: Path, arguments: dict[str, str]) -> None:
+        """Write the report as JSON, with the arguments that produced it."""
+        data = {"arguments": arguments, "saved_bytes": self.saved, "stubs": self.stubs, "kept": self.kept}
+        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 def slim_files(site: Path, report: SlimReport, *, keep_headers: bool) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from seatrial.images.slim.program.device_code import CUBIN, containers, never_loaded, shrink_libraries
 from seatrial.images.slim.program.elf import SHF_ALLOC, Elf
-from seatrial.images.slim.program.files import cuda_copies, libraries, removable, size_of, slim_files
-from seatrial.images.slim.program.report import SlimReport
+from seatrial.images.slim.program.files import SlimReport, cuda_copies, libraries, removable, size_of, slim_files
 from seatrial.images.slim.program.unused import FEATURES, files_of, slim_unused, wanted_stubs
 
 LEVELS = ("files", "unused", "arch")

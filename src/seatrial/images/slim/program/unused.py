@@ -11,8 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from seatrial.images.slim.program.elf import DT_NEEDED, DT_SONAME, mapped
-from seatrial.images.slim.program.files import libraries, size_of, versions
-from seatrial.images.slim.program.report import SlimReport
+from seatrial.images.slim.program.files import SlimReport, libraries, size_of, versions
 from seatrial.images.slim.program.stub import X86_64, stub_library
 
 #: Feature → names of the libraries that only it uses. What torch calls each for: aten/src/ATen/cuda, native/cuda and
