@@ -99,11 +99,9 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
         except (GpuContractError, GpuRequestError) as error:
             place = context.file.place(name, *ask.path)
             problem = error.message.removeprefix(f"--gpus {ask.request}: ")
-            raise type(error)(
-                f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
-                cause=error.cause,
-                run=f"{context.file.command} --gpus none   # on the CPU; the machine: seatrial doctor",
-            ) from None
+            message = f"{place}: {name} reserves {_in_words(ask.request)}: {problem}"
+            on_cpu = f"{context.file.command} --gpus none   # on the CPU; the machine: seatrial doctor"
+            raise type(error)(message, cause=error.cause, run=on_cpu) from None
     return chosen
 
 

@@ -249,12 +249,8 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, start: 
     if imported or above > module.count(".") or not module.replace(".", "").isidentifier():
         name, cause = short.lstrip(".…"), f"{imported} as a module of no package" if imported else None
         raise TargetError(text, cause=cause, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
-    raise TargetError(
-        text,
-        cause=by_id("relative-import").cause,
-        run=f"seatrial run -m {module}",
-        instead=(str(start), ["-m", module]) if target.kind == "script" else (str(start.with_suffix("")), [module]),
-    )
+    instead = (str(start), ["-m", module]) if target.kind == "script" else (str(start.with_suffix("")), [module])
+    raise TargetError(text, cause=by_id("relative-import").cause, run=f"seatrial run -m {module}", instead=instead)
 
 
 def _refuse_another_name(target: Target, folder: Path) -> None:

@@ -72,11 +72,9 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         run.records.write(SUMMARY, summary)
     except DiskError as error:
         how = receipt.exit_cause.words
-        raise DiskError(
-            error.message,
-            cause=f"The run ended anyway: {how}. Its receipt will be written once there is disk space",
-            run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
-        ) from error
+        cause = f"The run ended anyway: {how}. Its receipt will be written once there is disk space"
+        show = f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}"
+        raise DiskError(error.message, cause=cause, run=show) from error
     run.show_receipt()
     notify.begin(run, receipt, host)
     return receipt

@@ -206,12 +206,9 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
         if not keeps_code_for(kept, gpu.compute_capability or "0.0"):
-            known = by_id("image-cut-down")
-            raise GpuContractError(
-                f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
-                cause=known.cause,
-                run=known.fix,
-            )
+            known, only = by_id("image-cut-down"), ", ".join(kept)
+            message = f"The image has device code for {only} only, but {gpu.name} is {gpu.compute_capability}"
+            raise GpuContractError(message, cause=known.cause, run=known.fix)
 
 
 def without_cached(echo: Echo) -> Echo:

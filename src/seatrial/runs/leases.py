@@ -103,22 +103,20 @@ class Leases:
                 self._make_folder()
                 lock = stack.enter_context(self._records.open_lock(".lock"))
             except (OSError, DiskError, UntrustedPathError) as error:
-                raise UntrustedPathError(
-                    f"{self.folder} was not created by seatrial",
-                    cause="Any user of this machine can create a file there",
-                    run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
-                ) from error
+                message = f"{self.folder} was not created by seatrial"
+                cause = "Any user of this machine can create a file there"
+                run = f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours"
+                raise UntrustedPathError(message, cause=cause, run=run) from error
             due_s = time.monotonic() + _LOCK_S
             while True:
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 if time.monotonic() > due_s:
-                    raise UntrustedPathError(
-                        f"{self.folder / '.lock'} has been locked for {_LOCK_S:g} s by {_holder(lock.fileno())}",
-                        cause="Any user of this machine can lock it; seatrial does for a moment",
-                        run=f"fuser -v {as_typed(self.folder / '.lock')}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
-                    )
+                    message = f"{self.folder / '.lock'} has been locked for {_LOCK_S:g} s by {_holder(lock.fileno())}"
+                    cause = "Any user of this machine can lock it; seatrial does for a moment"
+                    run = f"fuser -v {as_typed(self.folder / '.lock')}; export {FOLDER_VARIABLE}=/a/folder/of/yours"
+                    raise UntrustedPathError(message, cause=cause, run=run)
                 time.sleep(_POLL_S)
             yield
 
