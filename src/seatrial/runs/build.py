@@ -164,15 +164,11 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
         fix = (finding.fix if finding else None) or "seatrial plan …   # what was resolved, and why"
         raise ImageError(f"{image.tag} was built, but {verification.wrong[0]}", cause=cause, run=fix)
     base = store.image(image.base or "")  # BuildKit keeps a pulled base to itself
-    built = Built(
-        plan,
-        result,
-        verification,
-        image_bytes_of(plan, store, host),
-        image_bytes(store, base, "python3", host) if base is not None else None,
-        contents=measure_contents(image, store=store, machine=machine) if explain else {},
-        compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
-    )
+    size_bytes = image_bytes_of(plan, store, host)
+    base_bytes = image_bytes(store, base, "python3", host) if base is not None else None
+    contents = measure_contents(image, store=store, machine=machine) if explain else {}
+    compressed_bytes = _compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None
+    built = Built(plan, result, verification, size_bytes, base_bytes, contents, compressed_bytes)
     if lock:
         _write_lock(built, store)
     _check_budget(built, store, machine)

@@ -69,16 +69,11 @@ def export_job(
     word = model.name if model.kind == "recipe" else as_typed(model.folder / model.model)
     typed = typed or f"export {word} --to {to}"
     args = ("--model", model.model, "--to", to, "--out", out, *options)
-    return job.changed(
-        target=Target(kind="recipe", value="export", args=args, typed=typed),
-        models=DataMount(source=model.folder, read_only=True),
-        data=None,
-        gpus=GpuRequest("none"),
-        **_ALONE,
-        restarts=None,
-        workdir=None,
-        criteria=job.criteria.only("max_image_bytes", model=(out,)),
-    )
+    target = Target(kind="recipe", value="export", args=args, typed=typed)
+    models = DataMount(source=model.folder, read_only=True)
+    criteria = job.criteria.only("max_image_bytes", model=(out,))
+    unset: dict[str, Any] = {"data": None, "restarts": None, "workdir": None, **_ALONE}
+    return job.changed(target=target, models=models, gpus=GpuRequest("none"), criteria=criteria, **unset)
 
 
 def _inside(project: Path, out: str) -> str:
@@ -139,17 +134,10 @@ def serving_job(
     reset: dict[str, Any] = {
         field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
     }
-    return job.changed(
-        **reset,
-        target=Target(kind="recipe", value="serve"),
-        serve=serving,
-        models=DataMount(source=found.folder, read_only=True),
-        secrets=(*job.secrets, *([TOKEN] if token and TOKEN not in job.secrets else [])),
-        criteria=job.criteria.only("max_image_bytes"),
-        watch=job.watch.changed(hang_after_s=None),
-        gpus=gpus,
-        **_ALONE,
-    )
+    reset |= {"criteria": job.criteria.only("max_image_bytes"), "watch": job.watch.changed(hang_after_s=None), **_ALONE}
+    target, models = Target(kind="recipe", value="serve"), DataMount(source=found.folder, read_only=True)
+    secrets = (*job.secrets, *([TOKEN] if token and TOKEN not in job.secrets else []))
+    return job.changed(**reset, target=target, serve=serving, models=models, secrets=secrets, gpus=gpus)
 
 
 def _one_gpu(request: GpuRequest, *, given: bool) -> GpuRequest:

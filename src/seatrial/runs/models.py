@@ -161,14 +161,12 @@ def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = Fa
         cause = f"it has {path.stat().st_size} bytes"
         raise DataError(message, cause=cause, run=f"ls -l {as_typed(path)}   # copy it again, or save it again")
     if not with_network and (pickled or model.is_weights_alone):
-        what = "holds weights without their network"
-        if pickled and verb is SERVE:
-            what = "is a pickle, which can run code of its author"
-        raise UsageError(
-            f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
-            cause=_FACTORY,
-            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model MODULE:FUNCTION",
-        )
+        what, so, to = "holds weights without their network", "it cannot be exported alone", "onnx"
+        if verb is SERVE:
+            what = "is a pickle, which can run code of its author" if pickled else what
+            so, to = "no server opens it", "pt2"
+        run = f"seatrial export {as_typed(path)} --to {to} --model MODULE:FUNCTION"
+        raise UsageError(f"{from_here(path)} {what}, so {so}", cause=_FACTORY, run=run)
 
 
 def _whole_safetensors(path: Path) -> bool:
