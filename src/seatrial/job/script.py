@@ -188,13 +188,9 @@ def script_facts(
         return _elsewhere(target, path, any_python=any_python)
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
+    places, before = (project, roots, inside, start), _packages(target, roots)
     reading = read_project(
-        *(project, roots, inside, start),
-        calls=calls,
-        arguments=target.args,
-        any_python=any_python,
-        folder=folder,
-        before=_packages(target, roots),
+        *places, calls=calls, arguments=target.args, any_python=any_python, folder=folder, before=before
     )
     _refuse_a_notebook(reading, project, any_python=any_python)
     if target.kind == "script" or (target.value == start.stem and start.is_relative_to(project)):  # -m train
