@@ -270,16 +270,9 @@ def check(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> CheckOutcom
     expected = [gpu.uuid for gpu in plan.gpus]
     visible = [gpu["uuid"] for gpu in seen["visible"]]
     complete = set(expected) <= set(visible)
-    journal.write(
-        GpuCheck(
-            expected=expected,
-            visible=seen["visible"],
-            driver=inventory.driver_version,
-            cuda_driver=seen["cuda_driver"] or inventory.cuda_driver_version,
-            ok=complete,
-            error=seen["error"] or inventory.error,
-        )
-    )
+    versions = {"driver": inventory.driver_version, "cuda_driver": seen["cuda_driver"] or inventory.cuda_driver_version}
+    error = seen["error"] or inventory.error
+    journal.write(GpuCheck(expected=expected, visible=seen["visible"], **versions, ok=complete, error=error))
     extra = [uuid for uuid in visible if uuid not in expected]
     if not complete:
         return CheckOutcome(explain(plan, env, seen, inventory), extra, plan.gpus)
@@ -340,17 +333,14 @@ def _see(plan: AgentPlan, env: Dict[str, str]) -> Dict[str, Any]:
     archive = archive_descriptor(root)
     library, _ = cuda.find(cuda.LIBRARY, plan.filled, env)
     program = "import sys; sys.path.insert(0, %r); from seatrial.probe import cuda; cuda.main(%r)" % (root, library)
+    argv = [*own_python(os.path.dirname(library)), "-I", "-S", "-c", program]
+    # A library that is loaded into every process would answer for the driver.
+    own = {name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")}
+    fds = () if archive is None else (archive,)
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
         done = subprocess.run(
-            [*own_python(os.path.dirname(library)), "-I", "-S", "-c", program],
-            # A library that is loaded into every process would answer for the driver.
-            env={name: value for name, value in env.items() if name not in ("LD_PRELOAD", "LD_AUDIT")},
-            cwd=plan.workdir,
-            pass_fds=() if archive is None else (archive,),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=_TIMEOUT_S,
+            argv, env=own, cwd=plan.workdir, pass_fds=fds, stdin=null, stdout=pipe, stderr=pipe, timeout=_TIMEOUT_S
         )
         seen: Dict[str, Any] = json.loads(done.stdout.splitlines()[-1].decode())
     except subprocess.TimeoutExpired:

@@ -282,22 +282,16 @@ class Observer(threading.Thread):
 
 def run_alert(command: str, finding: Finding, run_id: str, journal: Journal) -> None:
     """Run the user's command for a finding, by /bin/sh where the target runs; its failure is a note in the evidence."""
+    argv, null, pipe, merged = ["/bin/sh", "-c", command], subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
     env = {
+        **os.environ,
         "SEATRIAL_FINDING": json.dumps(finding.to_dict()),
         "SEATRIAL_FINDING_ID": finding.id,
         "SEATRIAL_FINDING_MESSAGE": finding.message,
         "SEATRIAL_RUN_ID": run_id,
     }
     try:
-        ended = subprocess.run(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=ALERT_TIMEOUT_S,
-            env={**os.environ, **env},
-            check=False,
-        )
+        ended = subprocess.run(argv, stdin=null, stdout=pipe, stderr=merged, timeout=ALERT_TIMEOUT_S, env=env)
     except (OSError, subprocess.TimeoutExpired) as error:
         journal.note("the alert's command failed: %s" % type(error).__name__)
         return

@@ -356,17 +356,11 @@ class TargetRun:
             cause, exit_code, killed_by = "gpu-contract", None, None
         if self._exhausted is not None:
             self._journal.write(self._exhausted.event())
-        oom_kills = self._cgroup.oom_kills()
-        self._journal.write(
-            TargetExited(
-                exit_code=exit_code,
-                signal=killed_by,
-                cause=cause,
-                seconds=round(seconds, 3),
-                max_rss_bytes=self._max_rss_bytes,
-                oom_kills=None if oom_kills is None or oom_kills_before is None else oom_kills - oom_kills_before,
-            )
-        )
+        counted = self._cgroup.oom_kills()
+        oom_kills = None if counted is None or oom_kills_before is None else counted - oom_kills_before
+        used = {"max_rss_bytes": self._max_rss_bytes, "oom_kills": oom_kills}
+        ended = TargetExited(exit_code=exit_code, signal=killed_by, cause=cause, seconds=round(seconds, 3), **used)
+        self._journal.write(ended)
         if self._contract_broken:
             return EXIT_GPU_CONTRACT
         if self._timed_out:

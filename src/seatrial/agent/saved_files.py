@@ -92,13 +92,8 @@ def keep(folders: Sequence[str], run_dir: str, started: float, limit_s: float) -
             copied.append(entry)
         else:
             lost.append(entry)
-    return FilesOutside(
-        folder=None if place is None else os.path.basename(place),
-        copied=copied[:MOST],
-        copied_files=len(copied),
-        lost=lost[:MOST],
-        lost_files=len(lost),
-    )
+    folder, count = None if place is None else os.path.basename(place), len(copied)
+    return FilesOutside(folder=folder, copied=copied[:MOST], copied_files=count, lost=lost[:MOST], lost_files=len(lost))
 
 
 def _results(folders: Sequence[str], started: float) -> Iterator[Tuple[str, int]]:

@@ -10,7 +10,7 @@ import platform
 import socket
 import time
 from contextlib import suppress
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import seatrial
 from seatrial.agent import gpu_check, isolation, target
@@ -98,19 +98,9 @@ def supervise(plan: AgentPlan, journal: Journal, alterable: Optional[str], unver
 def _write_started(journal: Journal, cgroup: Cgroup, alterable: Optional[str], unverified: Optional[str]) -> None:
     more = {} if unverified is None else {"unverified_mounts": unverified}
     limits = {"memory_limit_bytes": cgroup.memory_limit_bytes(), "cpu_quota_cores": cgroup.cpu_quota_cores()}
-    journal.write(
-        AgentStarted(
-            pid=os.getpid(),
-            hostname=socket.gethostname(),
-            python=platform.python_version(),
-            agent_version=seatrial.__version__,
-            uid=os.getuid(),
-            gid=os.getgid(),
-            cgroup=limits,
-            alterable=alterable,
-            **more,
-        )
-    )
+    facts: Dict[str, Any] = {"python": platform.python_version(), "agent_version": seatrial.__version__}
+    facts.update(uid=os.getuid(), gid=os.getgid(), cgroup=limits, alterable=alterable, **more)
+    journal.write(AgentStarted(pid=os.getpid(), hostname=socket.gethostname(), **facts))
 
 
 def _with_its_own_horovod(plan: AgentPlan, env: Dict[str, str], journal: Journal) -> AgentPlan:

@@ -146,21 +146,13 @@ def serve(
         secret = token or this.env.get(TOKEN) or secrets.token_urlsafe(24)
         this = Host(this.env, secrets={**this.secrets, TOKEN: secret})
     program["max_body"] = None if max_body is None else parse_bytes(max_body)
-    words = {f"--{name.replace('_', '-')}": program[name] for name in _PROGRAM}
+    options = _given({f"--{name.replace('_', '-')}": program[name] for name in _PROGRAM})
     typed = [found.of_run or model if model == "last" else model]  # with _given: the words that start the same again
     typed += _given({"--port": port if port != 8000 else None, "--host": host if host != "127.0.0.1" else None})
     typed += ["--token"] if token is not None else []
     typed += _given({f"--{key}": flags.get(key) for key in ("gpus", "on", "name", "models")})
-    served = serving_job(
-        job,
-        found,
-        port=port,
-        address=host,
-        token=token is not None,
-        options=_given(words),
-        typed=shlex.join(typed),
-        given=frozenset(flags),
-    )
+    again, given, asks = shlex.join(typed), frozenset(flags), token is not None
+    served = serving_job(job, found, port=port, address=host, token=asks, options=options, typed=again, given=given)
     if token == "" and TOKEN not in this.env:
         screen.note(f'token: {this.secrets[TOKEN]}   # curl -H "Authorization: Bearer …"; it is shown here alone')
     return run_to_receipt(served, this, screen, detach=detach, notifies=True)

@@ -111,16 +111,10 @@ def _head(group: Group) -> MemberLine:
     outcome = {"failed": failed, "interrupted": "seatrial up goes on with it"}.get(group.state, "")
     ends = [member.ended_at for member in group.members if member.ended_at is not None]
     end = max(ends, default=None) if group.state != "running" else time.time()
-    return MemberLine(
-        id=group.id,
-        name=group.name,
-        target=f"{KIND}: {count}",
-        backend="",
-        gpus=sum(member.gpus for member in group.members),
-        status=f"interrupted: {outcome}" if group.state == "interrupted" else group.state,
-        outcome=outcome,
-        seconds=None if end is None else max(0.0, end - group.created_at),
-    )
+    gpus = sum(member.gpus for member in group.members)
+    status = f"interrupted: {outcome}" if group.state == "interrupted" else group.state
+    seconds = None if end is None else max(0.0, end - group.created_at)
+    return MemberLine(group.id, group.name, f"{KIND}: {count}", "", gpus, status, outcome, seconds=seconds)
 
 
 def _without_run(member: Member) -> MemberLine:

@@ -99,11 +99,9 @@ def select(context: ComposeContext, leased: Mapping[str, str]) -> dict[str, Sele
         except (GpuContractError, GpuRequestError) as error:
             place = context.file.place(name, *ask.path)
             problem = error.message.removeprefix(f"--gpus {ask.request}: ")
-            raise type(error)(
-                f"{place}: {name} reserves {_in_words(ask.request)}: {problem}",
-                cause=error.cause,
-                run=f"{context.file.command} --gpus none   # on the CPU; the machine: seatrial doctor",
-            ) from None
+            message = f"{place}: {name} reserves {_in_words(ask.request)}: {problem}"
+            on_cpu = f"{context.file.command} --gpus none   # on the CPU; the machine: seatrial doctor"
+            raise type(error)(message, cause=error.cause, run=on_cpu) from None
     return chosen
 
 
@@ -132,16 +130,14 @@ def plan_service(
     site = _site(context, service, run)
     assert site.service is not None
     python = service.facts.python if service.facts else None
-    watch, argv = context.job.watch, site.service.argv
+    watch, argv, mounts = context.job.watch, site.service.argv, site.service.mounts
+    watch = watch if service.is_task else watch.changed(hang_after_s=None)
     args = argv if argv and argv[0][:1] != "(" else ()
+    target = Target(kind="image", value="", args=args, command=one_command(argv))
+    gpus = ask.request if ask else GpuRequest("none")
+    image = context.job.image.changed(ready=service.image, python=python)
     job = context.job.changed(
-        name=service.name,
-        target=Target(kind="image", value="", args=args, command=one_command(argv)),
-        gpus=ask.request if ask else GpuRequest("none"),
-        grace_s=grace_s,
-        image=context.job.image.changed(ready=service.image, python=python),
-        mounts=site.service.mounts,
-        watch=watch if service.is_task else watch.changed(hang_after_s=None),
+        name=service.name, target=target, gpus=gpus, grace_s=grace_s, image=image, mounts=mounts, watch=watch
     )
     another = another_machine(job, context.host)
     return make_plan(job, site._replace(selection=selection, another=another), _facts(service, argv))

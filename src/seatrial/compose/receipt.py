@@ -119,16 +119,10 @@ def chain_of(group: Group, store: RunStore) -> ServiceChain:
     """Return the chain of a group from its records as they are now."""
     links = tuple(_link(group, member, store) for member in group.members)
     ends = [member.ended_at for member in group.members if member.ended_at is not None]
-    return ServiceChain(
-        id=group.id,
-        name=group.name,
-        project=store.project.name,
-        state=group.state,
-        created_at=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(group.created_at)),
-        wall_s=max(0.0, max(ends) - group.created_at) if ends else None,
-        gpu_s=sum(link.gpu_seconds for link in links),
-        links=links,
-    )
+    created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(group.created_at))
+    wall_s = max(0.0, max(ends) - group.created_at) if ends else None
+    gpu_s = sum(link.gpu_seconds for link in links)
+    return ServiceChain(group.id, group.name, store.project.name, group.state, created, wall_s, gpu_s, links)
 
 
 def _link(group: Group, member: Member, store: RunStore) -> Link:

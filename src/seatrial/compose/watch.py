@@ -323,7 +323,7 @@ def last_compose_line(folder: Path) -> str | None:
 
 
 def exit_code(group: Group) -> int:
-    """Return 3 if a GPU contract broke; else that of the first member that failed; 130 for a task that was stopped."""
+    """Return the exit code of the first member that failed; else 130 if a task was stopped."""
     if failed := [member for member in group.members if member.state == "failed"]:
         first = min(failed, key=lambda member: member.ended_at or 0.0)
         return (first.exit_code if first.run is not None else None) or errors.EXIT_TARGET_FAILED

@@ -186,9 +186,6 @@ def reason_by_torch(facts: Mapping[str, object]) -> Reason | None:
     """Return the reason that torch itself reported at the script's end, if the hook recorded it."""
     if "cuda_build" in facts and not facts["cuda_build"]:
         version = str(facts.get("version"))[:40]
-        return Reason(
-            -1,
-            f"torch {version} is a CPU build: it cannot use any GPU",
-            "install torch from an index of CUDA builds, or let seatrial build the image: seatrial run --on docker",
-        )
+        fix = "install torch from an index of CUDA builds, or let seatrial build the image: seatrial run --on docker"
+        return Reason(-1, f"torch {version} is a CPU build: it cannot use any GPU", fix)
     return None

@@ -119,7 +119,7 @@ MAX_DEPTH = 64
 def report(line: bytes) -> Tuple[Optional[Dict[str, Any]], Optional[str]]:
     """Return the report on a target's line or None, and the type of evidence that it posed as or None.
 
-    It is a step, whatever it claims, unless targets may report that type. Source, _seq and _chain are ours.
+    A type that no target may report becomes a step. Source, _seq and _chain are ours.
     (None, None) is not a report.
     """
     if len(line) > MAX_REPORT_BYTES or (event := parse(line)) is None:

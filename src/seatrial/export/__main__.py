@@ -107,15 +107,12 @@ def _write_and_compare(original: Original, to: str, written: Path, tolerance: fl
         traced = to == "onnx" and original.program is None  # the exporter for .pt2 files knows more operators
         fix = "--to pt2, and then that file --to onnx" if traced else f"another format: {others}"
         raise TrainError(f"{original.name} cannot be exported to {to}: {first_line(error)}", fix=fix) from error
-    _report(
-        largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance
-    )  # also of a model that is refused for it
+    # Also of a model that is refused for it.
+    _report(largest_difference=found.scaled, largest_absolute_difference=found.absolute, tolerance=tolerance)
     if not found.scaled <= tolerance:
-        raise formats.DisagreesError(
-            f"the exported model differs from the original by {found.scaled:.3g}, more than the tolerance "
-            f"{tolerance:g}: nothing was saved",
-            fix=f"another format, or --tolerance {found.scaled * 2:.1g} if that is close enough for your use",
-        )
+        differs = f"differs from the original by {found.scaled:.3g}, more than the tolerance {tolerance:g}"
+        fix = f"another format, or --tolerance {found.scaled * 2:.1g} if that is close enough for your use"
+        raise formats.DisagreesError(f"the exported model {differs}: nothing was saved", fix=fix)
     return found
 
 

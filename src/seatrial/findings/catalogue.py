@@ -112,14 +112,9 @@ class Known(NamedTuple):
             folder = posixpath.dirname(posixpath.join("/workspace", known["path"]))
             known.setdefault("mount", mount_of("FOLDER", folder))
         known_cause, known_fix = self.knowing[1:] if known.keys() & self.knowing[:1] else (self.cause, self.fix)
-        return Finding(
-            self.id,
-            severity or self.severity,
-            message or _filled(self.title, known, in_title=True),
-            cause or _filled(known_cause, known),
-            fix or _filled(known_fix, known),
-            list(evidence),
-        )
+        message = message or _filled(self.title, known, in_title=True)
+        cause, fix = cause or _filled(known_cause, known), fix or _filled(known_fix, known)
+        return Finding(self.id, severity or self.severity, message, cause, fix, list(evidence))
 
 
 def mount_of(source: str, folder: str) -> str:

@@ -188,13 +188,9 @@ def script_facts(
         return _elsewhere(target, path, any_python=any_python)
     roots = [*(first if target.kind == "module" else [start.parent, *named]), *around, project, project / "src"]
     inside = start.parent if target.kind == "recipe" else project
+    places, before = (project, roots, inside, start), _packages(target, roots)
     reading = read_project(
-        *(project, roots, inside, start),
-        calls=calls,
-        arguments=target.args,
-        any_python=any_python,
-        folder=folder,
-        before=_packages(target, roots),
+        *places, calls=calls, arguments=target.args, any_python=any_python, folder=folder, before=before
     )
     _refuse_a_notebook(reading, project, any_python=any_python)
     if target.kind == "script" or (target.value == start.stem and start.is_relative_to(project)):  # -m train
@@ -249,12 +245,8 @@ def _refuse_a_part_of_a_package(reading: ProjectReading, target: Target, start: 
     if imported or above > module.count(".") or not module.replace(".", "").isidentifier():
         name, cause = short.lstrip(".…"), f"{imported} as a module of no package" if imported else None
         raise TargetError(text, cause=cause, run=f"in {place} write: {f'from {name} import' if name else 'import'} …")
-    raise TargetError(
-        text,
-        cause=by_id("relative-import").cause,
-        run=f"seatrial run -m {module}",
-        instead=(str(start), ["-m", module]) if target.kind == "script" else (str(start.with_suffix("")), [module]),
-    )
+    instead = (str(start), ["-m", module]) if target.kind == "script" else (str(start.with_suffix("")), [module])
+    raise TargetError(text, cause=by_id("relative-import").cause, run=f"seatrial run -m {module}", instead=instead)
 
 
 def _refuse_another_name(target: Target, folder: Path) -> None:
@@ -300,6 +292,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         part = telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
     modules = {**reading.optional, **reading.needed}
+    needed = {name: at for name, at in reading.needed.items() if name not in reading.stand_ins}
     of_2 = "tensorflow-2" in seen or any(name.startswith(("tensorflow.keras", "tensorflow.compat")) for name in modules)
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
@@ -309,9 +302,9 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         likely_imports=tuple(sorted(set(_foreign(reading.likely)) - set(imports))),
         modules={
             **reading.likely,
-            **reading.needed,
+            **needed,
             **_named(seen, certain, modules),
-            **reading.needed,  # imports first
+            **needed,  # imports first
             **reading.remote,
             **({"pytorch_lightning.1": seen["lightning-1"]} if "lightning-1" in seen else {}),
         },

@@ -414,12 +414,10 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
     enter = f"cd {shlex.quote(folder)}" if folder and _starts_in(folder, name, words[1:], project) else None
     found = name if enter else first
     run = f"seatrial run {shlex.quote(found)}" if found else f"ls {as_typed(project)}"
+    message = f"{kind.capitalize()} {word} not found in {project}{hint}"
+    instead = (word, [found]) if found and (similar or "." in word) else None
     return TargetError(
-        f"{kind.capitalize()} {word} not found in {project}{hint}",
-        cause="; ".join(here) or None,
-        run=f"{enter} && {run}" if enter else run,
-        instead=(word, [found]) if found and (similar or "." in word) else None,
-        first=enter,
+        message, cause="; ".join(here) or None, run=f"{enter} && {run}" if enter else run, instead=instead, first=enter
     )
 
 

@@ -193,14 +193,9 @@ def _of_user(
     named = tuple(outputs)
     if len(examples.outputs) == len(outputs) and {*examples.outputs} != {*outputs}:
         named = tuple(examples.outputs)
-    return Original(
-        name=path.name.partition(".")[0],
-        module=network if plain else Flat(network, keywords),
-        state=own,
-        examples=replace(examples, weights=digest, inputs=inputs, outputs=saved, real=given or examples.real),
-        outputs=named,
-        dynamic={name: {0: "batch"} for name in inputs},
-    )
+    module = network if plain else Flat(network, keywords)
+    traced = replace(examples, weights=digest, inputs=inputs, outputs=saved, real=given or examples.real)
+    return Original(path.name.partition(".")[0], module, own, traced, named, {name: {0: "batch"} for name in inputs})
 
 
 def _inputs(path: Path, network: Any, shapes: Shapes, factory: str | None) -> dict[str, Tensor]:

@@ -125,15 +125,10 @@ def _read_text(path: Path, recipe: str) -> Original:
     inputs = drawn({"input_ids": (16,)}, {"input_ids": torch.int64})
     inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])}
     examples = _examples(path, Examples(recipe, "text", weights_digest(tensors), inputs, {}, labels, real=False))
-    return Original(
-        name=recipe,
-        module=TextClassifier(model.float()).eval(),
-        state={name: tensor.detach() for name, tensor in model.state_dict().items()},
-        examples=examples,
-        outputs=("logits",),
-        dynamic={name: {0: "batch", 1: "length"} for name in inputs},
-        longest=int(model.config.max_position_embeddings),
-    )
+    classifier, longest = TextClassifier(model.float()).eval(), int(model.config.max_position_embeddings)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    dynamic = {name: {0: "batch", 1: "length"} for name in inputs}
+    return Original(recipe, classifier, state, examples, ("logits",), dynamic, longest)
 
 
 def _examples(weights: Path, known: Examples) -> Examples:

@@ -128,16 +128,10 @@ def _containers(rows: Sequence[Mapping[str, Any]], width: int) -> RenderableType
         return Text("no containers", style="dim")
     table = _table(("CONTAINER", "IMAGE", "CPU", "MEMORY", "/DEV/SHM", "GPU", "GPU MEM", "SHARE"), width)
     for row in rows:
-        table.add_row(
-            _plain(row["run_name"] or row["name"]),
-            _plain(row["image"] or row["engine"]),
-            _number(row["cpu_cores"], ".2f"),
-            _bytes(row["memory_bytes"]),
-            _bytes(row["shm_used_bytes"]),
-            ",".join(map(str, row["gpus"])) or "-",
-            _bytes(row["gpu_memory_bytes"]) if row["gpus"] else "-",
-            _percent(row["gpu_share_pct"]) if row["gpus"] else "-",
-        )
+        names = _plain(row["run_name"] or row["name"]), _plain(row["image"] or row["engine"])
+        host = _number(row["cpu_cores"], ".2f"), _bytes(row["memory_bytes"]), _bytes(row["shm_used_bytes"])
+        gpus = ",".join(map(str, row["gpus"])), _bytes(row["gpu_memory_bytes"]), _percent(row["gpu_share_pct"])
+        table.add_row(*names, *host, *(gpus if row["gpus"] else ["-"] * len(gpus)))
     return table
 
 

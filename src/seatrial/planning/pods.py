@@ -294,11 +294,10 @@ def _refuse_folders(job: Job) -> None:
     """Refuse this machine's folders, which pods cannot mount, and a ``min_nodes`` above the nodes."""
     for flag, folder in (("--data", job.data), ("--models", job.models)):
         if folder is not None:
-            raise UsageError(
-                f"{flag} {folder.source} is a folder of this machine, which pods cannot mount",
-                cause="data and models need a cluster volume: a claim, or a folder on the node",
-                run=f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a single-machine cluster",
-            )
+            message = f"{flag} {folder.source} is a folder of this machine, which pods cannot mount"
+            cause = "data and models need a cluster volume: a claim, or a folder on the node"
+            run = f"seatrial run … {flag} pvc:NAME   # or hostpath:/FOLDER on a single-machine cluster"
+            raise UsageError(message, cause=cause, run=run)
     if job.kubernetes.min_nodes is not None and job.kubernetes.min_nodes > job.nodes:
         problem = f"min_nodes is {job.kubernetes.min_nodes}, more than the {job.nodes} nodes"
         raise UsageError(problem, run="seatrial run … --nodes N")

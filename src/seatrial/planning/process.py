@@ -172,8 +172,7 @@ def _refuse_unwritable(script: ScriptFacts) -> None:
         folder = path if write.folder and ANY not in write.path else path.parent
         nearest = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
         if nearest.is_dir() and not os.access(nearest, os.W_OK):
-            raise UsageError(
-                f"{write}, and this user cannot write to {nearest}: the run would fail there",
-                cause="--on local runs the script as this user; in a container ./models is mounted at /models",
-                run=f'sudo install -d -o "$USER" {as_typed(folder)}   # or: seatrial run … --on docker',
-            )
+            message = f"{write}, and this user cannot write to {nearest}: the run would fail there"
+            cause = "--on local runs the script as this user; in a container ./models is mounted at /models"
+            run = f'sudo install -d -o "$USER" {as_typed(folder)}   # or: seatrial run … --on docker'
+            raise UsageError(message, cause=cause, run=run)

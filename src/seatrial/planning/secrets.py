@@ -26,11 +26,10 @@ def check_secrets(job: Job, host: Host) -> None:
     for name in job.secrets:
         for where, words in open_words.items():
             if len(host.secret(name)) >= _TELLING_LENGTH and any(host.secret(name) in word for word in words):
-                raise UsageError(
-                    f"The value of the secret {name} is in {where}, which plan.json and the receipt show",
-                    cause=f"--secret {name} already passes it to the target as the variable {name}",
-                    run=f"grep -rn {name} .   # read os.environ[{name!r}] in the script, and remove the value",
-                )
+                message = f"The value of the secret {name} is in {where}, which plan.json and the receipt show"
+                cause = f"--secret {name} already passes it to the target as the variable {name}"
+                find = f"grep -rn {name} .   # read os.environ[{name!r}] in the script, and remove the value"
+                raise UsageError(message, cause=cause, run=find)
 
 
 def hide_notify(job: Job) -> Job:

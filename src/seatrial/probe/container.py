@@ -181,13 +181,9 @@ class ContainerUsage:
         tree = self._tree.read()
         cpu_seconds, cpu_periods = self._cgroup.cpu() if self._own else (None, None)
         memory_bytes = self._cgroup.memory_bytes() if self._own else None
-        return _Look(
-            read_s=time.monotonic(),
-            cpu_seconds=sum(one.cpu_seconds for one in tree.values()) if cpu_seconds is None else cpu_seconds,
-            memory_bytes=sum(one.rss_bytes for one in tree.values()) if memory_bytes is None else memory_bytes,
-            tree=tree,
-            cpu_periods=cpu_periods,
-        )
+        cpu_seconds = sum(one.cpu_seconds for one in tree.values()) if cpu_seconds is None else cpu_seconds
+        memory_bytes = sum(one.rss_bytes for one in tree.values()) if memory_bytes is None else memory_bytes
+        return _Look(time.monotonic(), cpu_seconds, memory_bytes, tree, cpu_periods)
 
     def _roles(self, before: "_Look", now: "_Look") -> Dict[str, Any]:
         """Return the CPU use of the processes that drive the GPUs and of those that work for them (data loaders)."""

@@ -58,15 +58,9 @@ def read(pid: int, proc: str = "/proc") -> Optional[GpuProcess]:
         return None
     # The command name is in parentheses and may hold any character, parentheses included: fields begin after the last.
     fields = stat[stat.rindex(b")") + 2 :].split()
-    return GpuProcess(
-        pid,
-        int(fields[1]),
-        int(fields[3]),
-        fields[0].decode(),
-        (int(fields[11]) + int(fields[12])) / TICKS_PER_S,
-        int(fields[21]) * _PAGE_BYTES,
-        int(fields[19]),
-    )
+    cpu_seconds = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    rss_bytes = int(fields[21]) * _PAGE_BYTES
+    return GpuProcess(pid, int(fields[1]), int(fields[3]), fields[0].decode(), cpu_seconds, rss_bytes, int(fields[19]))
 
 
 def name(pid: int) -> Optional[str]:

@@ -287,15 +287,9 @@ def train(
     seed_all(seed)
     normalise = Normalisation.of(train_set.images_NCHW).to(group.device)
     model = Network(widths=arguments.widths).to(group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sides = METHOD.sides(arguments.epochs)
     source = AlternatingCrops(
-        train_set,
-        normalise,
-        arguments.batch,
-        group,
-        seed,
-        pixels=CROP_PIXELS,
-        sides=METHOD.sides(arguments.epochs),
-        dtype=precision.dtype,
+        train_set, normalise, arguments.batch, group, seed, pixels=CROP_PIXELS, sides=sides, dtype=precision.dtype
     )
     model.whiten(normalise(train_set.images_NCHW[:WHITENING_EXAMPLES].float()))
     step = Step(

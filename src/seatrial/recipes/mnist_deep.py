@@ -98,9 +98,8 @@ def main(argv: Sequence[str]) -> int:
         if group.first:
             print(f"mnist-deep: {group.batch_words(arguments.batch)}", flush=True)
         tests = TestImages(test_set, normalise, group)
-        outcome = fit(
-            step, lambda: evaluate(model, tests, group, precision), trackers, Settings.from_arguments(arguments)
-        )
+        settings = Settings.from_arguments(arguments)
+        outcome = fit(step, lambda: evaluate(model, tests, group, precision), trackers, settings)
         if outcome.terminated:
             return EXIT_TERMINATED
         if group.first:

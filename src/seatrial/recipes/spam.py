@@ -89,12 +89,8 @@ def main(argv: Sequence[str]) -> int:
         )
         tests = packed_tests(test_set, group) if packed else TestTexts(test_set, group)
         predict = packed.logits if packed else logits
-        outcome = fit(
-            step,
-            lambda: evaluate(model, tests, group, precision, predict),
-            trackers,
-            Settings.from_arguments(arguments),
-        )
+        settings = Settings.from_arguments(arguments)
+        outcome = fit(step, lambda: evaluate(model, tests, group, precision, predict), trackers, settings)
         if outcome.terminated:
             return EXIT_TERMINATED
         if group.first:

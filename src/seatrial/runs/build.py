@@ -103,11 +103,9 @@ def _builder(host: Host) -> ImageStore:
         if facts.available:
             return engine.images
         reasons.append(facts.reason)
-    raise EngineUnavailableError(
-        "The image must be built, but this machine has no engine to build it",
-        cause="; ".join(reasons),
-        run="seatrial run --image REGISTRY/READY:TAG … --on k8s",
-    )
+    message = "The image must be built, but this machine has no engine to build it"
+    run = "seatrial run --image REGISTRY/READY:TAG … --on k8s"
+    raise EngineUnavailableError(message, cause="; ".join(reasons), run=run)
 
 
 def _make_venv(plan: Plan, venv: VenvPlan, echo: Echo) -> None:
@@ -162,21 +160,15 @@ def build_image(plan: Plan, host: Host, echo: Echo, *, explain: bool = False, lo
     if verification.wrong:
         known = first_in("\n".join(verification.wrong), IN_RUN)
         finding = known.known.finding(values=known.values) if known else None
-        raise ImageError(
-            f"{image.tag} was built, but {verification.wrong[0]}",
-            cause="; ".join((*verification.wrong[1:], *((finding.cause or "",) if finding else ()))) or None,
-            run=(finding.fix if finding else None) or "seatrial plan …   # what was resolved, and why",
-        )
+        cause = "; ".join((*verification.wrong[1:], *((finding.cause or "",) if finding else ()))) or None
+        fix = (finding.fix if finding else None) or "seatrial plan …   # what was resolved, and why"
+        raise ImageError(f"{image.tag} was built, but {verification.wrong[0]}", cause=cause, run=fix)
     base = store.image(image.base or "")  # BuildKit keeps a pulled base to itself
-    built = Built(
-        plan,
-        result,
-        verification,
-        image_bytes_of(plan, store, host),
-        image_bytes(store, base, "python3", host) if base is not None else None,
-        contents=measure_contents(image, store=store, machine=machine) if explain else {},
-        compressed_bytes=_compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None,
-    )
+    size_bytes = image_bytes_of(plan, store, host)
+    base_bytes = image_bytes(store, base, "python3", host) if base is not None else None
+    contents = measure_contents(image, store=store, machine=machine) if explain else {}
+    compressed_bytes = _compressed(image.tag, store) if explain or job.image.max_compressed_bytes else None
+    built = Built(plan, result, verification, size_bytes, base_bytes, contents, compressed_bytes)
     if lock:
         _write_lock(built, store)
     _check_budget(built, store, machine)
@@ -222,8 +214,6 @@ def _check_budget(built: Built, store: ImageStore, machine: TargetMachine | None
     largest = sorted(contents["packages"].items(), key=lambda row: -row[1])[:3]
     base = [f"the base image {built.base_bytes / 1e6:.0f} MB"] if built.base_bytes else []
     reasons = [*(f"{name} {bytes_ / 1e6:.0f} MB" for name, bytes_ in largest), *base]
-    raise ImageError(
-        f"{built.plan.image.tag} is too large: {over}",
-        cause=f"the largest parts: {', '.join(reasons)}",
-        run="seatrial build … --explain   # what slimming would save",
-    )
+    message = f"{built.plan.image.tag} is too large: {over}"
+    cause = f"the largest parts: {', '.join(reasons)}"
+    raise ImageError(message, cause=cause, run="seatrial build … --explain   # what slimming would save")

@@ -48,15 +48,10 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
     plan = with_discovered_gpus(plan, evidence)
     store = table.backend(plan.backend, host, plan.engine).images
     image = store.image(plan.image.tag) if store and plan.image and handle else None
+    chain = follow_chain(str(run.events_path)) if run.events_path.exists() else None
+    folder, now = run.folder, time.time()
     receipt = judge(
-        plan,
-        evidence,
-        skipped_lines=skipped,
-        state=state,
-        run_dir=run.folder,
-        now=time.time(),
-        image=image,
-        chain=follow_chain(str(run.events_path)) if run.events_path.exists() else None,
+        plan, evidence, skipped_lines=skipped, state=state, run_dir=folder, now=now, image=image, chain=chain
     )
     receipt = receipt.changed(pages=tuple(tracker_pages(plan)))
     try:
@@ -72,11 +67,9 @@ def end(run: Run, host: Host, *, ended: State | None, judged: Callable[[Receipt]
         run.records.write(SUMMARY, summary)
     except DiskError as error:
         how = receipt.exit_cause.words
-        raise DiskError(
-            error.message,
-            cause=f"The run ended anyway: {how}. Its receipt will be written once there is disk space",
-            run=f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}",
-        ) from error
+        cause = f"The run ended anyway: {how}. Its receipt will be written once there is disk space"
+        show = f"df -h {as_typed(run.folder)}; seatrial runs show {run.id}"
+        raise DiskError(error.message, cause=cause, run=show) from error
     run.show_receipt()
     notify.begin(run, receipt, host)
     return receipt
@@ -111,13 +104,10 @@ def with_discovered_gpus(plan: Plan, evidence: list[dict[str, Any]]) -> Plan:
     for check in events.of_type(evidence, events.GpuCheck):
         for entry in (check.get("visible") or [])[: plan.agent.gpu_count]:
             if isinstance(entry, dict) and entry.get("uuid"):
-                gpu = Gpu(
-                    index=int(entry.get("index") or 0),
-                    uuid=str(entry["uuid"]),
-                    name=str(entry.get("name") or "GPU"),
-                    memory_bytes=int(entry.get("memory_bytes") or 0),
-                    compute_capability=entry.get("compute_capability"),
-                )
-                found.setdefault(gpu.uuid, gpu)
+                uuid, name = str(entry["uuid"]), str(entry.get("name") or "GPU")
+                index, size = int(entry.get("index") or 0), int(entry.get("memory_bytes") or 0)
+                capability = entry.get("compute_capability")
+                gpu = Gpu(index=index, uuid=uuid, name=name, memory_bytes=size, compute_capability=capability)
+                found.setdefault(uuid, gpu)
     gpus = tuple(found.values())
     return plan.changed(gpus=gpus, agent=plan.agent._replace(gpus=gpus))

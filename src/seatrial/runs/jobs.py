@@ -50,10 +50,8 @@ def out_path(project: Path, model_name: str, to: str, wanted: str | None = None)
         return str(PurePosixPath(_inside(project, wanted)) / f"{model_name}{suffix}")
     out = _inside(project, wanted)
     if not out.endswith(suffix):
-        raise UsageError(
-            f"--out {wanted} does not end in {suffix}, as files of {to} do",
-            run=f"seatrial export … --to {to} --out {PurePosixPath(wanted).with_suffix(suffix)}",
-        )
+        run = f"seatrial export … --to {to} --out {PurePosixPath(wanted).with_suffix(suffix)}"
+        raise UsageError(f"--out {wanted} does not end in {suffix}, as files of {to} do", run=run)
     return out
 
 
@@ -71,26 +69,19 @@ def export_job(
     word = model.name if model.kind == "recipe" else as_typed(model.folder / model.model)
     typed = typed or f"export {word} --to {to}"
     args = ("--model", model.model, "--to", to, "--out", out, *options)
-    return job.changed(
-        target=Target(kind="recipe", value="export", args=args, typed=typed),
-        models=DataMount(source=model.folder, read_only=True),
-        data=None,
-        gpus=GpuRequest("none"),
-        **_ALONE,
-        restarts=None,
-        workdir=None,
-        criteria=job.criteria.only("max_image_bytes", model=(out,)),
-    )
+    target = Target(kind="recipe", value="export", args=args, typed=typed)
+    models = DataMount(source=model.folder, read_only=True)
+    criteria = job.criteria.only("max_image_bytes", model=(out,))
+    unset: dict[str, Any] = {"data": None, "restarts": None, "workdir": None, **_ALONE}
+    return job.changed(target=target, models=models, gpus=GpuRequest("none"), criteria=criteria, **unset)
 
 
 def _inside(project: Path, out: str) -> str:
     path, root = (project / out).resolve(), project.resolve()
     if not path.is_relative_to(root) or path == root:
-        raise UsageError(
-            f"--out {out} is outside the project {root}",
-            cause="only the project folder can be written in the container",
-            run=f"seatrial export … --out {FOLDER}/{Path(out).name}",
-        )
+        message = f"--out {out} is outside the project {root}"
+        cause = "only the project folder can be written in the container"
+        raise UsageError(message, cause=cause, run=f"seatrial export … --out {FOLDER}/{Path(out).name}")
     return str(path.relative_to(root))
 
 
@@ -123,10 +114,8 @@ def serving_job(
     try:
         ipaddress.ip_address(address)
     except ValueError:
-        raise UsageError(
-            f"--host {address[:80]} is not a numeric address",
-            run="seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine",
-        ) from None
+        run = "seatrial serve … --host 127.0.0.1   # or 0.0.0.0, every address of this machine"
+        raise UsageError(f"--host {address[:80]} is not a numeric address", run=run) from None
     gpus = _one_gpu(job.gpus, given="gpus" in given)
     if job.nodes > 1 and "nodes" in given:
         raise UsageError("A server runs on one machine", run="seatrial serve …   # without --nodes")
@@ -145,17 +134,10 @@ def serving_job(
     reset: dict[str, Any] = {
         field: Job.model_fields[field].default for field, key in _OF_TRAINING.items() if key not in given
     }
-    return job.changed(
-        **reset,
-        target=Target(kind="recipe", value="serve"),
-        serve=serving,
-        models=DataMount(source=found.folder, read_only=True),
-        secrets=(*job.secrets, *([TOKEN] if token and TOKEN not in job.secrets else [])),
-        criteria=job.criteria.only("max_image_bytes"),
-        watch=job.watch.changed(hang_after_s=None),
-        gpus=gpus,
-        **_ALONE,
-    )
+    reset |= {"criteria": job.criteria.only("max_image_bytes"), "watch": job.watch.changed(hang_after_s=None), **_ALONE}
+    target, models = Target(kind="recipe", value="serve"), DataMount(source=found.folder, read_only=True)
+    secrets = (*job.secrets, *([TOKEN] if token and TOKEN not in job.secrets else []))
+    return job.changed(**reset, target=target, serve=serving, models=models, secrets=secrets, gpus=gpus)
 
 
 def _one_gpu(request: GpuRequest, *, given: bool) -> GpuRequest:
@@ -197,14 +179,10 @@ def refuse_taken_port(job: Job) -> None:
         free = next((port for port in above if taken(serving.address, port) is None), serving.port + 1)
         raise UsageError(f"Port {serving.port} is taken", run=f"seatrial serve {_with_port(serving.typed, free)}")
     if error.errno == errno.EACCES:
-        raise UsageError(
-            f"Port {serving.port} may be opened by root alone",
-            run=f"seatrial serve {_with_port(serving.typed, serving.port + 8000)}",
-        )
-    raise UsageError(
-        f"{where} is not an address of this machine: {error.strerror}",
-        run="seatrial serve … --host 0.0.0.0   # every address of this machine",
-    )
+        message = f"Port {serving.port} may be opened by root alone"
+        raise UsageError(message, run=f"seatrial serve {_with_port(serving.typed, serving.port + 8000)}")
+    message = f"{where} is not an address of this machine: {error.strerror}"
+    raise UsageError(message, run="seatrial serve … --host 0.0.0.0   # every address of this machine")
 
 
 def warnings_of(job: Job) -> tuple[str, ...]:
@@ -283,19 +261,15 @@ _LEAST_BUDGET_S = 20.0
 def tuning_job(job: Job, tuning: Tuning) -> Job:
     """Return the job with its script tuned, and no criteria. Raises UsageError if it cannot: a recipe, no hook …"""
     if job.target.kind == "recipe":
-        raise UsageError(
-            f"{job.target.value} is a recipe, which is tuned already; seatrial tune is for scripts",
-            run="seatrial tune train.py",
-        )
+        message = f"{job.target.value} is a recipe, which is tuned already; seatrial tune is for scripts"
+        raise UsageError(message, run="seatrial tune train.py")
     if job.nodes > 1:
         raise UsageError("seatrial tune runs on one machine", run="seatrial tune …   # without --nodes")
     if job.no_hook:
         raise UsageError("seatrial tune measures with the hook that --no-hook leaves out", run="seatrial tune …")
     if tuning.budget_s < _LEAST_BUDGET_S:
-        raise UsageError(
-            f"--budget {tuning.budget_s:g}: a baseline and one change need at least {_LEAST_BUDGET_S:g} s",
-            run="seatrial tune … --budget 180",
-        )
+        message = f"--budget {tuning.budget_s:g}: a baseline and one change need at least {_LEAST_BUDGET_S:g} s"
+        raise UsageError(message, run="seatrial tune … --budget 180")
     return job.changed(
         tuning=tuning, tune=Changes(), criteria=job.criteria.only("max_image_bytes"), restarts=0, resume=None
     )

@@ -206,12 +206,9 @@ def _refuse_cut_down_image(plan: Plan) -> None:
     kept = image.architectures or tuple(image.env.get(ARCHITECTURES, "").split()) if image else ()
     for gpu in plan.gpus if kept else ():
         if not keeps_code_for(kept, gpu.compute_capability or "0.0"):
-            known = by_id("image-cut-down")
-            raise GpuContractError(
-                f"The image has device code for {', '.join(kept)} only, but {gpu.name} is {gpu.compute_capability}",
-                cause=known.cause,
-                run=known.fix,
-            )
+            known, only = by_id("image-cut-down"), ", ".join(kept)
+            message = f"The image has device code for {only} only, but {gpu.name} is {gpu.compute_capability}"
+            raise GpuContractError(message, cause=known.cause, run=known.fix)
 
 
 def without_cached(echo: Echo) -> Echo:
@@ -329,15 +326,11 @@ def _plan(
         from seatrial.planning.pods import survey_cluster  # what speaks to clusters takes 80 ms to load
 
         cluster = survey_cluster(job, ground.host, offline=offline)
-    site = run_site(run, job.project, ground.backend, ground.engine, ground.host, launches=launches)._replace(
-        secrets_folder=host.runtime_folder / run.id if job.secrets else None,
-        resumed=resumed(earlier) if earlier and not on_a_cluster else None,
-        selection=selection,
-        another=another,
-        cluster=cluster,
-        caller=caller,
-        launches=launches,
-    )
+    secrets_folder = host.runtime_folder / run.id if job.secrets else None
+    mounted = resumed(earlier) if earlier and not on_a_cluster else None
+    site = run_site(run, job.project, ground.backend, ground.engine, ground.host, launches=launches)
+    site = site._replace(secrets_folder=secrets_folder, resumed=mounted, selection=selection, another=another)
+    site = site._replace(cluster=cluster, caller=caller, launches=launches)
     why_notify = "notified when the run has ended; the run does not wait"
     notify = [Choice(what="notify", value=job.notify.words, reason=why_notify)] if job.notify.requested else []
     anew = []
@@ -346,10 +339,8 @@ def _plan(
         scratch = f"the target starts from scratch (a script saves checkpoints {where})"
         anew = [f"--resume {job.resume}: that run saved no checkpoint, so {scratch}"]
     plan = make_plan(job, site, ground.script, interactive=interactive)
-    return plan.changed(
-        choices=(ground.why_backend, *plan.choices, *tracking, *notify),
-        warnings=(*plan.warnings, *anew, *untracked, *warnings_of(job)),
-    )
+    choices = (ground.why_backend, *plan.choices, *tracking, *notify)
+    return plan.changed(choices=choices, warnings=(*plan.warnings, *anew, *untracked, *warnings_of(job)))
 
 
 def shell(prepared: Prepared, host: Host, building: Building) -> int:

@@ -103,22 +103,20 @@ class Leases:
                 self._make_folder()
                 lock = stack.enter_context(self._records.open_lock(".lock"))
             except (OSError, DiskError, UntrustedPathError) as error:
-                raise UntrustedPathError(
-                    f"{self.folder} was not created by seatrial",
-                    cause="Any user of this machine can create a file there",
-                    run=f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
-                ) from error
+                message = f"{self.folder} was not created by seatrial"
+                cause = "Any user of this machine can create a file there"
+                run = f"ls -la {as_typed(self.folder)}; export {FOLDER_VARIABLE}=/a/folder/of/yours"
+                raise UntrustedPathError(message, cause=cause, run=run) from error
             due_s = time.monotonic() + _LOCK_S
             while True:
                 with contextlib.suppress(BlockingIOError):
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 if time.monotonic() > due_s:
-                    raise UntrustedPathError(
-                        f"{self.folder / '.lock'} has been locked for {_LOCK_S:g} s by {_holder(lock.fileno())}",
-                        cause="Any user of this machine can lock it; seatrial does for a moment",
-                        run=f"fuser -v {as_typed(self.folder / '.lock')}; export {FOLDER_VARIABLE}=/a/folder/of/yours",
-                    )
+                    message = f"{self.folder / '.lock'} has been locked for {_LOCK_S:g} s by {_holder(lock.fileno())}"
+                    cause = "Any user of this machine can lock it; seatrial does for a moment"
+                    run = f"fuser -v {as_typed(self.folder / '.lock')}; export {FOLDER_VARIABLE}=/a/folder/of/yours"
+                    raise UntrustedPathError(message, cause=cause, run=run)
                 time.sleep(_POLL_S)
             yield
 
@@ -162,16 +160,10 @@ class Leases:
         share: float | None = None,
     ) -> None:
         """Lease these GPUs to a run that this process is about to start. Call under ``locked``."""
+        folder = None if record is None else str(record)
+        where: dict[str, Any] = {"backend": backend, "engine": engine, "record": folder}
         for uuid in gpu_uuids:
-            lease = Lease(
-                gpu_uuid=uuid,
-                run_id=run_id,
-                launcher=Process.this(),
-                share=share or 1.0,
-                backend=backend,
-                engine=engine,
-                record=None if record is None else str(record),
-            )
+            lease = Lease(gpu_uuid=uuid, run_id=run_id, launcher=Process.this(), share=share or 1.0, **where)
             self._records.write(lease.name, lease)
 
     def release(self, run_id: str) -> None:
@@ -251,18 +243,11 @@ def record_start(run: Run, plan: Plan, backend: Backend, handle: Handle, host: H
     leases(host).change(run.id, handle=handle)
     if run.has(HostLaunched):
         return
-    facts = backend.images.image(plan.image.tag) if backend.images and plan.image else None
-    run.record(
-        HostLaunched(
-            backend=backend.name,
-            host=platform.node(),
-            handle=handle.id,
-            image=plan.image.tag if plan.image else None,
-            image_id=facts.id if facts else None,
-            image_digest=facts.digest if facts else None,
-            image_bytes=image_bytes_of(plan, backend.images, host),
-        )
-    )
+    tag = plan.image.tag if plan.image else None
+    facts = backend.images.image(tag) if backend.images and tag is not None else None
+    known: dict[str, Any] = {"image_id": facts and facts.id, "image_digest": facts and facts.digest}
+    known["image_bytes"] = image_bytes_of(plan, backend.images, host)
+    run.record(HostLaunched(backend=backend.name, host=platform.node(), handle=handle.id, image=tag, **known))
 
 
 def give_back(run: Run, host: Host) -> None:

@@ -113,18 +113,11 @@ def live_runs(store: RunStore) -> list[dict[str, Any]]:
             now = look(run, plan.gpus[0].name if plan.gpus else "", plan.job.metrics) if is_fresh else None
         except (SeatrialError, OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
             continue
+        planned = {"id": run.id, "name": run_name(run), "target": plan.shown_target}
+        seen = {"progress": now.progress if now else "", "numbers": dict(now.numbers) if now else {}}
         diagnosis = now.diagnosis if now else None
-        rows.append(
-            {
-                "id": run.id,
-                "name": run_name(run),
-                "target": plan.shown_target,
-                "progress": now.progress if now else "",
-                "numbers": dict(now.numbers) if now else {},
-                "bound_by": diagnosis.cause if diagnosis else None,
-                "mfu": diagnosis.mfu if diagnosis else None,
-            }
-        )
+        judged = {"bound_by": diagnosis and diagnosis.cause, "mfu": diagnosis and diagnosis.mfu}
+        rows.append({**planned, **seen, **judged})
     return rows
 
 

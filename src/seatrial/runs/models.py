@@ -127,23 +127,18 @@ def of_file(path: Path, verb: Verb) -> TrainedModel:
 
 def _check_suffix(path: Path, verb: Verb) -> None:
     if path.suffix.lower() in _PICKLES:
-        raise UsageError(
-            f"{from_here(path)} is a pickle: loading one can run any code of its author, so it is refused",
-            cause="safetensors, .pt2, and a state dict of tensors alone can be loaded",
-            run="python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script",
-        )
+        message = f"{from_here(path)} is a pickle: loading one can run any code of its author, so it is refused"
+        cause = "safetensors, .pt2, and a state dict of tensors alone can be loaded"
+        run = "python -c 'torch.save(model.state_dict(), \"model.pth\")'   # in the training script"
+        raise UsageError(message, cause=cause, run=run)
     if path.name.lower().endswith(verb.suffixes):
         return
     if verb is SERVE and path.name.lower().endswith(_CHECKPOINTS):
-        raise UsageError(
-            f"{from_here(path)} holds weights without their network, as a pickle, which no server opens",
-            cause=_FACTORY,
-            run=f"seatrial export {as_typed(path)} --to pt2 --model MODULE:FUNCTION",
-        )
-    raise UsageError(
-        f"{from_here(path)} is not a model that can be {verb.done}: expected {', '.join(verb.suffixes)}",
-        run=verb.example,
-    )
+        message = f"{from_here(path)} holds weights without their network, as a pickle, which no server opens"
+        run = f"seatrial export {as_typed(path)} --to pt2 --model MODULE:FUNCTION"
+        raise UsageError(message, cause=_FACTORY, run=run)
+    message = f"{from_here(path)} is not a model that can be {verb.done}: expected {', '.join(verb.suffixes)}"
+    raise UsageError(message, run=verb.example)
 
 
 def is_model(name: str, verb: Verb) -> bool:
@@ -162,20 +157,16 @@ def check_model_file(model: TrainedModel, verb: Verb, *, with_network: bool = Fa
         whole = _whole_safetensors(path) if suffix == ".safetensors" else suffix == ".onnx" or _whole_zip(path)
         pickled = suffix not in (".safetensors", ".onnx") and whole and _is_pickle(path)
     if not whole:
-        raise DataError(
-            f"{from_here(path)} is truncated, or no {suffix} file",
-            cause=f"it has {path.stat().st_size} bytes",
-            run=f"ls -l {as_typed(path)}   # copy it again, or save it again",
-        )
+        message = f"{from_here(path)} is truncated, or no {suffix} file"
+        cause = f"it has {path.stat().st_size} bytes"
+        raise DataError(message, cause=cause, run=f"ls -l {as_typed(path)}   # copy it again, or save it again")
     if not with_network and (pickled or model.is_weights_alone):
-        what = "holds weights without their network"
-        if pickled and verb is SERVE:
-            what = "is a pickle, which can run code of its author"
-        raise UsageError(
-            f"{from_here(path)} {what}, so {'no server opens it' if verb is SERVE else 'it cannot be exported alone'}",
-            cause=_FACTORY,
-            run=f"seatrial export {as_typed(path)} --to {'pt2' if verb is SERVE else 'onnx'} --model MODULE:FUNCTION",
-        )
+        what, so, to = "holds weights without their network", "it cannot be exported alone", "onnx"
+        if verb is SERVE:
+            what = "is a pickle, which can run code of its author" if pickled else what
+            so, to = "no server opens it", "pt2"
+        run = f"seatrial export {as_typed(path)} --to {to} --model MODULE:FUNCTION"
+        raise UsageError(f"{from_here(path)} {what}, so {so}", cause=_FACTORY, run=run)
 
 
 def _whole_safetensors(path: Path) -> bool:
@@ -217,11 +208,9 @@ def find_model(word: str, models: Path, store: RunStore, verb: Verb) -> TrainedM
     """
     if (script := re.fullmatch(r"(.+\.py)(:\w+)?", word)) is not None:
         then = " --publish 8000:8000" if verb is SERVE else "   # then: seatrial export last"
-        raise UsageError(
-            f"{word} is a script, not a model's file",
-            cause="a custom server is started as a script" if verb is SERVE else "its run saves the model",
-            run=f"seatrial run {as_typed(Path(script[1]))}{then}",
-        )
+        message = f"{word} is a script, not a model's file"
+        cause = "a custom server is started as a script" if verb is SERVE else "its run saves the model"
+        raise UsageError(message, cause=cause, run=f"seatrial run {as_typed(Path(script[1]))}{then}")
     path = Path(word)
     if path.name.lower().endswith(FILES) or path.is_file():
         return of_file(path, verb)
@@ -242,20 +231,16 @@ def of_run(run: Run, verb: Verb) -> TrainedModel:
     if plan.job.serve is not None:
         raise UsageError(f"{shown} is a server itself", run=verb.of(plan.job.serve.typed.partition(" ")[0]))
     if not plan.on_this_host:
-        raise UsageError(
-            f"{shown} saved its model on the cluster's volume",
-            run=f"seatrial runs cp {run.id}:FILE ./models; {verb.of('./models/FILE')}",
-        )
+        message = f"{shown} saved its model on the cluster's volume"
+        raise UsageError(message, run=f"seatrial runs cp {run.id}:FILE ./models; {verb.of('./models/FILE')}")
     if not run.ended:
         raise UsageError(f"{shown} has not ended", run=f"seatrial runs logs -f {run.id}")
     from seatrial.receipt.model import load  # 35 ms, only for words that name a run
 
     receipt = load(run.folder)
     if receipt.exit_code not in (0, 4):  # 4: it ended well, and a criterion was unmet
-        raise UsageError(
-            f"{shown} failed, so it has no trained model: {receipt.exit_cause.words}",
-            run=f"seatrial runs show {run.id}",
-        )
+        message = f"{shown} failed, so it has no trained model: {receipt.exit_cause.words}"
+        raise UsageError(message, run=f"seatrial runs show {run.id}")
     target, project = plan.job.target, plan.job.project
     if target.kind == "recipe" and target.value == "export":
         return replace(of_file(project / plan.job.criteria.model[0], verb), of_run=run.id)
@@ -284,11 +269,8 @@ def _nothing(word: str, models: Path, verb: Verb, error: SeatrialError) -> Seatr
     if word and Path(word).is_dir():
         return _folder_error(Path(word), verb)
     there = next((name for name in WEIGHTS if (models / WEIGHTS[name]).is_file()), None)
-    return UsageError(
-        f'No run, recipe or file "{word}" in this project',
-        cause=f"recipes: {', '.join(WEIGHTS)}",
-        run=verb.of(there) if there else error.run,
-    )
+    message = f'No run, recipe or file "{word}" in this project'
+    return UsageError(message, cause=f"recipes: {', '.join(WEIGHTS)}", run=verb.of(there) if there else error.run)
 
 
 def _saved_by(run: Run, receipt: Receipt, folders: Sequence[Path], verb: Verb) -> Path:
@@ -307,10 +289,8 @@ def _saved_by(run: Run, receipt: Receipt, folders: Sequence[Path], verb: Verb) -
     if one := next((few[0] for few in preferred if len(few) == 1), None):
         return one
     if not saved:
-        raise UsageError(
-            f"Run {run.id} saved no model that is still there: looked for {', '.join(verb.suffixes)}",
-            run=f"seatrial runs show {run.id}",
-        )
+        message = f"Run {run.id} saved no model that is still there: looked for {', '.join(verb.suffixes)}"
+        raise UsageError(message, run=f"seatrial runs show {run.id}")
     names = ", ".join(from_here(path) for path in saved[:8])
     raise UsageError(f"Run {run.id} saved {len(saved)} models: {names}", run=verb.of(saved[0]))
 

@@ -130,10 +130,8 @@ def _live(run: Run, host: Host, so: str) -> tuple[Backend, Handle]:
     run.plan()
     handle = handle_of(run, host)
     if run.is_starting():
-        raise UsageError(
-            f"Run {run.id} is being prepared: its image may be building",
-            run="seatrial runs ls   # until it runs; Ctrl-C where it was started ends it",
-        )
+        message = f"Run {run.id} is being prepared: its image may be building"
+        raise UsageError(message, run="seatrial runs ls   # until it runs; Ctrl-C where it was started ends it")
     if handle is None or not state_of(handle, host).is_live:
         raise UsageError(f"Run {run.id} has ended, so {so}", run=f"seatrial runs show {run.id}")
     return backend_of(handle, host), handle

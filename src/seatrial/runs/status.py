@@ -115,18 +115,10 @@ def _live(run: Run, status: Status, outcome: str) -> RunLine:
     if not run.records.has("plan.json") and run.is_starting():
         return RunLine(run.id, run_name(run), "", "", None, status, "its plan is being made")
     plan = run.plan()
-    return RunLine(
-        run.id,
-        run_name(run),
-        plan.shown_target,
-        plan.backend,
-        plan.gpus_asked,
-        status,
-        outcome,
-        seconds=None if status == "unknown" else _seconds_so_far(run),
-        address=plan.job.serve.url if plan.job.serve is not None and status == "running" else None,
-        engine=plan.engine_endpoint,
-    )
+    seconds = None if status == "unknown" else _seconds_so_far(run)
+    address = plan.job.serve.url if plan.job.serve is not None and status == "running" else None
+    planned = (run.id, run_name(run), plan.shown_target, plan.backend, plan.gpus_asked)
+    return RunLine(*planned, status, outcome, seconds=seconds, address=address, engine=plan.engine_endpoint)
 
 
 def _waiting(handle: Handle, host: Host) -> str | None:

@@ -82,10 +82,8 @@ class RunStore:
             with Folder(self.record).lock(CLAIMS):
                 self._clear()
                 if name is not None and (other := self.unfinalised(name)) is not None:
-                    raise NameInUseError(
-                        f'The name "{name}" belongs to run {other.id}, which has not ended',
-                        run=f"seatrial runs stop {name}   # or choose another --name",
-                    )
+                    message = f'The name "{name}" belongs to run {other.id}, which has not ended'
+                    raise NameInUseError(message, run=f"seatrial runs stop {name}   # or choose another --name")
                 run.folder.mkdir(mode=0o700)
                 run.hand_over(Process.this())
                 if name is not None:
@@ -96,10 +94,9 @@ class RunStore:
                 shutil.rmtree(run.folder, ignore_errors=True)
             if isinstance(error, SeatrialError):
                 raise
-            raise DiskError(
-                f"Cannot create the run folder {error.filename or run.folder}: {error.strerror}",
-                run=f"df -h {as_typed(self.project)}; ls -ld {as_typed(self.project)}",
-            ) from error
+            message = f"Cannot create the run folder {error.filename or run.folder}: {error.strerror}"
+            look = f"df -h {as_typed(self.project)}; ls -ld {as_typed(self.project)}"
+            raise DiskError(message, run=look) from error
         return run
 
     def _sign(self) -> None:
@@ -202,10 +199,9 @@ class RunStore:
     def remove(self, run: Run) -> None:
         """Delete a run's place and record, and no link's target. Raises DiskError; UsageError without a record here."""
         if run.folder.parent != self.root or not _ID.fullmatch(run.id):
-            raise UsageError(
-                f"Run {run.id} has no record on this machine, so seatrial does not delete its folder",
-                run=f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}",
-            )
+            message = f"Run {run.id} has no record on this machine, so seatrial does not delete its folder"
+            look = f"ls -la {as_typed(run.place)}   # yours? then: rm -r {as_typed(run.place)}"
+            raise UsageError(message, run=look)
         try:
             with contextlib.suppress(FileNotFoundError), nofollow.folder(self.project, *PLACE_FOLDER) as places:
                 nofollow.remove_tree(places, run.id)

@@ -155,17 +155,11 @@ def ending_of(
     state, outcome = _state(receipt), receipt.outcome.brief
     if objective is not None and diverged and state == "done":
         state, value, outcome = "failed", None, f"diverged: its last {objective.metric} is not finite"
-    return Ending(
-        state=state,
-        value=value,
-        outcome=outcome,
-        exit_code=receipt.exit_code,
-        measured={key: number for key, number in facts.items() if number is not None},
-        metrics=metrics,
-        series=series,
-        printed=[metric.name for metric in measured.metrics if metric.source],
-        percent=[metric.name for metric in measured.metrics if metric.unit == "%"],
-    )
+    known = {key: number for key, number in facts.items() if number is not None}
+    names = [metric.name for metric in measured.metrics if metric.source]
+    percent = [metric.name for metric in measured.metrics if metric.unit == "%"]
+    code = receipt.exit_code
+    return Ending(state, value, outcome, code, known, metrics, series=series, printed=names, percent=percent)
 
 
 def series_of(objective: Objective, ending: Ending) -> str | None:

@@ -97,11 +97,10 @@ def connection_error(where: str, text: str) -> errors.SeatrialError:
         problem = f"The Ray cluster at {where} requires a token that this machine does not have"
         run = "scp HEAD:.ray/auth_token ~/.ray/auth_token && export RAY_AUTH_MODE=token"
         return errors.UsageError(problem, run=run)
-    return errors.EngineUnavailableError(
-        f"Ray cannot be reached at {where}: {text.strip().splitlines()[0][:300]}",
-        cause="The searcher's machine must be one of the cluster's nodes; it need not run trials",
-        run="ray start --head   # or join one: ray start --address=HEAD:6379 --num-cpus 0",
-    )
+    message = f"Ray cannot be reached at {where}: {text.strip().splitlines()[0][:300]}"
+    cause = "The searcher's machine must be one of the cluster's nodes; it need not run trials"
+    run = "ray start --head   # or join one: ray start --address=HEAD:6379 --num-cpus 0"
+    return errors.EngineUnavailableError(message, cause=cause, run=run)
 
 
 def nodes_of_cluster() -> list[RayNode]:

@@ -226,13 +226,9 @@ def history(trials: Sequence[Trial], objective: Objective) -> tuple[Plot, tuple[
         ("pruned or stopped", "line8 dots open", _points([trial for trial in ended if trial.state != "done"])),
     ]
     drawn = [(name, style, points) for name, style, points in lines if points]
-    plot = Plot(
-        id="history",
-        title=f"{objective.metric} by trial" + (f"; diverged: {first_of(each.number for each in far)}" if far else ""),
-        unit="",
-        x="trial",
-        lines=tuple(Line(name=name, points=tuple(points)) for name, _, points in drawn),
-    )
+    title = f"{objective.metric} by trial" + (f"; diverged: {first_of(each.number for each in far)}" if far else "")
+    every = tuple(Line(name=name, points=tuple(points)) for name, _, points in drawn)
+    plot = Plot(id="history", title=title, unit="", x="trial", lines=every)
     return plot, tuple(style for _, style, _ in drawn)
 
 

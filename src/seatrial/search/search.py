@@ -258,11 +258,9 @@ def _joined(store: RunStore, definition: Definition, note: Note, *, named: bool)
                 return study
         study = Study(path)
         if named and replace(study.definition, trials=wanted.trials) != wanted:
-            raise UsageError(
-                f"The study {name} searches something else: {study.definition.title}, "
-                f"{' '.join(study.definition.space)}",
-                run=f"seatrial sweep --resume {name}   # or another --study",
-            )
+            another = f"{study.definition.title}, {' '.join(study.definition.space)}"
+            run = f"seatrial sweep --resume {name}   # or another --study"
+            raise UsageError(f"The study {name} searches something else: {another}", run=run)
         if named or study.get("ended") is None:
             study.go_on()
             count = len(study.trials())
@@ -278,17 +276,10 @@ def _file(store: RunStore, name: str) -> Path:
 def _search(
     study: Study, most: int | None, budget_s: float | None, parallel: int | None, job: Job, host: Host, note: Note
 ) -> Search:
-    return Search(
-        study=study,
-        space=study.definition.parsed_space(),
-        objective=study.definition.parsed_objective(),
-        job=job,
-        host=host,
-        note=note,
-        most=most,
-        parallel=how_many(job, host) if parallel is None else parallel,
-        ends_at=None if budget_s is None else time.monotonic() + budget_s,
-    )
+    space, objective = study.definition.parsed_space(), study.definition.parsed_objective()
+    parallel = how_many(job, host) if parallel is None else parallel
+    ends_at = None if budget_s is None else time.monotonic() + budget_s
+    return Search(study, space, objective, job, host, note, most=most, parallel=parallel, ends_at=ends_at)
 
 
 def with_share(job: Job, host: Host) -> Job:

@@ -208,10 +208,9 @@ def parse_dimension(text: str) -> Dimension:
     if "..." not in spec and (match := _RANGE.fullmatch(spec[len(prefix) :])) is not None:
         return _range(name, spec, "int" in prefix, "log" in prefix, match)
     if prefix:
-        raise UsageError(
-            f"--set {text!r}: behind {prefix} stands LOW..HIGH, two numbers with two dots between them",
-            run=f"seatrial sweep … --set {name}={prefix}{'1..10' if 'int' in prefix else '1e-5..1e-1'}",
-        )
+        message = f"--set {text!r}: behind {prefix} stands LOW..HIGH, two numbers with two dots between them"
+        run = f"seatrial sweep … --set {name}={prefix}{'1..10' if 'int' in prefix else '1e-5..1e-1'}"
+        raise UsageError(message, run=run)
     if re.search(r"[^./\s]\.\.", spec) and "/" not in spec and "," not in spec:
         problem = f"--set {text!r} is not a range: write LOW..HIGH, two numbers with two dots between them"
         raise UsageError(problem, run=f"seatrial sweep … --set {name}=0.1..1")
@@ -236,10 +235,8 @@ def _range(name: str, spec: str, whole: bool, log: bool, match: re.Match[str]) -
     if low >= high:
         turned = spec.replace(f"{match['low']}..{match['high']}", f"{match['high']}..{match['low']}")
         one = low == high
-        raise UsageError(
-            f"{flag} is an empty range: " + ("both ends are the same" if one else f"{low:g} is above {high:g}"),
-            run=f"seatrial sweep … --set {name}={match['low'] if one else turned}",
-        )
+        message = f"{flag} is an empty range: " + ("both ends are the same" if one else f"{low:g} is above {high:g}")
+        raise UsageError(message, run=f"seatrial sweep … --set {name}={match['low'] if one else turned}")
     if whole and not all(number.is_integer() for number in (low, high, step or 1.0)):
         raise UsageError(f"{flag}: int: takes whole numbers", run=f"seatrial sweep … --set {name}=int:1..8")
     if step is not None and (log or step <= 0 or step > high - low):

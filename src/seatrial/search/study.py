@@ -292,11 +292,10 @@ class Study:
             cause = "No disk space, or no permission"
             raise DiskError(problem, cause=cause, run=f"ls -l {self.path}; df -h {self.path.parent}") from error
         except (ValueError, KeyError, TypeError, AttributeError, AssertionError, IndexError) as error:
-            raise DiskError(
-                f"The study {name} is damaged: {type(error).__name__}: {str(error)[:200]}",
-                cause=f"Its file was overwritten: {self.path}; the runs of its trials are still there",
-                run=f"seatrial runs ls   # and search again: seatrial sweep … --study {name}-2",
-            ) from error
+            message = f"The study {name} is damaged: {type(error).__name__}: {str(error)[:200]}"
+            cause = f"Its file was overwritten: {self.path}; the runs of its trials are still there"
+            run = f"seatrial runs ls   # and search again: seatrial sweep … --study {name}-2"
+            raise DiskError(message, cause=cause, run=run) from error
 
 
 def _pruner(name: str) -> BasePruner:

@@ -166,20 +166,13 @@ def _stack(chosen: Candidate, constraints: Constraints, machine: TargetMachine) 
     if new and not chosen.cpu:
         fails = "graphs may fail there (tensorflow#112272); the run's check shows it"
         warnings.append(f"{wheel.name} has no machine code for {new[0].name}: {fails}")
-    return Stack(
-        python=chosen.python,
-        requirement=f"{wheel.framework}{extra}=={wheel.version}{local}",
-        index=index,
-        wheel=wheel,
-        cpu=chosen.cpu,
-        forward_compat=chosen.forward_compat,
-        choices=(
-            Choice(what=wheel.framework, value=wheel.version, reason=_why_version(chosen, constraints)),
-            Choice(what=f"{wheel.framework} build", value=build, reason=_why_build(chosen, constraints, machine)),
-            _python_choice(chosen.python, constraints, wheel),
-        ),
-        warnings=tuple(warnings),
-    )
+    requirement = f"{wheel.framework}{extra}=={wheel.version}{local}"
+    version = Choice(what=wheel.framework, value=wheel.version, reason=_why_version(chosen, constraints))
+    why_build = _why_build(chosen, constraints, machine)
+    of_build = Choice(what=f"{wheel.framework} build", value=build, reason=why_build)
+    choices = (version, of_build, _python_choice(chosen.python, constraints, wheel))
+    stack = Stack(chosen.python, requirement, index, wheel, chosen.cpu, chosen.forward_compat)
+    return replace(stack, choices=choices, warnings=tuple(warnings))
 
 
 def _why_version(chosen: Candidate, constraints: Constraints) -> str:

@@ -963,6 +963,27 @@ def test_python_2_in_the_target_and_behind_two_imports(tmp_path: Path) -> None:
         facts_of(tmp_path, "def main():\n    import net\nmain()\n", **net)
 
 
+@pytest.mark.parametrize(
+    ("source", "imported"),
+    [
+        ("from net import config\n", True),
+        ("def main():\n    import net.config\nmain()\n", True),
+        ("import sys\nif len(sys.argv) > 3:\n    import net.config\n", False),
+        ("try:\n    import net.config\nexcept Exception:\n    pass\n", False),
+        ("def unused():\n    import net.config\n", False),
+        ("import net\n", False),
+    ],
+)
+def test_a_broken_module_that_every_run_imports_is_refused(tmp_path: Path, source: str, imported: bool) -> None:
+    files = {"net____init__": "", "net__config": "def add(c):\n    c.FEATURES '((1), (2))'\n"}
+    if not imported:
+        assert facts_of(tmp_path, f"import torch\n{source}", **files).imports == ("torch",)
+        return
+    with pytest.raises(TargetError, match=r"^net/config\.py:2: invalid syntax") as caught:
+        facts_of(tmp_path, f"import torch\n{source}", **files)
+    assert caught.value.cause == "it is not valid Python 3.8 to 3.14"
+
+
 def test_newer_syntax_keeps_older_pythons_away(tmp_path: Path) -> None:
     match = "def f(x):\n    match x:\n        case 1:\n            return 2\n"
     found = facts_of(tmp_path, "import net\n", net=match)

@@ -363,10 +363,10 @@ def test_a_variable_of_this_machine_that_an_imported_library_reads_is_named_with
 def test_several_gpus_that_the_shell_lists_are_named_unless_the_run_asks_for_some(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
-    host, asked = Host({"CUDA_VISIBLE_DEVICES": "1,3"}), GpuRequest.parse("2")
+    host, two = Host({"CUDA_VISIBLE_DEVICES": "1,3"}), GpuRequest.parse("2")
     [warning] = without_variables(job(tmp_path), script, {}, host)
     assert warning.endswith("--gpus device=1,3")
-    assert not [*without_variables(job(tmp_path).changed(gpus=asked), script, {}, host)]
+    assert not [*without_variables(job(tmp_path).changed(gpus=two), script, {}, host)]
     assert not [*without_variables(job(tmp_path), script, {}, Host({"CUDA_VISIBLE_DEVICES": "1"}))]
 
 

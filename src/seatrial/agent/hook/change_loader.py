@@ -107,14 +107,10 @@ def fingerprint(value: Any, depth: int = 2) -> Any:
     known: Optional[Dict[str, Any]] = getattr(value, "__dict__", None)
     if not isinstance(known, dict) or depth == 0:
         return None
-    return tuple(
-        (
-            name,
-            item if isinstance(item, (int, float, str, bool, type(None))) else id(item),
-            fingerprint(item, depth - 1),
-        )
-        for name, item in sorted(known.items(), key=lambda pair: str(pair[0]))
-    )
+    plain = (int, float, str, bool, type(None))
+    items = sorted(known.items(), key=lambda pair: str(pair[0]))
+    values = [item if isinstance(item, plain) else id(item) for _, item in items]
+    return tuple((name, value, fingerprint(item, depth - 1)) for value, (name, item) in zip(values, items))
 
 
 #: Most batches, examples and seconds of reading ahead: a data set may be slow to read.

@@ -302,12 +302,9 @@ class OptimizerSteps:
         self.recorder.take_thread()
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if parameters:
-            self.recorder.facts.update(
-                device=parameters[0].device.type,
-                parameters=sum(p.numel() for p in parameters),
-                parameter_dtype=str(parameters[0].dtype)[6:],
-                optimizer=type(optimizer).__name__,
-            )
+            device, dtype = parameters[0].device.type, str(parameters[0].dtype)[6:]
+            count, name = sum(p.numel() for p in parameters), type(optimizer).__name__
+            self.recorder.facts.update(device=device, parameters=count, parameter_dtype=dtype, optimizer=name)
             if all(group.get("fused") for group in optimizer.param_groups):
                 self.recorder.facts["fused"] = True
             if any(p.dim() == 4 for p in parameters):

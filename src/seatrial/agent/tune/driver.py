@@ -288,14 +288,9 @@ class TuneDriver:
         faster = statistics.faster(standing.warm(standing.reference), made, standing.repeats())
         row = TuneRow.of(newest, candidate.name, candidate.changes, statistics.rates([t for t in made if t.measured]))
         verdict, why = self._verdict(candidate, made, faster)
-        return row._replace(
-            faster=faster,
-            loss_difference=standing.band.distance(newest),
-            loss_off=standing.band.off(made),
-            places={key: newest.places[key] for key in candidate.changes if key in newest.places},
-            verdict=verdict,
-            why=why,
-        )
+        row = row._replace(loss_difference=standing.band.distance(newest), loss_off=standing.band.off(made))
+        places = {key: newest.places[key] for key in candidate.changes if key in newest.places}
+        return row._replace(faster=faster, places=places, verdict=verdict, why=why)
 
     def _verdict(self, candidate: TuneCandidate, made: List[TuneTrial], faster: Optional[Interval]) -> Tuple[str, str]:
         newest = made[-1]
@@ -345,14 +340,9 @@ class TuneDriver:
                 why = why or "a second measurement gave %s times as fast: not distinguishable" % faster.words
             if not why:
                 whole = TuneRow.of(newest, "combination", dict(standing.kept), rates)
-                self.record.combination = whole._replace(
-                    faster=faster,
-                    verdict="kept",
-                    why="%.2f times as fast as the script as it is" % faster.middle,
-                    loss_difference=standing.band.distance(newest),
-                    loss_off=standing.band.off(fresh),
-                    places={},
-                )
+                off, why = standing.band.off(fresh), "%.2f times as fast as the script as it is" % faster.middle
+                whole = whole._replace(loss_difference=standing.band.distance(newest), loss_off=off)
+                self.record.combination = whole._replace(faster=faster, verdict="kept", why=why, places={})
                 self.record.kept, self.record.places = dict(standing.kept), newest.places
                 return
             self._remove_last(why)

@@ -43,11 +43,9 @@ def refusal(trial: TuneTrial, spec: Spec, limit_s: float) -> Optional[TuneRefusa
             return TuneRefusal(
                 "slow", "its steps are too slow: a trial saw %d" % trial.steps, "seatrial tune … --seconds 60"
             )
-        return TuneRefusal(
-            "too-short",
-            "it ended after %d steps, and a trial takes about %d" % (steps, 20 + spec.steps),
-            "seatrial tune … -- --epochs 10   # or another option that makes it longer",
-        )
+        ended = "it ended after %d steps, and a trial takes about %d" % (steps, 20 + spec.steps)
+        longer = "seatrial tune … -- --epochs 10   # or another option that makes it longer"
+        return TuneRefusal("too-short", ended, longer)
     if spec.gpus and trial.facts.get("device") == "cpu":
         return TuneRefusal(
             "on-cpu", "it trains on the CPU and leaves the GPU alone", 'model.to("cuda")   # in the script'

@@ -198,15 +198,10 @@ def _start(spec: Spec, folder: str, options: Dict[str, Any], changes: Dict[str, 
     env.pop("SEATRIAL_TUNE", None)
     if changes:
         env["SEATRIAL_TUNE"] = json.dumps(changes)
+    null, merged, dying = subprocess.DEVNULL, subprocess.STDOUT, target.dying_with_us()
     with open(os.path.join(folder, "output.log"), "wb") as output:
         return subprocess.Popen(
-            spec.argv,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=target.dying_with_us(),
+            spec.argv, env=env, stdin=null, stdout=output, stderr=merged, start_new_session=True, preexec_fn=dying
         )
 
 

@@ -100,8 +100,8 @@ def real_source(source: Path, project: Path, flag: str, *, state: Path) -> Path:
     if inside and not real.is_relative_to(project):
         shown = f"./{lexical.relative_to(project)}" if lexical.is_relative_to(project) else str(lexical)
         cause = "It is a symlink, which any script that ran in the project could have created"
-        meant = f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
-        run = meant if flag[0] == "-" else None
+        by_real = f"seatrial run … {flag} {as_typed(real)}   # if that is the folder you mean"
+        run = by_real if flag[0] == "-" else None
         raise UsageError(f"{flag} {shown} points outside the project, to {real}", cause=cause, run=run)
     if real.is_relative_to(state):
         message = f"{flag} {real} is in seatrial's own state folder, which is never mounted"

@@ -47,14 +47,13 @@ def _present(machine: Machine) -> Verdict:
     if inspection.is_process:
         return skipped("a plain process has no image")
     if request.container is not None and inspection.inspected is None:
-        engine = machine.engine.name if machine.engine else "docker"
-        return found(
-            "subject-missing",
-            [f"{machine.engine.name if machine.engine else 'no engine'}: no running container {request.container}"],
-            message=f"Container {request.container} is not running",
-            cause="It has another name, or it has ended: only one that is running can be looked into",
-            fix=f"{engine} ps --all   # its name; one that has ended: {engine} start {request.container}",
-        )
+        name = machine.engine.name if machine.engine else None
+        evidence = [f"{name or 'no engine'}: no running container {request.container}"]
+        message = f"Container {request.container} is not running"
+        cause = "It has another name, or it has ended: only one that is running can be looked into"
+        client = name or "docker"
+        fix = f"{client} ps --all   # its name; one that has ended: {client} start {request.container}"
+        return found("subject-missing", evidence, message=message, cause=cause, fix=fix)
     try:
         image = inspection.image
     except SeatrialError as error:

@@ -266,10 +266,8 @@ def _names(machine: Machine) -> Verdict:
     if not devices:
         if engine.takes_gpus_flag:
             return skipped("no CDI spec; Docker uses its hook for GPUs")
-        evidence, message = (
-            [f"looked in {', '.join(_folders(machine))}"],
-            f"{engine.name.capitalize()} has no CDI device",
-        )
+        evidence = [f"looked in {', '.join(_folders(machine))}"]
+        message = f"{engine.name.capitalize()} has no CDI device"
         cause = "No CDI spec of kind nvidia.com/gpu found; until one exists, seatrial run mounts device nodes"
         fix = _generate_command(machine)
         return found("cdi-unresolvable", evidence, severity="warning", message=message, cause=cause, fix=fix)

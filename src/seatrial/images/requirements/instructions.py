@@ -20,7 +20,7 @@ from seatrial.images.requirements.imports import ImportedPackages, mentions, pac
 from seatrial.images.requirements.other_formats import as_pip_has_it, own_names
 from seatrial.images.requirements.pip_format import Extension, Guess, Requirements, canonical_name
 from seatrial.images.requirements.pyproject import poetry_requirements
-from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, empty_submodules, folders_of, is_file
+from seatrial.job.reading.modules import FRAMEWORKS, STANDARD_MODULES, empty_submodules, folders_of, is_file, is_folder
 from seatrial.job.reading.signs import last_name, literal, tops_of
 from seatrial.job.script import ScriptFacts
 from seatrial.stack.facts import table
@@ -29,7 +29,9 @@ from seatrial.system.source import UnreadableSourceError, parse_source
 from seatrial.system.text import regex
 
 _DOCKERFILES = ("Dockerfile", "docker/Dockerfile", ".devcontainer/Dockerfile")
-_NAMED = product(("", "docs/", "doc/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt"))
+_NAMED = product(
+    ("", "docs/", "doc/", "readme/"), table("import_names")["lists"]["pages"].split(), (".md", ".rst", ".txt")
+)
 _PAGES = tuple(map("".join, _NAMED))
 _MAX_BYTES = 300_000
 _SHOWN = regex(
@@ -238,7 +240,7 @@ def guesses(
     submodules = shlex.join(empty_submodules(project) if sentences else [])
     below = [each for each in script.modules if "." in each]
     empty = f"; git has not fetched {submodules}: git submodule update --init --recursive {submodules}"
-    pages = [*_read(project, _PAGES if sentences else ())]
+    pages = [*_read(project, (*_PAGES, "setup.sh", "install.sh") if sentences else ())]
     places = {each: "the target" if each in script.imports else "the project" for each in sentences} | script.where
     sources = dict(_read(project, {places[each].rpartition(":")[0] for each in sentences}))
     for name, package in ((name, packages.guessed[name]) for name in sentences if name in packages.guessed):
@@ -246,7 +248,8 @@ def guesses(
         alias = re.search(rf"^\s*import {name} as (\w+)", text, re.MULTILINE)
         uses = re.findall(rf"\b{alias[1] if alias else name}\.([A-Za-z]\w*)", text)
         names = [part for each in below if each.startswith(f"{name}.") for part in each.split(".")[1:]]
-        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{re.escape(name)}\b[\w-]*", re.IGNORECASE)
+        words = "[-_]".join(map(re.escape, name.split("_")))
+        named = re.compile(rf"https://git[\w.]+/[\w.-]+/{words}\b[\w-]*", re.IGNORECASE)
         found = ((page, named.search(read)) for page, read in pages)
         origin = next((f"; {page} names {match[0]}" for page, match in found if match), empty * bool(submodules))
         other = packages.known.get(name, "")
@@ -271,7 +274,11 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
                 continue
             around = folders_of(folder) if "cythonize" in text else []  # it may list Cython's modules by a pattern
             cython = {path.stem for each in around for path in each.glob("*.pyx")}
-            made = (_compiled(tree) | cython) & wanted if tree is not None else set()
+            named = _compiled(tree) if tree is not None else {}
+            keys = re.findall(r"""["']([\w.-]+)["']\s*:""", text)  # of package_dir
+            alone = {each for each, alone in named.items() if alone} - {folder.name, *keys}
+            gone = {each for each in alone if not any(is_folder(at / each) for at in folders_of(folder))}
+            made = (named.keys() - gone | cython) & wanted if tree is not None else set()
             if tree is not None and made:
                 imports = tops_of(ast.walk(tree)) - STANDARD_MODULES
                 cuda = "CUDAExtension" in text or "make_cuda_ext" in text
@@ -280,9 +287,9 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
     return tuple(found)
 
 
-def _compiled(tree: ast.Module) -> set[str]:
-    """Return the names that setup.py gives to compiled modules, and to their package."""
-    names = set()
+def _compiled(tree: ast.Module) -> dict[str, bool]:
+    """Return the names that setup.py gives to compiled modules, and to their package; whether to the package alone."""
+    names = dict[str, bool]()
     for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
         called = last_name(call.func)
         if _COMPILES.search(called) or called == "setup":
@@ -290,5 +297,7 @@ def _compiled(tree: ast.Module) -> set[str]:
             if called != "setup":
                 given = [each for value in given for each in ast.walk(value) if isinstance(each, ast.expr)]
             texts = filter(None, map(literal, given))
-            names |= {text.removesuffix(".pyx").replace("/", ".").rpartition(".")[2] for text in texts}
+            for text in texts:
+                name = text.removesuffix(".pyx").replace("/", ".").rpartition(".")[2]
+                names[name] = names.get(name, True) and called == "setup"
     return names

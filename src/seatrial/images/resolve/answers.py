@@ -79,12 +79,14 @@ class Lock:
     Attributes:
         from_source: names of packages without a wheel, which pip builds. lacking: each as a requirement.
         later: packages for which the request's day was lifted; "*" for all.
+        unfit: packages whose wheels of the day do not fit another's, which is from source, or of another day.
     """
 
     packages: tuple[LockedPackage, ...]
     from_source: tuple[str, ...] = ()
     lacking: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
 
 
 class Unsatisfiable(NamedTuple):

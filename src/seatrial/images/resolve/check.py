@@ -183,6 +183,8 @@ class _PackageChoice:
         for _ in range(len(self.needs.guessed) + _MOST_LEFT_OUT + 2):
             request = self.request(resolved)
             answer = self._answer(request) if request is not None else None
+            if isinstance(answer, Lock) and answer.unfit:
+                answer = Unsatisfiable("")  # perhaps another release of the framework fits their wheels
             if request is None or answer is None or isinstance(answer, Unreachable | Lock):
                 break
             guesses = {answer.no_package, *answer.named} & self.needs.guessed.keys()
@@ -419,12 +421,13 @@ class _PackageChoice:
         first = replace(request, lines=lines, constraints=own)
         questions, at = [first], dict(pinned(request.lines, request.python)).get(name)
         if request.as_of and at:
-            patch, newer = (replace(first, constraints=(*own, f"{name}{x}{at},!={at}")) for x in ("~=", ">="))
+            bounds = f"{name}=={'.'.join(at.split('.')[:2])}.*,!={at}", f"{name}>{at}"
+            patch, newer = (replace(first, constraints=(*own, bound)) for bound in bounds)
             day = max(framework_day(request.lines)[1], request.as_of)
             newer = newer.dated(name, as_of=later(day, 365))  # those that share CUDA's libraries
             questions = [patch, newer, first.dated(name, as_of=day), first]
         answers = (self.resolver.resolve(each) for each in questions)
-        packages = next((each.packages for each in answers if isinstance(each, Lock)), ())
+        packages = next((each.packages for each in answers if isinstance(each, Lock) and not each.unfit), ())
         found = next((each.version for each in packages if each.name == name), at)
         return f"{name}=={found}" if found != at else None
 

@@ -38,7 +38,7 @@ from seatrial.system.host import Host
 _SILENCE_S = 3
 #: A lock is used again for this long: an image must not change because an index got a new release.
 FRESH_S = 30 * 86_400.0
-_FORMAT = 16
+_FORMAT = 18
 
 #: Limits of uv, as metadata may unpack to any size: 8 GiB of address space (uv takes 1 GB on two cores) and 256 MiB
 #: per file. A lower limit stays in force; macOS does not limit address space.

@@ -137,6 +137,7 @@ class UvResolver(PackageIndex):
         excluded, later, dated = dict.fromkeys(request.elsewhere, ""), tuple[str, ...](), None
         newest: dict[str, str] | None = None  # listed packages that fell behind, with the releases of their day
         early, retried, soon = None, False, ""  # whether uv passed over releases in favour of pre-releases
+        unfit: tuple[str, ...] = ()
         while True:
             exact = (f"{name}{'>=' if name in later else '=='}{at}" for name, at in (newest or {}).items())
             try:
@@ -146,8 +147,10 @@ class UvResolver(PackageIndex):
                 return self._late(request)
             except (EngineUnavailableError, OSError) as error:
                 return Unreachable(f"uv cannot be run: {error}")
-            if isinstance(answer, Unsatisfiable) and dated is None:  # else the list has wheels without `newest`
-                answer = answer.no_wheel or answer
+            if isinstance(answer, Unsatisfiable) and answer.no_wheel and dated is None:  # else it fits without `newest`
+                name = canonicalize_name(Requirement(answer.no_wheel).name)
+                if self.source(name, request) or self.unanswered:
+                    answer, unfit = answer.no_wheel, (*unfit, name)
             if isinstance(answer, Lock):
                 if not retried and (early := self._early(request, answer)) is not None:
                     retried = True
@@ -157,6 +160,7 @@ class UvResolver(PackageIndex):
                     continue
                 lacking = (*answer.lacking, *filter(None, excluded.values()))
                 found = replace(answer, from_source=(*answer.from_source, *excluded), lacking=lacking, later=later)
+                found = replace(found, unfit=unfit)
                 dependent = newest is None and request.dependencies and not request.lowest
                 newest = self._behind(request, answer) if dependent else None
                 if not newest:
@@ -174,6 +178,8 @@ class UvResolver(PackageIndex):
                     continue
             if request.as_of and (names := self._to_lift(request, answer, every=not newest)):
                 soon = request.soon if isinstance(answer, Unsatisfiable) and "torch" in answer.named else soon
+                cause = answer.cause if isinstance(answer, Unsatisfiable) else ""
+                unfit += tuple(name for name in pins if re.search(rf"depends? on {re.escape(name)}==", cause))
                 request, later = _lifted(request, names, later, soon), (*later, *names)
                 continue
             if newest and isinstance(answer, Unsatisfiable):

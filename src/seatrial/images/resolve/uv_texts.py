@@ -162,7 +162,9 @@ def _package(row: dict[str, Any], digests: Mapping[str, str | None]) -> LockedPa
 def stored_lock(data: Any) -> Lock:
     """Read what a lock was remembered as."""
     rows = [LockedPackage(**{**row, "sha256": tuple(row["sha256"])}) for row in data["packages"]]
-    return Lock(tuple(rows), *(tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later")))
+    return Lock(
+        tuple(rows), *(tuple(map(str, data.get(key, ()))) for key in ("from_source", "lacking", "later", "unfit"))
+    )
 
 
 def stored_names(data: Any) -> LackedNames:

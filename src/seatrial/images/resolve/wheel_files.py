@@ -58,9 +58,12 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
         elif release == "":
             has = f"{guess.module}.{guess.names[0]}" if guess.names else "it"
             lacks = f"neither the project nor a package of that name has {has}{guess.origin}"
-            note = f"{what}: {lacks}; add {guess.module}.py"
+            note, page = f"{what}: {lacks}; add {guess.module}.py", guess.origin.partition(" names ")[2]
             note = f"{what}: {first_of(guess.unread)} may have it (not read); plan again" if guess.unread else note
-            needs = needs.judged(name, warning=f"{note}, or name its package in seatrial.toml: [image] requirements")
+            way = f"{note}, or name its package in seatrial.toml: [image] requirements"
+            if page and not guess.unread:
+                way = f'{what}: {lacks}; if that is it, in seatrial.toml: [image] requirements = ["git+{page}"]'
+            needs = needs.judged(name, warning=way)
         elif release and not release.startswith("?"):
             needs = needs.judged(name, release, why=f"{what}, which {release} provides")
         elif release and name not in listed:

@@ -131,7 +131,7 @@ class ProjectReading(Readings):
 
     Attributes:
         needed, optional: dotted names of imported modules outside the project. likely: optional ones that no
-            condition with a known value excludes.
+            condition with a known value excludes. stand_ins: needed ones that only a handler of a failed import has.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
         relative: the first relative import that every run reaches in a file outside of packages: (where, ``.net``,
             place of the file's import, "" for the script).
@@ -140,6 +140,7 @@ class ProjectReading(Readings):
     needed: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
     likely: dict[str, str] = field(default_factory=dict)
+    stand_ins: set[str] = field(default_factory=set)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
     relative: tuple[str, str, str] | None = None

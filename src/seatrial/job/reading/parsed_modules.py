@@ -161,6 +161,12 @@ class ParsedModules:
         if error is not None and (error.python_2 or _ASYNC.search(error.text)) and not self.any_python:
             raise unreadable(error, path)
 
+    def refuse_broken(self, always: Collection[Unit]) -> None:
+        """Refuse a file that is not Python and that every run imports; ``always``: units that do run. TargetError."""
+        for path, error in self.broken.items():
+            if error.grammar and (path, "") in always and not self.any_python:
+                raise unreadable(error, path)
+
     def _parse(self, path: Path, *, required: bool) -> tuple[ast.Module, bytes] | None:
         """Return (a file's tree, its source); None for a long file, or an unreadable one that is not required."""
         try:

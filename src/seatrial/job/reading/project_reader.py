@@ -149,6 +149,7 @@ class ProjectReader:
         self.files.follow()
         reads = self.files.reads(self.devices.truth)  # by what is likely, and so after the devices
         tried = self.files.order.may_run(tried=True)
+        self.modules.refuse_broken(always)
         wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there, tried)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.order.may_run()
@@ -529,6 +530,10 @@ class ProjectReader:
             if not is_own and queue is self.perhaps:
                 self.nodes.note_perhaps(module, unit, seen.tests, name, where)
             elif not is_own:
+                if seen.certain:
+                    self.reading.stand_ins.discard(name)
+                elif name not in self.reading.needed:
+                    self.reading.stand_ins.add(name)
                 self.reading.needed.setdefault(name, where)
 
 

@@ -73,7 +73,7 @@ def shm_limit(job: Job, gpu_count: int, *, memory_bytes: int | None, counts: str
 
 
 def memory_warnings(job: Job, host_memory_bytes: int | None = None) -> tuple[str, ...]:
-    """Warn of sizes that cannot be filled; ``host_memory_bytes``: None where it is not that of the target's machine."""
+    """Warn of sizes that cannot be filled; ``host_memory_bytes``: None where the target may run on another machine."""
     host = ("this host's", host_memory_bytes)
     bound = ("--memory", job.memory_bytes) if job.memory_bytes else host
     sizes = (("--shm-size", job.shm_bytes, *bound), ("--memory", job.memory_bytes, *host))

@@ -109,13 +109,10 @@ def planned_image(
     if job.image.ready is not None:
         return _ready_image(job.image.ready, job, site)
     limit_s = PATIENT_S if site.launches else LIMIT_S
+    multi_gpu = gpu_count(site) > 1 or script.multi_gpu_evidence is not None
+    resolver = UvResolver(site.host.cache_folder / "packages", site.host, limit_s=limit_s)
     return plan_image(
-        job,
-        script=script,
-        cpu_only=not gpus,
-        machine=site.host.machine(gpus),
-        multi_gpu=gpu_count(site) > 1 or script.multi_gpu_evidence is not None,
-        resolver=UvResolver(site.host.cache_folder / "packages", site.host, limit_s=limit_s),
+        job, script=script, cpu_only=not gpus, machine=site.host.machine(gpus), multi_gpu=multi_gpu, resolver=resolver
     )
 
 

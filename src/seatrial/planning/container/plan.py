@@ -22,7 +22,6 @@ from seatrial.planning.container.env import plan_env
 from seatrial.planning.container.limits import PIDS, memory_limit, memory_warnings, refuse_unenforceable, shm_limit
 from seatrial.planning.process import gpu_count
 from seatrial.planning.site import Site
-from seatrial.system.host import Host
 from seatrial.system.text import as_typed
 
 #: Programs and libraries are run from /tmp: torch's and Triton's compilers, pip's builds. Docker's default is noexec.
@@ -64,9 +63,11 @@ def plan_container(
     """
     engine, host = site.engine, site.host
     # Another machine's memory and processes are not known here.
-    host_memory, most_pids = (host.memory_bytes, host.most_pids) if site.another is None else (None, None)
+    far = (re.match("tcp:|ssh:|https?:", host.env.get(each, "")) for each in ADDRESS_VARIABLES.values())
+    here = site.another is None and not any(far)
+    host_memory, most_pids = (host.memory_bytes, host.most_pids) if here else (None, None)
     refuse_unenforceable(job, engine)
-    _refuse_devices(job, site, host)
+    _refuse_devices(job, here=here and not engine.desktop)
     user, userns, user_choice = caller_in(engine, host.uid, host.gid)
     named_user = not engine.names_every_user and user != "0:0"
     placed = _mounts(job, site, injection, named_user=named_user, made_if_missing=made_if_missing)
@@ -108,24 +109,18 @@ def plan_container(
     reason = "SELinux is on, and relabelling the mounts would permanently change the user's own folders"
     label = [Choice(what="SELinux label", value="disabled for this container", reason=reason)] if engine.selinux else []
     choices = (user_choice, shm_choice, *memory_choice, _root_choice(job), *label)
-    return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, host, site)))
+    own_memory = None if engine.desktop else host_memory  # containers of Docker Desktop have a virtual machine's
+    return ContainerParts(plan, target_env, choices, (*env_warnings, *_warnings(job, site, own_memory)))
 
 
-def _is_here(site: Site, host: Host) -> bool:
-    """Return whether containers have this machine's memory and devices, not a virtual or another machine's."""
-    is_far = any(re.match("tcp:|ssh:|https?:", host.env.get(each, "")) for each in ADDRESS_VARIABLES.values())
-    return site.another is None and not site.engine.desktop and not is_far
-
-
-def _refuse_devices(job: Job, site: Site, host: Host) -> None:
-    """Refuse a GPU, and a path that is not there. Raises UsageError."""
+def _refuse_devices(job: Job, *, here: bool) -> None:
+    """Refuse a GPU and, for a container of this machine, a path that is not ``here``. Raises UsageError."""
     for device in job.devices:
-        path = Path(device.partition(":")[0])
         if GPU_DEVICE.match(device):
             message = f"--device {device} is a GPU: it would bypass the --gpus check"
             raise UsageError(message, run="seatrial run … --gpus device=0")
-        is_seen = path.is_absolute() and _is_here(site, host) and os.access(path.parent, os.X_OK)
-        if is_seen and not os.path.lexists(path):
+        path = Path(device.partition(":")[0])
+        if here and path.is_absolute() and os.access(path.parent, os.X_OK) and not os.path.lexists(path):
             raise UsageError(f"--device {path}: this machine has no such device", run=f"ls {as_typed(path.parent)}")
 
 
@@ -232,15 +227,15 @@ def _root_choice(job: Job) -> Choice:
     return Choice(what="root file system", value="writable" if job.writable else "read-only", reason=reason)
 
 
-def _warnings(job: Job, host: Host, site: Site) -> tuple[str, ...]:
+def _warnings(job: Job, site: Site, memory_bytes: int | None) -> tuple[str, ...]:
     warnings = []
     if job.publish and job.network == "host":
         warnings.append("--publish has no effect with --network host: the container's ports are the host's")
     elif chosen := [each for each in job.publish if ":" not in each]:
         show = f"{site.engine.name} ps"
         warnings.append(f"--publish {', '.join(chosen)}: the engine chooses the host port; to show it: {show}")
-    warnings += memory_warnings(job, host.memory_bytes if _is_here(site, host) else None)
-    local = [name for name, url in proxy_env(host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
+    warnings += memory_warnings(job, memory_bytes)
+    local = [name for name, url in proxy_env(site.host).items() if re.search(r"//(localhost|127\.|\[::1\])", url)]
     if local and job.network != "host":
         proxy = f"{', '.join(local)}: a proxy on this host's loopback"
         warnings.append(f"{proxy} is unreachable from the container; use --network host")

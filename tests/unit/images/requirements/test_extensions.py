@@ -58,6 +58,18 @@ def test_what_the_target_imports_is_compiled_and_nothing_else(project: Path) -> 
     assert "extensions/train.py" not in image.context_texts
 
 
+def test_a_setup_that_names_a_package_which_the_project_lacks_does_not_make_it(project: Path) -> None:
+    text = "from setuptools import setup\nsetup(name='detectron2', ext_modules=[CppExtension('detectron2._C', [])],"
+    text += "package_dir={'detectron2.projects.x': 'projects/x'})\n"
+    (project / "setup.py").write_text(text)
+    (project / "train.py").write_text("import detectron2.config\n")
+    warned = "train.py:1 imports detectron2, which is not installed"
+    assert [each for each in plan(project, gpus=True).warnings if each.startswith(warned)]
+    (project / "other" / "detectron2").mkdir(parents=True)
+    (project / "setup.py").rename(project / "other" / "setup.py")
+    assert not [each for each in plan(project, gpus=True).warnings if each.startswith(warned)]
+
+
 def test_cuda_is_compiled_for_the_targets_gpus_with_nvcc(project: Path) -> None:
     text = str(plan(project, gpus=True).dockerfile)
     assert "TORCH_CUDA_ARCH_LIST='9.0'" in text

@@ -158,6 +158,9 @@ def test_data_that_nltk_reads_is_named_unless_code_downloads_it(
     ("source", "brought"),
     [
         ("import albumentations.pytorch", "torchvision"),
+        ("from detectron2.data import MetadataCatalog", "torchvision"),
+        ("from detectron2.utils.visualizer import Visualizer", "opencv-python"),
+        ("from segment_anything import SamPredictor", "torchvision"),
         ("from torchvision import datasets\nd = datasets.SVHN('data')", "scipy"),
         ("from torchmetrics.image.fid import FrechetInceptionDistance", "torch-fidelity"),
         ("import stable_baselines3 as sb3\nmodel = sb3.PPO('MlpPolicy', e, tensorboard_log='a')", "tensorboard"),
@@ -173,7 +176,7 @@ def test_a_package_that_a_used_name_imports_is_installed_though_nothing_requires
     tmp_path: Path, source: str, brought: str
 ) -> None:
     written = "".join(plan(tmp_path, source, "numpy\n").context_texts.values()).split()
-    known = {"onnx", "pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
+    known = {"onnx", "opencv-python", "pillow", "rich", "scipy", "tensorboard", "torch-fidelity", "tqdm"}
     assert known & {*written} == known & {*brought.split()}
     assert "torchvision" in written or brought != "torchvision"
 

@@ -395,6 +395,29 @@ def test_a_release_that_the_project_left_open_follows_its_other_packages(plan: A
     assert made.stack["torch"] == "2.1.2"
 
 
+@pytest.mark.parametrize(
+    ("old", "newer", "day"),
+    [("wheel", "", ""), ("source", "", ""), ("source", "", "2023-12-20"), ("", "0.9", "2023-12-20")],
+)
+def test_a_framework_follows_a_package_whose_other_releases_are_of_no_use(
+    plan: Any, old: str, newer: str, day: str
+) -> None:
+    plan.index.has("torch", *(f"torch-{each}-py3-none-any.whl" for each in ("2.1.1", "2.1.2", "2.13.0")))
+    plan.index.has("exporter", *(f"exporter-{each}-py3-none-any.whl" for each in ("0.6", newer) if each))
+    plan.index.needs["exporter-0.6"] = ("torch==2.1.1",)
+    if old == "source":
+        plan.index.source("exporter", "0.1", {"setup.py": ""})
+    elif old:
+        plan.index.has("exporter", "exporter-0.1-cp311-cp311-macosx_11_0_arm64.whl")
+    days = {"exporter-0.9": "2024-06-01", "torch-2.13.": "2026-07-08"}
+    files = [each for rows in plan.index.projects.values() for each, _, _ in rows]
+    plan.index.uploaded = {each: days.get(each[:11], days.get(each[:12], "2023-11-20")) for each in files}
+    made = plan("torch\nexporter\n", TORCH, **({"as_of": day} if day else {}))
+    assert made.stack["torch"] == "2.1.1" and not plan.chosen("from source")
+    if old == "wheel":
+        assert "exporter" in plan.refused("torch==2.1.2\nexporter\n", TORCH)
+
+
 def test_a_pin_at_odds_with_an_open_torchvision_is_refused(plan: Any) -> None:
     plan.index.has("torch", "torch-2.13.0-py3-none-any.whl")
     plan.index.has("torchvision", "torchvision-0.28.0-py3-none-any.whl")
@@ -438,6 +461,15 @@ def test_a_module_that_a_dependency_brings_is_not_missing(plan: Any) -> None:
     plan.index.has("plain-runtime", "plain_runtime-1.0-py3-none-any.whl")
     [missing] = plan("plain\n", ScriptFacts(imports=("plain_runtime", "strange"))).warnings
     assert "imports strange: neither the project nor a package of that name has it" in missing
+
+
+@pytest.mark.parametrize("page", ["readme/INSTALL.md", "setup.sh"])
+def test_a_module_of_a_repository_that_a_page_names_is_not_to_be_written(plan: Any, page: str) -> None:
+    (file := plan.project / page).parent.mkdir(exist_ok=True)
+    file.write_text("git clone https://github.com/someone/strange-things.git\n")
+    [missing] = plan("plain\n", ScriptFacts(imports=("strange_things",))).warnings
+    way = 'requirements = ["git+https://github.com/someone/strange-things"]'
+    assert missing.endswith(f"if that is it, in seatrial.toml: [image] {way}")
 
 
 def test_a_module_is_not_denied_while_a_listed_package_is_unread(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -935,6 +967,16 @@ def test_what_a_locked_release_needs_undeclared_is_kept_or_named(
     made = plan("trainer\n")
     assert re.findall(r"(?m)^numpy==(\S+)", "\n".join(made.context_texts.values())) == [numpy]
     assert [each for each in made.warnings if "imgaug" in each] == [f"{warned}: it may fail"] * bool(warned)
+
+
+@pytest.mark.parametrize(("listed", "numpy"), [("numpy", "1.26.4"), ("numpy>=2", "2.1.0")])
+def test_what_a_package_without_a_wheel_needs_undeclared_is_kept_or_named(plan: Any, listed: str, numpy: str) -> None:
+    plan.index.has("matplotlib", "matplotlib-3.4.3.tar.gz")
+    plan.index.has("numpy", "numpy-1.26.4-py3-none-any.whl", "numpy-2.1.0-py3-none-any.whl")
+    made = plan(f"matplotlib<3.5\n{listed}\n")
+    assert re.findall(r"(?m)^numpy==(\S+)", "\n".join(made.context_texts.values())) == [numpy]
+    warned = "matplotlib needs numpy<2, which does not fit the list: it may fail"
+    assert (warned in made.warnings) == (listed != "numpy")
 
 
 @pytest.mark.parametrize(
