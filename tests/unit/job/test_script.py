@@ -701,6 +701,33 @@ get()
     assert found.likely_imports == ("matplotlib", "six")
 
 
+def test_calls_of_imported_names_that_may_run_show_their_arguments(tmp_path: Path) -> None:
+    source = """
+import sys
+import frames as fr
+from nets.models import Net
+from data import load
+debug = False
+if debug:
+    Net(width=1)
+if len(sys.argv) < 2:
+    Net(depth=2, **extra)
+OLD = fr.__version__ < "2"
+if OLD:
+    fr.write(old=1)
+try:
+    fr.write(new=1)
+except TypeError:
+    pass
+def main():
+    fr.io.read("a", fast=True)
+    load(all=True)
+main()
+"""
+    found = facts_of(tmp_path, source, data="def load(all): ...").keywords
+    assert found == {"nets.models.Net(depth=)": "train.py:10", "frames.io.read(fast=)": "train.py:19"}
+
+
 def test_the_word_typed_for_a_positional_argument_decides_what_runs(tmp_path: Path) -> None:
     source = """import argparse
 parser = argparse.ArgumentParser()

@@ -117,7 +117,8 @@ def project_needs(
         guessed=dict(instructions.guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
-        names={k: at for k, at in script.modules.items() if not k.startswith(REPORT_TO) and " " not in at},
+        names={k: at for k, at in script.modules.items() if not k.startswith(REPORT_TO) and " " not in at}
+        | {k: at for k, at in script.keywords.items() if k.partition(".")[0] in script.imports},
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
     return _locked(with_asserted(with_contrib(needs, script.modules), script, packages.known), project)

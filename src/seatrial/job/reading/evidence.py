@@ -92,6 +92,7 @@ class Readings:
         remote: ``remote.s3`` → opened by fsspec; ``run.wandb=online|logs`` → its begin; ``local.…``: a client.
         devices: reasons why it does not use the GPUs with these arguments.
         variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
+        keywords: ``transformers.Trainer(tokenizer=)``, an argument in a call of an imported name that may run → where.
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, besides the script's, that it imports modules from.
         misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
@@ -116,6 +117,7 @@ class Readings:
     devices: tuple[Reason, ...] = ()
     variables: dict[str, tuple[str, str]] = field(default_factory=dict)
     read_variables: dict[str, str] = field(default_factory=dict)
+    keywords: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -211,6 +213,13 @@ class NodeReader:
                 r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh(?![\w.-])", ast.unparse(node)
             ):
                 self.later.append(((module.path, unit), tests, PIPED, where))
+        if isinstance(node, ast.Call) and node.keywords and not caught and seen.tests is not None:
+            top = (called := dotted(node.func)).partition(".")[0]
+            other = top not in module.names or top in module.flow.assigned(unit)
+            if not other and not _tests(module, tests, "version|signature|hasattr"):
+                full = full_name(called, module.names)
+                given = (f"{full}({each.arg}=)" for each in node.keywords if each.arg)
+                self.later += (((module.path, unit), tests, each, where) for each in given)
         if isinstance(node, Import):
             module.names |= signs.imported_names(node)
         if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
@@ -237,10 +246,9 @@ class NodeReader:
 
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that some runs skip, unless a version check decides it: ``if torch.__version__ < …``."""
-        seen = [each for test, _ in tests or () for each in ast.walk(test)]
-        seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
-        asks = any(dotted(each).endswith("__version__") for node in seen for each in ast.walk(node))
-        if not asks or ".compat" in name:  # tensorflow.compat.v1, which code for either TensorFlow imports
+        if (
+            not _tests(module, tests, "__version__$") or ".compat" in name
+        ):  # tensorflow.compat.v1, which code for either TensorFlow imports
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
@@ -256,7 +264,7 @@ class NodeReader:
                 continue
             tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
             if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
-                self.reading.likely.setdefault(name, where)
+                (self.reading.keywords if "(" in name else self.reading.likely).setdefault(name, where)
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
         """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""
@@ -306,6 +314,13 @@ def _members(test: ast.expr) -> _Members | None:
     values = tuple(value for value in map(literal, given) if value is not None)
     known = given and len(values) == len(given) and isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
     return (test.left, values, isinstance(op, ast.Eq | ast.In)) if known else None
+
+
+def _tests(module: Module, tests: Tests, names: str) -> bool:
+    """Return whether a test, or what the module's top assigns to a name in it, has one of these dotted names."""
+    seen = [each for test, _ in tests or () for each in ast.walk(test)]
+    seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
+    return any(re.search(names, dotted(each)) for node in seen for each in ast.walk(node))
 
 
 class _Side(NamedTuple):
