@@ -49,7 +49,7 @@ _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version"
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets the variable ``{0}`` of the environment, or unnamed ones.
-_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|putenv|dotenv|setup_root"""
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|putenv|dotenv\((?!\)|find_|override|verbose|usecwd)|setup_root"""
 _SETS += r"""|environ(\.update|\.setdefault\((?!["'])|\[[^"'\]].{{0,60}}\] *=[^=])"""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
