@@ -650,11 +650,13 @@ def test_a_setting_of_a_tokenizers_folder_that_git_ignores_is_an_input(tmp_path:
         ("prepare('a')\nopen('a/log', 'w')\n", ""),
         ("shutil.copy('train.py', 'a/train.py')\n", "train.py:4 writes a/train.py,"),
         ("logging.basicConfig(filename='a/log')\n", "train.py:4 writes a/log,"),
+        ("open('csv/log', 'w')\n", "nothing creates that folder: mkdir -p csv"),
     ],
 )
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "prepare.sh").write_text("mkdir -p made\n")
+    (tmp_path / "page.py").write_text("st.download_button('Save', csv, file_name='x.txt')\n")
     target = target_of(tmp_path, source, "out=results")
     found = [*missing_folders(Job(project=tmp_path, target=target), script_facts(target, tmp_path).unmade)]
     assert [words in each for each in found] == [True] * bool(words)

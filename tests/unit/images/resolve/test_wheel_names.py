@@ -65,7 +65,7 @@ else:
         pass
 """
 FILES = {
-    "lazy/__init__.py": 'names = {"args": ["Arguments"]}\nif TYPE_CHECKING:\n    from .args import Arguments, Net as Model\n',
+    "lazy/__init__.py": "if TYPE_CHECKING:\n    from .args import Arguments, Net as Model\n",
     "lazy/args.py": ARGUMENTS,
     "pkg/__init__.py": "from .transforms import *\n",
     "pkg/transforms.py": TRANSFORMS,
