@@ -695,10 +695,21 @@ if os.name == "nt" or platform.system() == "Darwin" or sys.version_info < (3, 8)
     import colorama
 if os.environ.get("USE_NEPTUNE"):
     import neptune
+def train():
+    import tabulate
+    try:
+        import fancy
+    except Exception:
+        pass
+try:
+    if step % 3 == 0:
+        train()
+except Exception as error:
+    print(error)
 get()
 """
     found = facts_of(tmp_path, source)
-    assert found.likely_imports == ("matplotlib", "six")
+    assert found.likely_imports == ("matplotlib", "six", "tabulate")
 
 
 def test_calls_of_imported_names_that_may_run_show_their_arguments(tmp_path: Path) -> None:

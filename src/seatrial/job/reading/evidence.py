@@ -53,6 +53,7 @@ _SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|putenv|dotenv\((?!\)|find_|overrid
 _SETS += r"""|environ(\.update|\.setdefault\((?!["'])|\[[^"'\]].{{0,60}}\] *=[^=])"""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
+_May: TypeAlias = Callable[[Unit, Tests], bool]  #: whether code of a unit runs, below these tests
 #: Module-level names of a file → the expressions that they are assigned.
 _Values: TypeAlias = Mapping[str, Sequence[ast.expr | None]]
 
@@ -252,8 +253,11 @@ class NodeReader:
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
-    def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
-        """Judge what was noted below conditions: needed ranks, and imports that may run. Args: own: see ImportRoots."""
+    def decide(self, constants: Constants, may: _May, tried: _May, own: Collection[str]) -> None:
+        """Judge what was noted below conditions: needed ranks, and imports that may run.
+
+        Args: tried: whether code may run, also below ``try``, where a failed run ends, too. own: see ImportRoots.
+        """
         for unit, tests, evidence in self.joins:
             if constants.likely and unit in constants.always and constants.likely(unit, tests):
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
@@ -263,7 +267,9 @@ class NodeReader:
                     self.reading.signs.setdefault(name, where)
                 continue
             tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
-            if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
+            called = tests is not None and CAUGHT not in tests and not name.startswith("subprocess.")
+            known = name.partition(".")[0] in own or any(map(_ASKS.match, tested))
+            if not known and (tried if called else may)(unit, tests):
                 (self.reading.keywords if "(" in name else self.reading.likely).setdefault(name, where)
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
