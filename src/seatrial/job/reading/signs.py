@@ -116,7 +116,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
-        known = (each for each in names_of if each in _ONCE or lost(each))
+        known = (each for each in names_of if each in _ONCE or _is_lost(each, called, names))
         yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
         trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
         yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
@@ -137,7 +137,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}{full}", name
         if name in ("hvd.elastic", "horovod.torch.elastic"):
             yield "horovod-elastic", name
-        elif full in _ONCE or ((gone := lost(full)) and (gone.package != "python" or library in names)):
+        elif full in _ONCE or _is_lost(full, library, names):
             yield f"{NAMED}{_ONCE.get(full, full)}", name
         elif library in ("tf", "tensorflow") and not SETS["tensorflow-1"].isdisjoint((inner, inner.partition(".")[0])):
             yield "tensorflow-1", name
@@ -151,6 +151,12 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for alias in node.names:
             if alias.asname and alias.name in SETS["wrappers"]:
                 yield "torchrun", alias.name
+
+
+def _is_lost(full: str, written: str, names: Mapping[str, str]) -> bool:
+    """Return whether a package, or an imported module of Python, lost a name; ``parser`` is a usual variable."""
+    gone = lost(full)
+    return gone is not None and (gone.package != "python" or written.partition(".")[0] in names)
 
 
 def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:

@@ -568,6 +568,7 @@ def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
     [
         ("import binhex", "", "3.10", []),
         ("import imp", "3.12", "3.12", ["train.py:1 imports imp, which Python 3.12 removed, and the plan has"]),
+        ("parser = Parser()\nparser.add('--lr', help='rate')", "", "3.11", []),
         ("import xdrlib", "3.12", "3.12", []),
         ("from collections import Mapping", "", "3.9", []),
         ("import collections.abc\ncollections.abc.Mapping", "", "3.11", []),
