@@ -228,7 +228,8 @@ class Modules:
             node = makers[0]
         if not isinstance(node, ast.FunctionDef):
             return None
-        named = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+        named: set[object] = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+        named |= {getattr(each, "value", None) for one in node.decorator_list for each in ast.walk(one)}  # older names
         return keyword in named or (None if node.decorator_list or node.args.kwarg else False)
 
     def _bound(self, module: str) -> dict[str, list[ast.AST]]:
