@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from http.client import HTTPException
 from importlib.util import resolve_name
 from itertools import accumulate
@@ -177,7 +177,7 @@ class Modules:
         self.archive = zipfile.ZipFile(wheel)
         self.files = {_INSTALLED.sub("", each.filename): each for each in self.archive.infolist()[:_MOST_MEMBERS]}
         self.texts = dict[str, str | None]()
-        self.bound = dict[str, dict[str, list[ast.AST]]]()
+        self.bound = cache(lambda module: _bound(self._statements(module)))
 
     @cached_property
     def names(self) -> set[str]:
@@ -209,7 +209,7 @@ class Modules:
 
     def _takes(self, module: str, name: str, keyword: str, deep: int = 0) -> bool | None:
         """Return whether a function, or the making of an object, takes a keyword; None if that is unclear."""
-        node, *others = [*self._bound(module).get(name, []), ast.Pass()]
+        node, *others = [*self.bound(module).get(name, []), ast.Pass()]
         if len(others) > 1 or deep > _DEEPEST:
             return None
         if isinstance(node, ast.ImportFrom):
@@ -231,11 +231,6 @@ class Modules:
         named: set[object] = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
         named |= {getattr(each, "value", None) for one in node.decorator_list for each in ast.walk(one)}  # older names
         return keyword in named or (None if node.decorator_list or node.args.kwarg else False)
-
-    def _bound(self, module: str) -> dict[str, list[ast.AST]]:
-        if module not in self.bound:
-            self.bound[module] = _bound(self._statements(module))
-        return self.bound[module]
 
     def _statements(self, module: str) -> list[ast.stmt]:
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
@@ -260,10 +255,8 @@ class Modules:
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
         if not listed and (module, word[0]) != ("torch", "_") and re.search(makes, text):
             return None
-        package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
         for dots, path in _STAR.findall(text) if makes != _MAKES_MODULES else ():
-            above = package[: len(package) + 1 - len(dots)] if dots else []
-            other = "/".join([*above, *filter(None, path.split("."))])
+            other = self._origin(module, ast.ImportFrom(path, [], len(dots))).replace(".", "/")
             if other not in seen:
                 seen.add(other)
                 if (found := self._has(other, word, seen, makes)) is not False:
