@@ -222,7 +222,8 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         brought = on_host(job, posixpath.normpath(posixpath.join(job.folder_inside, folder)))
         path = brought or Path(os.path.normpath(job.folder / folder))
         known = _exists(path) or not (brought or path.is_relative_to(job.project))
-        name = re.compile(rf"(?<![\w.-]){re.escape(path.name)}(?![\w-])")
+        own = re.escape(path.name)
+        name = re.compile(rf"(?<![\w.-])(?!(?<=, ){own}[,)]){own}(?![\w-])")  # no variable: download_button("CSV", csv)
         made = (each for each in lines if not (write.folder and ".mkdir(" in each and "parents" not in each))
         if not known and not any(map(name.search, made)):
             which = "the folder above it" if write.folder else "that folder"

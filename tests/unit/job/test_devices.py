@@ -689,11 +689,13 @@ def test_a_setting_of_a_tokenizers_folder_that_git_ignores_is_an_input(tmp_path:
         ("D = 'a'\nif os.path.exists(D):\n    rmtree(D)\nos.mkdir(D)\nopen('a/log', 'w')\n", ""),
         ("D = 'a'\nrmtree(D, ignore_errors=True)\nos.mkdir(D)\nopen('a/log', 'w')\n", ""),
         ('"""Needs a path to download the a files."""\nopen("a/log", "w")\n', "writes a/log,"),
+        ("open('csv/log', 'w')\n", "nothing creates that folder: mkdir -p csv"),
     ],
 )
 def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words: str) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "prepare.sh").write_text("mkdir -p made\n")
+    (tmp_path / "page.py").write_text("st.download_button('Save', csv, file_name='x.txt')\n")
     target = target_of(tmp_path, source, "out=results")
     found = [*missing_folders(Job(project=tmp_path, target=target), script_facts(target, tmp_path).unmade)]
     assert [words in each for each in found] == [True] * bool(words)

@@ -695,10 +695,48 @@ if os.name == "nt" or platform.system() == "Darwin" or sys.version_info < (3, 8)
     import colorama
 if os.environ.get("USE_NEPTUNE"):
     import neptune
+def train():
+    import tabulate
+    try:
+        import fancy
+    except Exception:
+        pass
+try:
+    if step % 3 == 0:
+        train()
+except Exception as error:
+    print(error)
 get()
 """
     found = facts_of(tmp_path, source)
-    assert found.likely_imports == ("matplotlib", "six")
+    assert found.likely_imports == ("matplotlib", "six", "tabulate")
+
+
+def test_calls_of_imported_names_that_may_run_show_their_arguments(tmp_path: Path) -> None:
+    source = """
+import sys
+import frames as fr
+from nets.models import Net
+from data import load
+debug = False
+if debug:
+    Net(width=1)
+if len(sys.argv) < 2:
+    Net(depth=2, **extra)
+OLD = fr.__version__ < "2"
+if OLD:
+    fr.write(old=1)
+try:
+    fr.write(new=1)
+except TypeError:
+    pass
+def main():
+    fr.io.read("a", fast=True)
+    load(all=True)
+main()
+"""
+    found = facts_of(tmp_path, source, data="def load(all): ...").keywords
+    assert found == {"nets.models.Net(depth=)": "train.py:10", "frames.io.read(fast=)": "train.py:19"}
 
 
 def test_the_word_typed_for_a_positional_argument_decides_what_runs(tmp_path: Path) -> None:

@@ -334,10 +334,14 @@ def test_a_variable_that_every_run_needs_and_nothing_sets_is_named(tmp_path: Pat
         ("open('a', 'w', 1, os.getenv('ROOT_DIR'))\n", False),
         ("def f():\n    int(os.getenv('ROOT_DIR'))\ntry:\n    f()\nexcept TypeError:\n    pass\n", False),
         ("for x in ['ROOT_DIR']:\n    os.environ.setdefault(x, '1')\nint(os.getenv('ROOT_DIR'))\n", False),
+        ("from dotenv import load_dotenv\nload_dotenv(override=True)\nint(os.getenv('ROOT_DIR'))\n", True),
+        ("from dotenv import load_dotenv\nload_dotenv()\nint(os.getenv('SET_DIR'))\n", False),
+        ("import dotenv\ndotenv.load_dotenv('conf/.env')\nint(os.getenv('ROOT_DIR'))\n", False),
     ],
 )
 def test_a_variable_without_which_a_check_of_every_run_fails_is_named(tmp_path: Path, code: str, needed: bool) -> None:
     (tmp_path / "train.py").write_text(f"import os, sys\n{code}")
+    (tmp_path / ".env").write_text("SET_DIR=data\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
     found = [*without_variables(job(tmp_path), script, {}, Host({}))]
     assert [" needs the variable ROOT_DIR, which is not set: -e ROOT_DIR=VALUE" in each for each in found] == [

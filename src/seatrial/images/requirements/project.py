@@ -106,6 +106,8 @@ def project_needs(
     further = [*imports.elsewhere_in_the_project(script, own, project, folder or project, needs.requirements)]
     further += [*imports.taken_from_folders(script, taken, project), *lacking.values(), *missing]
     further += [imports.the_project_itself(script, itself)] if itself else []
+    called = {} if "unsloth" in script.where else script.keywords  # it replaces functions of trl and transformers
+    called = {name: at for name, at in called.items() if name.partition(".")[0] in script.imports}
     added, why, notes = implied(needs.requirements, script, script_dir, project)
     needs = replace(
         needs.changed(needs.requirements.plus(*added), why="; ".join(why)),
@@ -117,7 +119,7 @@ def project_needs(
         guessed=dict(instructions.guesses(packages, script, project, sentences)),
         project=project,
         extensions=extensions,
-        names={k: at for k, at in script.modules.items() if not k.startswith(REPORT_TO) and " " not in at},
+        names={k: at for k, at in script.modules.items() if not k.startswith(REPORT_TO) and " " not in at} | called,
         named={**named_releases(project, project), **named_releases(script_dir, project), **needs.named},
     )
     return _locked(with_asserted(with_contrib(needs, script.modules), script, packages.known), project)

@@ -170,7 +170,8 @@ def with_names(
         if not (gone := next((name for name in found.names if "." in name), None)):
             continue
         importer, own = brought.get(gone), needs.requirements.of(package.name)
-        what = f"{f'{importer.name} {importer.version}' if importer else needs.names[gone]} imports {gone}"
+        verb, way = ("calls", CHANGE_IMPORT.replace("import", "call")) if "(" in gone else ("imports", CHANGE_IMPORT)
+        what = f"{f'{importer.name} {importer.version}' if importer else needs.names[gone]} {verb} {gone}"
         bound = f"{package.name}<{found.below}" if found.below else f"{package.name}>{package.version}"
         lacks = f"{what}, which {package.name} {package.version} lacks"
         excluded = not all(each.specifier.contains(found.newest) for each in own) if found.below else bool(importer)
@@ -178,17 +179,18 @@ def with_names(
         if excluded and importer:
             bound = edit = f"{importer.name}>{importer.version}"
             excluded = any("==" in str(each.specifier) for each in needs.requirements.of(importer.name))
-        if excluded:
+        if excluded and "(" not in gone:  # a call may not run
             if package.name in ("keras", "torchvision") and not importer:  # the framework decides their release
-                raise ConfigError(lacks, run=CHANGE_IMPORT)
+                raise ConfigError(lacks, run=way)
             raise ConfigError(lacks, run=written([edit], needs), edits=[edit].copy)
         tried = any(each.startswith(f"{package.name}>") for each in needs.requirements.constraints)
-        if (found.below or importer or (needs.as_of and not tried)) and bound not in needs.requirements.constraints:
+        other_release = found.below or importer or (needs.as_of and not tried)
+        if other_release and not excluded and bound not in needs.requirements.constraints:
             needs = needs.changed(needs.requirements.plus(constraints=(bound,)), why=f"{bound}, as {what}")
         older = f"; {bound} has it, but does not fit" if found.below else ""
         other = ", or name the package that has it in seatrial.toml: [image] requirements"
-        other *= bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
-        way = f"the target stops at this import, and no {bound} fits" if importer else f"{CHANGE_IMPORT}{other}{older}"
+        other *= "(" not in gone and bool(packages_of_imports([gone.partition(".")[0]], ()).guessed)
+        way = f"the target stops at this import, and no {bound} fits" if importer else f"{way}{other}{older}"
         notes.append(f"{lacks}: {way}")
     return needs, tuple(notes)
 

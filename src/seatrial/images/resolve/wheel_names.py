@@ -1,6 +1,7 @@
 """Compare imported names with ranges of an index's wheels; uv.py starts this program and bounds it.
 
-Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``. Standard output is
+Standard input is ``[Pythons, index, [[package, release, [dotted name, …]], …]]``; ``pkg.Net(size=)`` asks for a keyword
+of what a name stands for. Standard output is
 ``{package: [names that the wheel lacks, newest release before it that has all, the one after that, imported names]}``.
 A name that a module may make at run time does not count as lacked.
 """
@@ -16,7 +17,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from http.client import HTTPException
 from importlib.util import resolve_name
 from itertools import accumulate
@@ -31,7 +32,7 @@ from seatrial.images.resolve.sdist import files_of
 
 #: Most bytes of a wheel; of its end, read first; read at once behind what is requested; of a wheel read as a whole.
 _MOST_BYTES, _END, _AHEAD, _SMALL = 16 << 20, 256 << 10, 64 << 10, 3 << 20
-_MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE, _MOST_SPANS = 20_000, 1_000_000, 200, 8, 8
+_MOST_MEMBERS, _MOST_TEXT, _MOST_MODULES, _AT_ONCE, _MOST_SPANS, _DEEPEST = 20_000, 1_000_000, 200, 8, 8, 12
 
 #: Texts with one of these may make modules, or names, at run time, and so may a ``__getattr__`` with one of the last.
 _MAKES_MODULES = r"__path__|meta_path|sys\.modules(?!\[__name__\])|initpkg"
@@ -113,6 +114,20 @@ def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version,
     return found
 
 
+def _bound(body: Sequence[ast.AST]) -> dict[str, list[ast.AST]]:
+    """Return name → what binds it in a block, or below the conditions of that."""
+    found, pending = dict[str, list[ast.AST]](), [*body]
+    while pending:
+        node = pending.pop()
+        named = [node] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else []
+        aliases = [each for each in getattr(node, "names", ()) if isinstance(each, ast.alias)]
+        stored = [node.id] if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else []
+        for name in (*stored, *(each.name for each in named), *(each.asname or each.name for each in aliases)):
+            found.setdefault(name, []).append(node)
+        pending += () if named else ast.iter_child_nodes(node)
+    return found
+
+
 class _Ranges(io.RawIOBase):
     """A file on a server, whose ranges are read when they are requested. Raises OSError; ValueError if too large."""
 
@@ -162,6 +177,7 @@ class Modules:
         self.archive = zipfile.ZipFile(wheel)
         self.files = {_INSTALLED.sub("", each.filename): each for each in self.archive.infolist()[:_MOST_MEMBERS]}
         self.texts = dict[str, str | None]()
+        self.bound = cache(lambda module: _bound(self._statements(module)))
 
     @cached_property
     def names(self) -> set[str]:
@@ -176,7 +192,12 @@ class Modules:
 
     def has(self, name: str) -> bool | None:
         """Return whether a module, or the text of one, has a dotted name; None if it may be made at run time."""
-        module, *parts = name.split(".")
+        called, is_call, keyword = name.partition("(")
+        module, *parts = called.split(".")
+        if is_call:
+            while parts[1:] and f"{module}/{parts[0]}" in self.names:
+                module = f"{module}/{parts.pop(0)}"
+            return self._takes(module, parts[0], keyword[:-2]) if len(parts) == 1 else None
         makes = _MAKES_OF_TORCH if module == "torch" else _MAKES_NAMES
         if not parts:
             return module in self.names
@@ -185,6 +206,42 @@ class Modules:
                 return self._has(module, part, {module}, makes=makes if part is parts[-1] else _MAKES_MODULES)
             module = f"{module}/{part}"
         return True
+
+    def _takes(self, module: str, name: str, keyword: str, deep: int = 0) -> bool | None:
+        """Return whether a function, or the making of an object, takes a keyword; None if that is unclear."""
+        node, *others = [*self.bound(module).get(name, []), ast.Pass()]
+        if len(others) > 1 or deep > _DEEPEST:
+            return None
+        if isinstance(node, ast.ImportFrom):
+            origin = next(each.name for each in node.names if name == (each.asname or each.name))
+            return self._takes(self._origin(module, node).replace(".", "/"), origin, keyword, deep + 1)
+        if isinstance(node, ast.ClassDef):
+            how, own = [*map(ast.unparse, node.decorator_list)], _bound(node.body)
+            is_data = len(how) == 1 and re.match(r"(dataclasses\.)?dataclass\b(?!.*init=)", how[0]) is not None
+            makers = [*own.get("__init__", ()), *own.get("__new__", ())]
+            if len(makers) > 1 or node.keywords or how[is_data:]:
+                return None
+            if not makers:
+                above = [ast.unparse(each) for each in node.bases if ast.unparse(each) != "object"]
+                taken = [is_data and keyword in own, *(self._takes(module, each, keyword, deep + 1) for each in above)]
+                return True if True in taken else None if None in taken else False
+            node = makers[0]
+        if not isinstance(node, ast.FunctionDef):
+            return None
+        named: set[object] = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+        named |= {getattr(each, "value", None) for one in node.decorator_list for each in ast.walk(one)}  # older names
+        return keyword in named or (None if node.decorator_list or node.args.kwarg else False)
+
+    def _statements(self, module: str) -> list[ast.stmt]:
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return ast.parse(self.text(module) or "").body
+        return []
+
+    def _origin(self, module: str, node: ast.ImportFrom) -> str:
+        package = ".".join(module.split("/")[: None if f"{module}/__init__.py" in self.files else -1])
+        with suppress(ImportError):
+            return resolve_name("." * node.level + (node.module or ""), package)
+        return ""
 
     def _has(self, module: str, word: str, seen: set[str], makes: str) -> bool | None:
         text = self.text(module)
@@ -198,10 +255,8 @@ class Modules:
         text = _GETATTR.sub(lambda found: found[0] if _OPEN.search(found[0], 16) else "", text)
         if not listed and (module, word[0]) != ("torch", "_") and re.search(makes, text):
             return None
-        package = module.split("/")[: None if f"{module}/__init__.py" in self.files else -1]
         for dots, path in _STAR.findall(text) if makes != _MAKES_MODULES else ():
-            above = package[: len(package) + 1 - len(dots)] if dots else []
-            other = "/".join([*above, *filter(None, path.split("."))])
+            other = self._origin(module, ast.ImportFrom(path, [], len(dots))).replace(".", "/")
             if other not in seen:
                 seen.add(other)
                 if (found := self._has(other, word, seen, makes)) is not False:
@@ -215,18 +270,14 @@ class Modules:
         pending, seen, found = [*names], set[str](), dict[str, None]()
         while pending:
             for module in accumulate(pending.pop().split("."), "{}/{}".format):
-                text = None if module in seen else self.text(module)
+                body = [] if module in seen else self._statements(module)
                 seen.add(module)
-                package = ".".join(module.split("/")[: None if f"{module}/__init__.py" in self.files else -1])
-                with suppress(SyntaxError, ValueError, ImportError, RecursionError, MemoryError):
-                    for node in ast.parse(text or "").body:
-                        at = getattr(node, "module", "") or ""
-                        if isinstance(node, ast.ImportFrom):
-                            at = f"{resolve_name('.' * node.level + at, package)}."
-                        full = [at + each.name for each in getattr(node, "names", ()) if isinstance(each, ast.alias)]
-                        own = [each for each in full if each.partition(".")[0] in self.names]
-                        pending += own
-                        found |= dict.fromkeys(each for each in full if each not in own and "." in each)
+                for node in (each for each in body if isinstance(each, ast.Import | ast.ImportFrom)):
+                    at = f"{self._origin(module, node)}." if isinstance(node, ast.ImportFrom) else ""
+                    full = [at + each.name for each in node.names]
+                    own = [each for each in full if each.partition(".")[0] in self.names]
+                    pending += own
+                    found |= dict.fromkeys(each for each in full if each not in own and "." in each[1:])
         return [*found][:_MOST_MODULES]
 
     def text(self, module: str) -> str | None:

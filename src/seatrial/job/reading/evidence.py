@@ -49,10 +49,11 @@ _READERS = {"Version", "LooseVersion", "StrictVersion", "parse", "parse_version"
 _READERS |= {"tuple", "int"}
 _DEEPEST = 12
 #: Code that sets the variable ``{0}`` of the environment, or unnamed ones.
-_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|putenv|dotenv|setup_root"""
+_SETS = r"""["']{0}["'](?:\] *=[^=]|,)|\b{0}=|putenv|dotenv\((?!\)|find_|override|verbose|usecwd)|setup_root"""
 _SETS += r"""|environ(\.update|\.setdefault\((?!["'])|\[[^"'\]].{{0,60}}\] *=[^=])"""
 #: Form of a version → operators that give a bound. Python compares texts by characters, so only == and != count.
 _READABLE = {"text": "== !=", "parts": "", "first": "== != < >=", "version": "== != < <= > >="}
+_May: TypeAlias = Callable[[Unit, Tests], bool]  #: whether code of a unit runs, below these tests
 #: Module-level names of a file → the expressions that they are assigned.
 _Values: TypeAlias = Mapping[str, Sequence[ast.expr | None]]
 
@@ -92,6 +93,7 @@ class Readings:
         remote: ``remote.s3`` → opened by fsspec; ``run.wandb=online|logs`` → its begin; ``local.…``: a client.
         devices: reasons why it does not use the GPUs with these arguments.
         variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
+        keywords: ``transformers.Trainer(tokenizer=)``, an argument in a call of an imported name that may run → where.
         files: the files that were read, relative to the project where they are inside.
         import_roots: folders of the project, ``.`` or ``src``, besides the script's, that it imports modules from.
         misfits: warnings about arguments that the script's parser rejects, and about code that fails if it runs.
@@ -116,6 +118,7 @@ class Readings:
     devices: tuple[Reason, ...] = ()
     variables: dict[str, tuple[str, str]] = field(default_factory=dict)
     read_variables: dict[str, str] = field(default_factory=dict)
+    keywords: dict[str, str] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     import_roots: tuple[str, ...] = ()
     misfits: tuple[str, ...] = ()
@@ -212,6 +215,13 @@ class NodeReader:
                 r"\b(curl|wget)\b.*\|\s*(sudo\s+)?(ba|da|z)?sh(?![\w.-])", ast.unparse(node)
             ):
                 self.later.append(((module.path, unit), tests, PIPED, where))
+        if isinstance(node, ast.Call) and node.keywords and not caught and seen.tests is not None:
+            top = (called := dotted(node.func)).partition(".")[0]
+            other = top not in module.names or top in module.flow.assigned(unit)
+            if not other and not _tests(module, tests, "version|signature|hasattr"):
+                full = full_name(called, module.names)
+                given = (f"{full}({each.arg}=)" for each in node.keywords if each.arg)
+                self.later += (((module.path, unit), tests, each, where) for each in given)
         if isinstance(node, Import):
             module.names |= signs.imported_names(node)
         if isinstance(node, ast.Dict) and all(isinstance(each, ast.Dict) for each in node.values):
@@ -238,15 +248,17 @@ class NodeReader:
 
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that some runs skip, unless a version check decides it: ``if torch.__version__ < …``."""
-        seen = [each for test, _ in tests or () for each in ast.walk(test)]
-        seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
-        asks = any(dotted(each).endswith("__version__") for node in seen for each in ast.walk(node))
-        if not asks or ".compat" in name:  # tensorflow.compat.v1, which code for either TensorFlow imports
+        if (
+            not _tests(module, tests, "__version__$") or ".compat" in name
+        ):  # tensorflow.compat.v1, which code for either TensorFlow imports
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
-    def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
-        """Judge what was noted below conditions: needed ranks, and imports that may run. Args: own: see ImportRoots."""
+    def decide(self, constants: Constants, may: _May, tried: _May, own: Collection[str]) -> None:
+        """Judge what was noted below conditions: needed ranks, and imports that may run.
+
+        Args: tried: whether code may run, also below ``try``, where a failed run ends, too. own: see ImportRoots.
+        """
         for unit, tests, evidence in self.joins:
             if constants.likely and unit in constants.always and constants.likely(unit, tests):
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
@@ -256,8 +268,10 @@ class NodeReader:
                     self.reading.signs.setdefault(name, where)
                 continue
             tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
-            if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
-                self.reading.likely.setdefault(name, where)
+            called = tests is not None and CAUGHT not in tests and not name.startswith("subprocess.")
+            known = name.partition(".")[0] in own or any(map(_ASKS.match, tested))
+            if not known and (tried if called else may)(unit, tests):
+                (self.reading.keywords if "(" in name else self.reading.likely).setdefault(name, where)
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
         """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""
@@ -307,6 +321,13 @@ def _members(test: ast.expr) -> _Members | None:
     values = tuple(value for value in map(literal, given) if value is not None)
     known = given and len(values) == len(given) and isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
     return (test.left, values, isinstance(op, ast.Eq | ast.In)) if known else None
+
+
+def _tests(module: Module, tests: Tests, names: str) -> bool:
+    """Return whether a test, or what the module's top assigns to a name in it, has one of these dotted names."""
+    seen = [each for test, _ in tests or () for each in ast.walk(test)]
+    seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
+    return any(re.search(names, dotted(each)) for node in seen for each in ast.walk(node))
 
 
 class _Side(NamedTuple):

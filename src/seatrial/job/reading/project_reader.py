@@ -153,7 +153,9 @@ class ProjectReader:
         wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there, tried)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.order.may_run()
-        self.nodes.decide(self.files.constants, may, self.roots.own)
+        self.nodes.decide(self.files.constants, may, tried, self.roots.own)
+        folders = {above for each in self.modules.known() for above in each.path.parents if "dotenv" in code}
+        code += "".join(read_sources([each / ".env" for each in folders], self.project, MAX_BYTES))
         if piped := self.reading.likely.get(PIPED):
             ignored.append(f"{piped} runs a downloaded script in a shell: read the script first")
         replaced = "\\" if re.search(r"""replace\(r?["']\\|PureWindowsPath""", code) else "\0"

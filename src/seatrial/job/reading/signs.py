@@ -121,7 +121,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         if (last := last_name(node.func)) in SETS["of-frames"]:
             yield f"{NAMED}pandas.{last}", called
         names_of = (f"{full}.{each.arg}" for each in node.keywords)
-        known = (each for each in names_of if _is_lost(each))
+        known = (each for each in names_of if _is_lost(each, imported=called.partition(".")[0] in names))
         yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
         trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
         yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))

@@ -102,6 +102,7 @@ def plan(project: Path, source: str, requirements: str = "") -> ImagePlan:
         ("import numpy as np\nnp.load(path).item()\n", "numpy==1.16.2", None, False),
         ("import numpy as np\nnp.load(path, allow_pickle=True).item()\n", "numpy", "1.17.3", False),
         ("import torch\ntorch.load(path).item()\n", "numpy", "1.17.3", False),
+        ("import gym\nfrom gym.envs.classic_control import rendering\n", "gym", None, True),
     ],
 )
 def test_what_releases_before_the_wheels_of_a_python_had_is_named_where_the_plan_lacks_it(
@@ -111,6 +112,11 @@ def test_what_releases_before_the_wheels_of_a_python_had_is_named_where_the_plan
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
     found = [*absent_data(script, Requirements((line,)), {line: release} if release else {})]
     assert [each.partition(" ")[0] for each in found] == ["train.py:2"] * warns
+
+
+def test_gyms_window_brings_the_pyglet_that_has_its_names(tmp_path: Path) -> None:
+    made = planned(tmp_path, {"train.py": "import numpy\nfrom gym.envs.classic_control import rendering\n"})
+    assert "pyglet<2" in made.chosen("packages")[0]
 
 
 @cases("source", "requirements", "printed", "run")
@@ -571,6 +577,7 @@ def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
     [
         ("import binhex", "", "3.10", []),
         ("import imp", "3.12", "3.12", ["train.py:1 imports imp, which Python 3.12 removed, and the plan has"]),
+        ("parser = Parser()\nparser.add('--lr', help='rate')", "", "3.11", []),
         ("import xdrlib", "3.12", "3.12", []),
         ("from collections import Mapping", "", "3.9", []),
         ("import collections.abc\ncollections.abc.Mapping", "", "3.11", []),

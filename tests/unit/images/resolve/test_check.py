@@ -843,6 +843,19 @@ def test_a_patch_before_1_0_that_removed_an_imported_name_gives_way_to_the_one_b
     assert re.findall(r"flat==(\S+)", "\n".join(plan("flat\n", script).context_texts.values())) == ["0.1.7"]
 
 
+@pytest.mark.parametrize("pin", ["", "==2.1"])
+def test_a_release_takes_the_arguments_that_calls_give_by_name(plan: Any, index: Index, pin: str) -> None:
+    for release, arguments in (("1.5", "path, fast=True"), ("2.1", "path")):
+        index.holds("frames", f"frames-{release}-py3-none-any.whl", {"frames/io.py": f"def read({arguments}): ..."})
+    script = ScriptFacts(imports=("frames",), keywords={"frames.io.read(fast=)": "train.py:3"})
+    made = plan(f"frames{pin}\n", script)
+    lacks = "train.py:3 calls frames.io.read(fast=), which frames 2.1 lacks: change the call"
+    assert made.warnings == ((f"{lacks}; frames<2.1 has it, but does not fit",) if pin else ())
+    why = "frames<2.1, as train.py:3 calls frames.io.read(fast=)"
+    assert (why in " ".join(map(str, plan.made.choices))) is not bool(pin)
+    assert re.findall(r"frames==(\S+)", "\n".join(made.context_texts.values())) == ["2.1" if pin else "1.5"]
+
+
 @pytest.mark.parametrize("day", ["", "2021-01-01"])
 def test_a_pin_without_an_imported_name_is_refused_with_one_that_has_it(plan: Any, index: Index, day: str) -> None:
     _three_releases(index)

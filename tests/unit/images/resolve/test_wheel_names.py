@@ -27,7 +27,46 @@ class Auto:
     def __init__(self):
         raise OSError("use Auto.from_pretrained")
 '''
+ARGUMENTS = """from dataclasses import dataclass, field
+from .models import Other
+
+@dataclass
+class Base:
+    size: int = field(default=1)
+
+@dataclass
+class Arguments(Base):
+    depth: int = 1
+
+class Net:
+    def __init__(self, width, *, bias=True):
+        pass
+
+class Wide(Net):
+    pass
+
+class Open(Net):
+    def __init__(self, **kwargs):
+        pass
+
+class Foreign(Other):
+    pass
+
+class Trainer:
+    @deprecate_kwarg("tokenizer")
+    def __init__(self, model):
+        pass
+
+if FAST:
+    def run(speed):
+        pass
+else:
+    def run(steps):
+        pass
+"""
 FILES = {
+    "lazy/__init__.py": "if TYPE_CHECKING:\n    from .args import Arguments, Net as Model\n",
+    "lazy/args.py": ARGUMENTS,
     "pkg/__init__.py": "from .transforms import *\n",
     "pkg/transforms.py": TRANSFORMS,
     "pkg/made.py": "for name in names:\n    globals()[name] = 1\n",
@@ -50,6 +89,20 @@ FILES = {
         ("pkg.made.Thing", None),
         ("pkg.models.utils.load", False),
         ("pkg.models.log", True),
+        ("lazy.Arguments(depth=)", True),
+        ("lazy.Arguments(size=)", True),
+        ("lazy.Arguments(width=)", False),
+        ("lazy.Model(bias=)", True),
+        ("lazy.Model(depth=)", False),
+        ("lazy.args.Wide(width=)", True),
+        ("lazy.args.Wide(depth=)", False),
+        ("lazy.args.Open(width=)", None),
+        ("lazy.args.Foreign(width=)", None),
+        ("lazy.args.Trainer(model=)", True),
+        ("lazy.args.Trainer(tokenizer=)", True),
+        ("lazy.args.Trainer(data=)", None),
+        ("lazy.args.run(tempo=)", None),
+        ("lazy.Arguments.make(tempo=)", None),
         ("torch._jit_internal.weak_module", False),
         ("torch._jit_internal.List2", True),
         ("torch._jit_internal.A", True),
