@@ -228,29 +228,34 @@ class NodeReader:
             listed = any(_MODEL.search(literal(key) or "") for key in node.keys)
             self._listed.update(map(id, ast.walk(node) if listed else ()))
         if isinstance(node, signs.TELLING) and id(node) not in self._listed:
-            for sign, shown in (*signs.signs(node, module.names), *keras_signs(node, module)):
-                if sign.startswith(signs.NAMED) and _is_tested_for(shown, module.source):
-                    continue
-                evidence = f"{where} {shown}"
-                if tests and sign in _COMPILING:
-                    self.later.append(((module.path, unit), tests, sign, evidence))
-                else:
-                    reading.signs.setdefault(sign, evidence)
-                asks = not shown.startswith("sys.") and b"stdin.isatty()" not in module.source
-                holds = {"notebook": seen.always, "input": seen.tests == () and asks}
-                holds["needs-ranks"] = seen.certain and not caught
-                if certain and holds.get(sign, seen.certain and not (caught and sign.startswith(signs.NAMED))):
-                    reading.certain_signs.setdefault(sign, evidence)
-                elif certain and sign == "needs-ranks" and tests:
-                    self.joins.append(((module.path, unit), tests, evidence))
+            self._note_signs(module, unit, seen, where, certain=certain)
         if isinstance(node, ast.ImportFrom) and node.level and module.path in self.tops and certain and seen.needed:
             self.relative = self.relative or (where, ("." * node.level + (node.module or "")), self.tops[module.path])
 
+    def _note_signs(self, module: Module, unit: str, seen: RunNode, where: str, *, certain: bool) -> None:
+        caught = CAUGHT in (seen.tests or ())
+        tests = () if caught else seen.tests or ()
+        for sign, shown in (*signs.signs(seen.node, module.names), *keras_signs(seen.node, module)):
+            is_named = sign.startswith(signs.NAMED)
+            if is_named and _is_tested_for(shown, module.source):
+                continue
+            evidence = f"{where} {shown}"
+            if tests and sign in _COMPILING:
+                self.later.append(((module.path, unit), tests, sign, evidence))
+            else:
+                self.reading.signs.setdefault(sign, evidence)
+            asks = not shown.startswith("sys.") and b"stdin.isatty()" not in module.source
+            holds = {"notebook": seen.always, "input": seen.tests == () and asks}
+            holds["needs-ranks"] = seen.certain and not caught
+            if certain and holds.get(sign, seen.certain and not (caught and is_named)):
+                self.reading.certain_signs.setdefault(sign, evidence)
+            elif certain and sign == "needs-ranks" and tests:
+                self.joins.append(((module.path, unit), tests, evidence))
+
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that some runs skip, unless a version check decides it: ``if torch.__version__ < …``."""
-        if (
-            not _tests(module, tests, "__version__$") or ".compat" in name
-        ):  # tensorflow.compat.v1, which code for either TensorFlow imports
+        # tensorflow.compat.v1, which code for either TensorFlow imports
+        if not _tests(module, tests, "__version__$") or ".compat" in name:
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 

@@ -205,7 +205,7 @@ class ProjectReader:
     def _connected(self, code: str) -> Iterator[tuple[str, str]]:
         """Yield (``local.localhost:27017``, place) of clients in likely code whose service is on this machine."""
         constants, likely, sets = self.files.constants, self.files.order.is_likely, is_file(self.project / ".env")
-        for unit, node, _, tests in () if _SERVES.search(code) else self.clients:
+        for unit, node, _, tests in self.clients if self.clients and not _SERVES.search(code) else ():
             given = [*node.args, *keywords(node).values()]
             texts = [constants.text(each, unit) for each in given if literal(each) or not sets]
             texts = texts if given else [Text("localhost", True)]

@@ -80,18 +80,7 @@ TELLING = (ast.Constant, ast.Call, ast.Attribute, ast.Assign, ast.Subscript, ast
 def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield (sign, name to show) for a node that is evidence of something. Args: names: see imported_names."""
     if text := literal(node):
-        if sign := {"LOCAL_RANK": "local-rank", "HF_TOKEN": "hub-token"}.get(text):
-            yield sign, text
-        elif "/" in text and GATED.fullmatch(text):
-            yield "hub-token", text
-        elif "/" in text and COMPILES.fullmatch(text):
-            yield "compiler", text
-        elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
-            yield "cuda-source", text
-        elif _NVCC.match(text):
-            yield "nvcc", " ".join(text.split()[:2])
-        elif text.startswith("ALE/") or text.endswith("NoFrameskip-v4"):
-            yield f"{NAMED}gymnasium.atari", text
+        yield from _of_a_text(text)
     elif isinstance(node, ast.Assign):
         sets = isinstance(node.targets[0], ast.Subscript) and dotted(node.targets[0].value).endswith("environ")
         if sets and isinstance(node.value, ast.Constant) and not isinstance(node.value.value, str):
@@ -104,36 +93,7 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield f"{NAMED}torch.Tensor.data[0]", f"{name}[0]"
     elif isinstance(node, ast.Call):
         yield from _of_a_call(node)
-        full = full_name(called := dotted(node.func), names)
-        if called == "setattr" and len(node.args) > 1:
-            again = full_name(f"{dotted(node.args[0])}.{literal(node.args[1])}", names)
-            yield f"{SET_AGAIN}{_ONCE.get(again, again)}", again
-        lacks = TABLES["required"].get(full)
-        if lacks and not node.args and {lacks, None}.isdisjoint(keywords(node)):
-            yield "lacks", f"calls {called}() without {lacks}"
-        if _LOADING.fullmatch(full):
-            words = [literal(node.args[0]) or "" if node.args else "", ""]
-            yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
-        logs_in = full.endswith((".login", ".set_credentials"))
-        tokens = [each.value for each in node.keywords if each.arg in SETS["tokens" if logs_in else "keys"]]
-        if any(PLACEHOLDER.search(literal(each) or "YOUR_KEY") is None for each in (*tokens, *node.args[:logs_in])):
-            yield f"{NAMED}{full}=", called
-        if (last := last_name(node.func)) in SETS["of-frames"]:
-            yield f"{NAMED}pandas.{last}", called
-        names_of = (f"{full}.{each.arg}" for each in node.keywords)
-        known = (each for each in names_of if _is_lost(each, imported=called.partition(".")[0] in names))
-        yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
-        trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
-        yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
-        if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
-            yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
-        made = node.func.value if last == "item" and isinstance(node.func, ast.Attribute) else None
-        if isinstance(made, ast.Call) and full_name(dotted(made.func), names) == "numpy.load" and len(made.args) < 3:
-            yield from [(f"{NAMED}numpy.load.item", ".item()")] * {"allow_pickle", None}.isdisjoint(keywords(made))
-        if full.startswith("imageio.") and any(map(_VIDEO.search, texts_of(node.args[0]) if node.args else ())):
-            yield f"{NAMED}imageio.video", called
-        if engine := literal(keywords(node).get("engine")):
-            yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
+        yield from _of_a_full_name(node, names)
     elif isinstance(node, ast.Attribute):
         name = dotted(node)
         library, _, inner = name.partition(".")
@@ -156,6 +116,55 @@ def signs(node: ast.AST, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         for alias in node.names:
             if alias.asname and alias.name in SETS["wrappers"]:
                 yield "torchrun", alias.name
+
+
+def _of_a_text(text: str) -> Iterator[tuple[str, str]]:
+    if sign := {"LOCAL_RANK": "local-rank", "HF_TOKEN": "hub-token"}.get(text):
+        yield sign, text
+    elif "/" in text and GATED.fullmatch(text):
+        yield "hub-token", text
+    elif "/" in text and COMPILES.fullmatch(text):
+        yield "compiler", text
+    elif text.endswith(".cu") and len(text) < _LONGEST_PATH:
+        yield "cuda-source", text
+    elif _NVCC.match(text):
+        yield "nvcc", " ".join(text.split()[:2])
+    elif text.startswith("ALE/") or text.endswith("NoFrameskip-v4"):
+        yield f"{NAMED}gymnasium.atari", text
+
+
+def _of_a_full_name(node: ast.Call, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Look a call up by the name that its function has in its package."""
+    full = full_name(called := dotted(node.func), names)
+    if called == "setattr" and len(node.args) > 1:
+        again = full_name(f"{dotted(node.args[0])}.{literal(node.args[1])}", names)
+        yield f"{SET_AGAIN}{_ONCE.get(again, again)}", again
+    lacks = TABLES["required"].get(full)
+    if lacks and not node.args and {lacks, None}.isdisjoint(keywords(node)):
+        yield "lacks", f"calls {called}() without {lacks}"
+    if _LOADING.fullmatch(full):
+        words = [literal(node.args[0]) or "" if node.args else "", ""]
+        yield from ((f"{NAMED}{full}.{word}".rstrip("."), called) for word in words if f"a{word}".isidentifier())
+    logs_in = full.endswith((".login", ".set_credentials"))
+    tokens = [each.value for each in node.keywords if each.arg in SETS["tokens" if logs_in else "keys"]]
+    if any(PLACEHOLDER.search(literal(each) or "YOUR_KEY") is None for each in (*tokens, *node.args[:logs_in])):
+        yield f"{NAMED}{full}=", called
+    if (last := last_name(node.func)) in SETS["of-frames"]:
+        yield f"{NAMED}pandas.{last}", called
+    names_of = (f"{full}.{each.arg}" for each in node.keywords)
+    known = (each for each in names_of if _is_lost(each, imported=called.partition(".")[0] in names))
+    yield from ((f"{NAMED}{_ONCE.get(each, each)}", f"{called}({each.rpartition('.')[2]}=)") for each in known)
+    trackers = (each.value for each in node.keywords if each.arg in ("log_with", "report_to"))
+    yield from ((f"{NAMED}{REPORT_TO}{word}", f"{called}(…)") for each in trackers for word in texts_of(each))
+    if full.startswith("transformers.") and literal(keywords(node).get("deepspeed")):
+        yield f"{NAMED}transformers.TrainingArguments.deepspeed", called
+    made = node.func.value if last == "item" and isinstance(node.func, ast.Attribute) else None
+    if isinstance(made, ast.Call) and full_name(dotted(made.func), names) == "numpy.load" and len(made.args) < 3:
+        yield from [(f"{NAMED}numpy.load.item", ".item()")] * {"allow_pickle", None}.isdisjoint(keywords(made))
+    if full.startswith("imageio.") and any(map(_VIDEO.search, texts_of(node.args[0]) if node.args else ())):
+        yield f"{NAMED}imageio.video", called
+    if engine := literal(keywords(node).get("engine")):
+        yield f"{NAMED}{'xarray' if full.startswith('xarray.') else 'pandas'}.engine.{engine}", called
 
 
 def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
