@@ -86,12 +86,12 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     wheel = resolved.stack.wheel
     runs = {"python": resolved.stack.python} | ({wheel.framework: wheel.version} if wheel else {})
     for old in _old_code(script, resolved.requirements):
-        if (release := runs.get(old.framework)) and _reaches(release, old.since):
-            lacks = f"which {old.framework} {old.since} and later lack; the plan has {release}"
+        if (has := runs.get(old.framework)) and _reaches(has, old.since):
+            lacks = f"which {old.framework} {old.since} and later lack; the plan has {has}"
             message = f"{old.shown}, {lacks}"
             if old.problem:
                 runner = old.framework.replace("python", "Python")
-                message = f"{old.shown} does not run with {runner} {release}: {old.problem}"
+                message = f"{old.shown} does not run with {runner} {has}: {old.problem}"
             asserts = [f"{place} asserts {each}" for each, place in script.asserted.items()]
             own = [each for each in asserts if f" {old.shown.partition('-')[0]}<" in each] if old.problem else []
             cause = "; ".join(own) or (needs.reason if old.problem else None)
