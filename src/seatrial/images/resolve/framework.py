@@ -315,6 +315,8 @@ def _way_out(found: Conflict, constraints: Constraints, needs: Needs) -> tuple[s
         return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
     if found.broken[0].rule == "cpu-build" and constraints.source.startswith("tensorflow-cpu ("):  # of any release
         return "", ["tensorflow"]
+    if found.broken[0].rule == "cpu-build" and needs.on_cpu:  # a CUDA build is of no use to the code
+        return "seatrial plan … --gpus none", []
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]
