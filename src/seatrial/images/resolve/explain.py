@@ -176,6 +176,5 @@ def _place_of(line: str, needs: Needs) -> str:
     ours = str(wanted.specifier) not in own and name in (*PACKAGES, *PARTNERS["torch"])
     added = ",".join(sorted(wanted.extras.difference(*(each.extras for each in listed))))
     whose = (LOCK_OF.search(needs.reason) or ("", "seatrial"))[1]
-    if added and not ours:
-        return f"{place}; [{added}] is seatrial's"
-    return f"{place}; the version is {whose}'s" if ours else place
+    note = f"; the version is {whose}'s" if ours else f"; [{added}] is seatrial's" if added else ""
+    return place + note

@@ -169,8 +169,9 @@ def _resolve_one(
         its_index = own_sources and framework == "jax"  # Google's page of JAX has older builds
         if machine is not None and requirement is not None and not (requirement.url or other or its_index):
             _refuse_older(constraints, machine, needs)
-            line = _with_cuda(line, requirement)
-            found = found.replaced(place, line)
+            if " -" not in line:  # releases after those of the tables have the extra as well
+                line = re.sub(r"^tensorflow(?= *[=~>]=? *(2\.1[4-9]|2\.[2-9]\d|[3-9]))", "tensorflow[and-cuda]", line)
+                found = found.replaced(place, line)
         return _left_to_pip(resolved, found, line, framework)
     stack = _or_raise(constraints, machine, needs)
     assert stack.requirement is not None
@@ -212,15 +213,6 @@ def _left_to_pip(resolved: Resolved, found: Requirements, line: str, framework: 
     warning = f"{line} is not in seatrial's tables: whether it supports the GPU and driver is checked after the build"
     choices, warnings = (*resolved.choices, choice), (*resolved.warnings, warning)
     return replace(resolved, requirements=found, choices=choices, warnings=warnings)
-
-
-def _with_cuda(line: str, requirement: Requirement) -> str:
-    """Return a line of TensorFlow with the extra of its CUDA, which releases after those of the tables have as well."""
-    first = min(Version(each.version) for each in wheels("tensorflow") if each.extra)
-    lower = (each.version.rstrip(".*") for each in requirement.specifier if each.operator in ("==", "~=", ">=", ">"))
-    if re.match(r"tensorflow *[=~>]", line) is None or " -" in line or not any(Version(each) > first for each in lower):
-        return line
-    return line.replace("tensorflow", "tensorflow[and-cuda]", 1)
 
 
 def _refuse_older(constraints: Constraints, machine: TargetMachine, needs: Needs) -> None:
