@@ -48,7 +48,6 @@ class ScriptFacts(Readings):
             which the script cannot start.
         optional_imports: such names behind a condition, in functions that may never be called, in
             ``try … except ImportError``. likely_imports: those of them behind conditions that may hold.
-            tried_imports: likewise, in code around which errors are caught.
         modules: dotted name of what ``imports`` stands for, as it is written → ``file.py:line``.
         where: name of either → ``file.py:line`` of its first import.
         tensorflow_1: where it cannot do without what TensorFlow 2 has under tf.compat.v1 alone, or None.
@@ -76,7 +75,6 @@ class ScriptFacts(Readings):
     imports: tuple[str, ...] = ()
     optional_imports: tuple[str, ...] = ()
     likely_imports: tuple[str, ...] = ()
-    tried_imports: tuple[str, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
     where: dict[str, str] = field(default_factory=dict)
     tensorflow_1: str | None = None
@@ -302,7 +300,6 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         imports=tuple(sorted(imports)),
         optional_imports=tuple(sorted(set(optional) - set(imports))),
         likely_imports=tuple(sorted(set(_foreign(reading.likely)) - set(imports))),
-        tried_imports=tuple(sorted(set(_foreign(reading.tried)) - set(imports))),
         modules={
             **reading.likely,
             **needed,

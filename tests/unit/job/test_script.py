@@ -701,32 +701,6 @@ get()
     assert found.likely_imports == ("matplotlib", "six")
 
 
-def test_an_import_in_code_around_which_errors_are_caught_is_tried(tmp_path: Path) -> None:
-    source = """
-def made():
-    try:
-        from absent import Other
-        return Other()
-    except Exception:
-        from forest import Model
-        return Model()
-made()
-"""
-    forest = """
-class Model:
-    def __init__(self):
-        import sklearn
-        try:
-            import apex
-        except ImportError:
-            apex = None
-    def drawn(self):
-        import six
-"""
-    found = facts_of(tmp_path, source, forest=forest)
-    assert "sklearn" in found.tried_imports and not {"apex", "six"} & {*found.tried_imports}
-
-
 def test_the_word_typed_for_a_positional_argument_decides_what_runs(tmp_path: Path) -> None:
     source = """import argparse
 parser = argparse.ArgumentParser()

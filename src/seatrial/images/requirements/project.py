@@ -89,8 +89,7 @@ def project_needs(
     own_lines = Requirements(also)
     ours += [*lacking, *(name for name, ask in packages.guessed.items() if is_listed(own_lines, name, ask))]
     packages, shown = with_shown(packages.without(ours), project)
-    perhaps = replace(packages, known={**_fitting(script.tried_imports, script, roots), **packages.known})
-    needs = _nearest_list(project, package or script_dir, folder or project, perhaps, file)
+    needs = _nearest_list(project, package or script_dir, folder or project, packages, file)
     modules = script.imports
     if needs is None:
         if script.framework and script.framework not in modules:  # imported in a function: nothing else names it
@@ -127,15 +126,11 @@ def project_needs(
 
 def _as_it_runs(script: ScriptFacts, roots: set[Path], built: set[str]) -> ScriptFacts:
     """Add likely imports whose packages are known, but no framework; leave out modules that a build makes."""
-    modules = (*script.imports, *_fitting(script.likely_imports, script, roots))
+    likely = packages_of_imports(script.likely_imports, roots).known
+    fitting = (each for each in likely if each not in FRAMEWORKS and BUILT_ON.get(each) in (None, script.framework))
+    modules = (*script.imports, *fitting)
     missing = {name: found for name, found in script.missing.items() if name.rpartition(".")[2] not in built}
     return replace(script, imports=modules, missing=missing)
-
-
-def _fitting(names: Iterable[str], script: ScriptFacts, roots: set[Path]) -> dict[str, str]:
-    """Return import name → package of the known ones that are, and need, no other framework than the script's."""
-    known, fit = packages_of_imports(names, roots).known, (None, script.framework)
-    return {each: known[each] for each in known if each not in FRAMEWORKS and BUILT_ON.get(each) in fit}
 
 
 def _all_elsewhere(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,7 +24,6 @@ from seatrial.job.reading.flow import CAUGHT, RunNode, Tests, conditions, fails
 from seatrial.job.reading.keras_names import keras_signs
 from seatrial.job.reading.modules import Missing
 from seatrial.job.reading.parsed_modules import Import, Module, Unit
-from seatrial.job.reading.run_order import RunOrder
 from seatrial.job.reading.signs import dotted, full_name, last_name, literal
 from seatrial.system.text import regex
 
@@ -132,8 +131,7 @@ class ProjectReading(Readings):
 
     Attributes:
         needed, optional: dotted names of imported modules outside the project. likely: optional ones that no
-            condition with a known value excludes. tried: likewise, in code around which errors are caught.
-            stand_ins: needed ones that only a handler of a failed import has.
+            condition with a known value excludes. stand_ins: needed ones that only a handler of a failed import has.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
         relative: the first relative import that every run reaches in a file outside of packages: (where, ``.net``,
             place of the file's import, "" for the script).
@@ -142,7 +140,6 @@ class ProjectReading(Readings):
     needed: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
     likely: dict[str, str] = field(default_factory=dict)
-    tried: dict[str, str] = field(default_factory=dict)
     stand_ins: set[str] = field(default_factory=set)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
@@ -248,9 +245,8 @@ class NodeReader:
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
-    def decide(self, constants: Constants, order: RunOrder, own: Collection[str]) -> None:
+    def decide(self, constants: Constants, may: Callable[[Unit, Tests], bool], own: Collection[str]) -> None:
         """Judge what was noted below conditions: needed ranks, and imports that may run. Args: own: see ImportRoots."""
-        may, tried = order.may_run(), order.may_run(tried=True)
         for unit, tests, evidence in self.joins:
             if constants.likely and unit in constants.always and constants.likely(unit, tests):
                 self.reading.certain_signs.setdefault("needs-ranks", evidence)
@@ -260,9 +256,8 @@ class NodeReader:
                     self.reading.signs.setdefault(name, where)
                 continue
             tested = (dotted(node) for test, _ in tests or () for node in ast.walk(test))
-            caught = tests is None or CAUGHT in tests or name.partition(".")[0] in own
-            if not (caught or any(map(_ASKS.match, tested))) and tried(unit, tests):
-                (self.reading.likely if may(unit, tests) else self.reading.tried).setdefault(name, where)
+            if name.partition(".")[0] not in own and not any(map(_ASKS.match, tested)) and may(unit, tests):
+                self.reading.likely.setdefault(name, where)
 
     def env_checks(self, constants: Constants, code: str) -> Iterator[EnvCheck]:
         """Yield checks of variables, ``if kind == "mnist": … else: raise``, and variables that no code sets."""

@@ -149,7 +149,7 @@ class ProjectReader:
         wrong = [*parsed_modules.undefined_names(self.modules, self._may_visit(), always, self.set_there, tried)]
         may_fail = [*(each for each, _, sure in wrong if not sure), self.reading.certain_signs.get("lacks", "")]
         may = self.files.order.may_run()
-        self.nodes.decide(self.files.constants, self.files.order, self.roots.own)
+        self.nodes.decide(self.files.constants, may, self.roots.own)
         if piped := self.reading.likely.get(PIPED):
             ignored.append(f"{piped} runs a downloaded script in a shell: read the script first")
         replaced = "\\" if re.search(r"""replace\(r?["']\\|PureWindowsPath""", code) else "\0"
