@@ -78,6 +78,8 @@ def _above(needs: Needs, image: FrameworkImage, why: str, machine: TargetMachine
             continue
         fits = not (requirement.specifier or requirement.url) or _overlap(requirement, has)
         if not fits:
+            if name in image.bounds and "==" in str(requirement.specifier):
+                has = has.replace(">=", "==")  # the pin's next release that runs, not the newest
             reason = only if PACKAGES.get(name) == image.framework else ""
             notes.append(f"{line} → {has.removeprefix('==') or 'that'} of {image.maker}{reason}")
         if name in image.bounds:

@@ -378,6 +378,7 @@ class Needs:
         source: the file they are from, as it is called in sentences.
         imports: top-level names that the target imports, by which frameworks are chosen. unused: frameworks that
             the code does not compute with, because it uses another one. feeds: TensorFlow computes nothing.
+            on_cpu: the code stays on the CPU.
         warnings: what is imported and will not be installed, or is installed on a guess.
         absent: warning → (module, its package) of those that a dependency may bring after all.
         guessed: canonical name → package known by an import's name alone, listed or not.
@@ -399,6 +400,7 @@ class Needs:
     imports: tuple[str, ...] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
     feeds: bool = False
+    on_cpu: bool = False
     warnings: tuple[str, ...] = ()
     absent: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     guessed: Mapping[str, Guess] = field(default_factory=dict)

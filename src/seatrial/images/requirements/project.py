@@ -113,6 +113,7 @@ def project_needs(
         needs.changed(needs.requirements.plus(*added), why="; ".join(why)),
         imports=modules,
         unused=_unused(script),
+        on_cpu=any(each.device == "cpu" for each in script.devices),
         feeds=not any(map(_COMPUTES.match, script.modules.keys() - {"tensorflow_addons"})),
         warnings=(*needs.warnings, *further, *notes),
         absent=missing,

@@ -84,12 +84,13 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
     is_old = nvcc.endswith("-std=c++11") and _reaches(release, "2.12")
     warnings += [f"{fails} and -D_GLIBCXX_USE_CXX11_ABI=1 if it sets that to 0"] * is_old
     wheel = resolved.stack.wheel
+    runs = {"Python": resolved.stack.python} | ({wheel.framework: wheel.version} if wheel else {})
     for old in _old_code(script, resolved.requirements):
-        if wheel is not None and wheel.framework == old.framework and _reaches(wheel.version, old.since):
-            lacks = f"which {old.framework} {old.since} and later lack; the plan has {wheel.version}"
+        if (has := runs.get(old.framework)) and _reaches(has, old.since):
+            lacks = f"which {old.framework} {old.since} and later lack; the plan has {has}"
             message = f"{old.shown}, {lacks}"
             if old.problem:
-                message = f"{old.shown} does not run with {wheel.framework} {wheel.version}: {old.problem}"
+                message = f"{old.shown} does not run with {old.framework} {has}: {old.problem}"
             asserts = [f"{place} asserts {each}" for each, place in script.asserted.items()]
             own = [each for each in asserts if f" {old.shown.partition('-')[0]}<" in each] if old.problem else []
             cause = "; ".join(own) or (needs.reason if old.problem else None)
@@ -116,7 +117,7 @@ def _of_keras_2_11(script: ScriptFacts, resolved: Resolved) -> list[str]:
 class _OldCode(NamedTuple):
     """Hold an import, or a line, that a framework from ``since`` on does not run; ``problem`` is the package's."""
 
-    framework: Framework
+    framework: str
     since: str
     shown: str
     problem: str
@@ -155,6 +156,7 @@ def bounds_of_code(script: ScriptFacts, needs: Needs) -> Iterator[tuple[str, str
     """Yield (``torch<2.6``, reason) for each open package whose newer releases do not support the code."""
     pairs = ((canonical_name(line), parsed(line)) for line in needs.requirements.lines)
     names = {name for name, own in pairs if not own or own.url or {each.operator for each in own.specifier} - {">="}}
+    names.add("Python")  # no package
     keras = ((name, first, _shown(where, module)) for name, first, where, module in _old_keras(script))
     for name, since, why, *_ in (*_old_code(script, needs.requirements), *keras):
         if name not in names and any(not _reaches(wheel.version, since) for wheel in wheels(name)):

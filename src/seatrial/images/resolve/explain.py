@@ -166,12 +166,15 @@ def _place_of(line: str, needs: Needs) -> str:
     """Return ``requirements.txt:4`` of a line of the project; of another, why it is there."""
     wanted = Requirement(line)
     name = canonicalize_name(wanted.name)
-    own = {str(each.specifier) for each in needs.requirements.of(name, constraints=False)}
+    listed = needs.requirements.of(name, constraints=False)
+    own = {str(each.specifier) for each in listed}
     if wheel := next((each for each in needs.requirements.lines if line in compiled_against([each])), None):
         return f"{canonical_name(wheel)}'s wheel is compiled against it"
     if needs.project is None or not own:
         return "seatrial's choice" if PACKAGES.get(name) else "imported"
     place = (place_of(wanted, needs) or (needs.source,))[0]
     ours = str(wanted.specifier) not in own and name in (*PACKAGES, *PARTNERS["torch"])
+    added = ",".join(sorted(wanted.extras.difference(*(each.extras for each in listed))))
     whose = (LOCK_OF.search(needs.reason) or ("", "seatrial"))[1]
-    return f"{place}; the version is {whose}'s" if ours else place
+    note = f"; the version is {whose}'s" if ours else f"; [{added}] is seatrial's" if added else ""
+    return place + note

@@ -169,6 +169,9 @@ def _resolve_one(
         its_index = own_sources and framework == "jax"  # Google's page of JAX has older builds
         if machine is not None and requirement is not None and not (requirement.url or other or its_index):
             _refuse_older(constraints, machine, needs)
+            if " -" not in line:  # releases after those of the tables have the extra as well
+                line = re.sub(r"^tensorflow(?= *[=~>]=? *(2\.1[4-9]|2\.[2-9]\d|[3-9]))", "tensorflow[and-cuda]", line)
+                found = found.replaced(place, line)
         return _left_to_pip(resolved, found, line, framework)
     stack = _or_raise(constraints, machine, needs)
     assert stack.requirement is not None
@@ -304,6 +307,8 @@ def _way_out(found: Conflict, constraints: Constraints, needs: Needs) -> tuple[s
         return "", [f"{package}=={version}" if version.count(".") > 1 else f"{package}=={version}.*"]
     if found.broken[0].rule == "cpu-build" and constraints.source.startswith("tensorflow-cpu ("):  # of any release
         return "", ["tensorflow"]
+    if found.broken[0].rule == "cpu-build" and needs.on_cpu:  # a CUDA build is of no use to the code
+        return "seatrial plan … --gpus none", []
     for way, stack in found.nearest:
         if way.startswith(("the next", "another")) and stack.requirement and "Python" not in way:
             return "", [stack.requirement if "build" in way else stack.requirement.partition("+")[0]]

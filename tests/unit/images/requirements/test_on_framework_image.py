@@ -126,6 +126,13 @@ def test_the_images_packages_stay_and_each_change_is_named(tmp_path: Path) -> No
     assert "protobuf" not in made.reason("tensorflow")
 
 
+def test_a_pin_that_fails_on_the_image_becomes_the_next_release_that_runs(tmp_path: Path) -> None:
+    listed = "tensorflow<2\njoblib==0.13.2\npandas==0.25.3\ncloudpickle>=1\n"
+    made = plan(tmp_path, "import joblib, pandas, tensorflow\n", listed)
+    assert lines(made) == ["joblib==0.14", "pandas==1.0.5", "cloudpickle>=1"]
+    assert "joblib==0.13.2 → 0.14 of NVIDIA's image" in made.reason("tensorflow")
+
+
 def test_a_fork_from_an_address_is_not_replaced_by_a_release_for_the_image(tmp_path: Path) -> None:
     fork = "keras @ https://e.org/theirs/keras/archive/master.zip"
     made = plan(tmp_path, "import tensorflow\nfrom keras.utils import multi_gpu_model\n", f"tensorflow<2\n{fork}\n")

@@ -282,6 +282,15 @@ def test_a_listed_framework_that_the_code_does_not_import_has_no_cuda(tmp_path: 
     assert made.chosen("tensorflow build") == [build]
 
 
+@pytest.mark.parametrize(("moves", "run"), [("", "seatrial plan … --gpus none"), (".cuda()", "torch==2.2.1")])
+def test_a_cpu_build_leaves_the_gpu_where_nothing_moves_to_it(tmp_path: Path, moves: str, run: str) -> None:
+    source = f"import torch\nnet = torch.nn.Linear(1, 1){moves}\nnet(torch.ones(1){moves}).backward()\n"
+    files = {"requirements.txt": "torch==2.2.1+cpu\n", "train.py": source}
+    with pytest.raises(GpuContractError, match=r"torch 2\.2\.1\+cpu has no CUDA") as refused:
+        planned(tmp_path, files, cpu_only=False, machine=parse_target("h100"))
+    assert (refused.value.run or "").endswith(run)
+
+
 @pytest.mark.parametrize(
     ("source", "listed", "warning"),
     [

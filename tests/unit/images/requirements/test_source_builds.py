@@ -155,6 +155,8 @@ def test_what_an_old_release_imports_is_of_its_time_although_its_metadata_admits
         ("albumentations", "imgaug==0.4.0 numpy==1.26.4", ""),
         ("pandas", "pandas==2.2.3 numpy==2.1.0", ""),
         ("d", "pandas==2.1.4 numpy==2.1.0", "numpy<2"),
+        ("pandas==1.0.4", "pandas==1.0.4 numpy==1.24.4", "numpy<1.20"),  # DataFrame(columns=…)
+        ("pandas==1.0.5", "pandas==1.0.5 numpy==1.24.4", ""),
         ("wandb numpy<3", "wandb==0.16.0 numpy==2.1.0", "numpy<2"),
         ("keras", "keras==3.4.1 numpy==2.1.0", "numpy<2"),
         ("keras", "keras==3.5.0 numpy==2.1.0", ""),

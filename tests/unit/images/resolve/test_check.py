@@ -436,6 +436,16 @@ def test_a_contradiction_names_both_lines_and_whose_they_are(plan: Any) -> None:
     assert "older==1.0 (requirements.txt:3)" in text
 
 
+def test_a_contradiction_names_an_extra_that_no_file_lists(plan: Any) -> None:
+    plan.index.wheels("tensorflow", "2.15.0", "39 310 311")
+    plan.index.has("nvidia-x", "nvidia_x-2-py3-none-any.whl")
+    plan.index.needs |= {"tensorflow-2.15.0": ('nvidia-x==1; extra == "and-cuda"',)}
+    script = ScriptFacts(imports=("tensorflow",), framework="tensorflow")
+    with pytest.raises(ConfigError) as refused:
+        plan("tensorflow==2.15.0\n", script, cpu_only=False, machine=parse_target("driver=580.95,gpu=H100"))
+    assert "tensorflow[and-cuda]==2.15.0 (requirements.txt:1; [and-cuda] is seatrial's)" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("needs", "reason"),
     [
