@@ -38,6 +38,8 @@ _MOST_OF_POINTER = 1_024
 #: A line that creates the file, or the folder, that it names.
 _MAKES = regex(r"""["']wb?["']|\b(save|dump|to_|wget|curl|g?down|unzip|mkdir|makedir)|\s-[oO]\s|(?<!-)>(?!\s*[\d=&])""")
 _MAKES_FOLDERS = regex(r"\b(wget|curl|gdown|download\w*(?! (the|an?) )|unzip|tar|git clone|mkdir|makedirs)\b|\s-[oO]\s")
+#: The beginning of a call that reads the file that it names.
+_LOADS = r"(?<!down)(?<!up)(load|read)(_\w+)?\("
 _KEY = regex(r"""(\s*[\w-]+)["']?\s*[:=]""")
 _IN_TEXT = regex(
     r"""(?<=["'])(?:/|[C-Z]:[\\/]+)[\w.](?:[\w./+@\\-]|[ ](?![ /-]))*(?=["'])"""
@@ -301,11 +303,13 @@ def _maker(job: Job, wanted: str, reader: str) -> str:
     """Return the line that may create a file: it names the file and writes, and is not the line that reads it."""
     is_file = "." in posixpath.basename(wanted)
     name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
+    path_of = rf"(?<![\w./-])[\w./-]*(?<![\w.-]){re.escape(name)}(?![\w-])"
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            place = f"{path.relative_to(job.project)}:{number}" if name in line and makes.search(line) else reader
-            if place != reader and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line):
+            rest, named = re.subn(path_of, "", line) if name in line else ("", 0)  # its own words are no sign
+            place = f"{path.relative_to(job.project)}:{number}" if named and makes.search(rest) else reader
+            if place != reader and not re.search(rf"{_LOADS}[^;|]*{path_of}", line):
                 return f"; {place} may create it"
     return ""
 

@@ -224,6 +224,7 @@ def test_a_missing_input_is_named_with_its_place(
 
 def test_the_line_that_reads_a_file_or_compares_does_not_create_it(tmp_path: Path) -> None:
     (tmp_path / "ask.py").write_text("p = 'w/y.pt' if len(a) > 1 or b >= 2 else c  # c -> p, 2>&1\n")
+    (tmp_path / "export.py").write_text("torch.load(save_at + 'y.pt')\nsize('w/dump/y.pt')\ngz_read('y.pt', to_cpu)\n")
     target = target_of(tmp_path, "p.add_argument('--save', default='w')\na = p.parse_args()\nopen(a.save + '/y.pt')\n")
     job, reads = Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads
     assert not next(missing_inputs(job, reads)).endswith("may create it")
