@@ -698,6 +698,18 @@ def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words
     assert [words in each for each in found] == [True] * bool(words)
 
 
+@pytest.mark.parametrize(
+    ("at", "way"), [("kept", "start the script in its folder, --workdir sub"), ("no", "mkdir -p ../no")]
+)
+def test_a_folder_outside_that_nothing_makes_is_named_on_this_machine(tmp_path: Path, at: str, way: str) -> None:
+    for name in ("kept", "sub"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+    (tmp_path / "project" / "sub" / "train.py").write_text(f"open('../{at}/log', 'w')\n")
+    job = Job(project=tmp_path / "project", target=Target(kind="script", value="sub/train.py"), backend="local")
+    [sentence] = missing_folders(job, script_facts(job.target, job.project).unmade)
+    assert sentence == f"sub/train.py:1 writes ../{at}/log, and nothing creates that folder: {way}"
+
+
 def test_a_typed_folder_may_lack_what_the_code_looks_for_and_not_its_model(tmp_path: Path) -> None:
     source = """p.add_argument("--model")
 a = p.parse_args()

@@ -174,8 +174,7 @@ class Flow:
         return self._set.get((owner, name), [])
 
     def in_force(self, values: list[tuple[str, ast.expr]], at: str, line: int) -> list[tuple[str, ast.expr]]:
-        """Return which of an attribute's values holds at a line: the last, if one method sets all and in no branch,
-        or the one of a method that the constructor calls next."""
+        """Return which value holds at a line: the last, if one method, or one that __init__ calls next, sets all."""
         methods = {each for each, _ in values}
         for start in [each for each in methods - {at} if len(methods) == 2 and each.endswith(".__init__")]:
             end, [other] = max(each.lineno for by, each in values if by == start), methods - {start}
@@ -184,8 +183,7 @@ class Flow:
             later = [each for each in values if each[0] == other]
             plain = any(getattr(each, "value", None) is later[-1][1] for each in self.body(other))
             owner, _, name = other.rpartition(".")
-            sets = plain and called == f"self.{name}" and not self.is_replaced(owner, name)
-            values = later if sets else values
+            values = later if plain and called == f"self.{name}" and not self.is_replaced(owner, name) else values
         known = [each for each in values if each[0] != at or (each[1].end_lineno or 0) < line] or values
         method, last = known[-1]
         if not method or not values[1:] or {each for each, _ in values} != {method}:
