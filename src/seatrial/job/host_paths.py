@@ -408,4 +408,5 @@ def _placeholders(folder: Path) -> list[str]:
 
 
 def _exists(path: Path) -> bool:
-    return os.path.exists(path) or os.path.exists(f"{path}.index")  # noqa: PTH110  never raises; TensorFlow's weights
+    program = re.sub(r"(\.(app|exe|x86))?$", ".x86_64", str(path), count=1)  # of Unity
+    return any(os.path.exists(each) for each in (path, f"{path}.index", program))  # noqa: PTH110  TensorFlow, too, adds an ending

@@ -214,6 +214,8 @@ def test_a_missing_input_is_named_with_its_place(
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / ".gitkeep").touch()
     (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "Game.x86_64").touch()
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\nopen("last_z.csv", "w")\n')
     (tmp_path / "hp.py").write_text("class H:\n    mode = '3d'\n    root = 'd/train'\n")
