@@ -408,5 +408,5 @@ def _placeholders(folder: Path) -> list[str]:
 
 
 def _exists(path: Path) -> bool:
-    program = re.sub(r"(\.(app|exe|x86))?$", ".x86_64", str(path), count=1)  # of Unity
-    return any(os.path.exists(each) for each in (path, f"{path}.index", program))  # noqa: PTH110  TensorFlow, too, adds an ending
+    program = re.sub(r"(\.(app|exe|x86))?$", ".x86_64", str(path), count=1)  # Unity and TensorFlow add these
+    return any(os.path.exists(each) for each in (path, f"{path}.index", program))  # noqa: PTH110
