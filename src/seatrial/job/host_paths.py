@@ -18,6 +18,7 @@ from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_
 from seatrial.job.model import Job
 from seatrial.job.reading.argparse_words import typed_words
 from seatrial.job.reading.configurations import CONFIGURATION
+from seatrial.job.reading.constants import ANY
 from seatrial.job.reading.file_calls import LOADED, OUTPUT, Read, Write
 from seatrial.job.reading.modules import folders_of
 from seatrial.job.reading.signs import SETS, WINDOWS, of_a_machine
@@ -213,6 +214,14 @@ def _here(job: Job, path: str) -> Path:
     return Path(os.path.normpath((job.folder if own == path else job.project) / os.path.expanduser(own)))  # noqa: PTH111
 
 
+def own_folder(job: Job, path: str) -> str:
+    """Return the advice to start a script in its folder, if ``../x`` lies in one of the project from there, or ""."""
+    folder = posixpath.dirname(job.target.value) if job.target.kind == "script" and path.startswith("../") else ""
+    there = Path(os.path.normpath(job.project / folder / posixpath.dirname(path.partition(ANY)[0])))
+    fits = folder and there.is_relative_to(job.project) and there.is_dir()
+    return f"start the script in its folder, --workdir {shlex.quote(folder)}" if fits else ""
+
+
 def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
     """Yield a sentence for each folder that a script writes to and that neither the project nor a mount has."""
     texts = [*read_sources(_sources(job), job.project, _MOST_SEARCHED)] if writes else []
@@ -221,13 +230,14 @@ def missing_folders(job: Job, writes: Sequence[Write]) -> Iterator[str]:
         folder = posixpath.normpath(posixpath.dirname(write.path))
         brought = on_host(job, posixpath.normpath(posixpath.join(job.folder_inside, folder)))
         path = brought or Path(os.path.normpath(job.folder / folder))
-        known = _exists(path) or not (brought or path.is_relative_to(job.project))
+        known = _exists(path) or not (brought or path.is_relative_to(job.project) or job.backend == "local")
         own = re.escape(path.name)
         name = re.compile(rf"(?<![\w.-])(?!(?<=, ){own}[,)]){own}(?![\w-])")  # no variable: download_button("CSV", csv)
         made = (each for each in lines if not (write.folder and ".mkdir(" in each and "parents" not in each))
         if not known and not any(map(name.search, made)):
             which = "the folder above it" if write.folder else "that folder"
-            yield f"{write}, and nothing creates {which}: mkdir -p {shlex.quote(str(brought or folder))}"
+            way = own_folder(job, write.path) or f"mkdir -p {shlex.quote(str(brought or folder))}"
+            yield f"{write}, and nothing creates {which}: {way}"
 
 
 def mlflow_paths(job: Job, files: Sequence[str]) -> Iterator[str]:
@@ -300,13 +310,14 @@ def _sources(job: Job) -> list[Path]:
 
 def _maker(job: Job, wanted: str, reader: str) -> str:
     """Return the line that may create a file: it names the file and writes, and is not the line that reads it."""
-    is_file = "." in posixpath.basename(wanted)
-    name, makes = (posixpath.basename(wanted), _MAKES) if is_file else (wanted, _MAKES_FOLDERS)
+    name, makes = (wanted, _MAKES_FOLDERS) if "." not in (last := posixpath.basename(wanted)) else (last, _MAKES)
+    path_of = rf"(?<![\w./-])[\w./-]*(?<![\w.-]){re.escape(name)}(?![\w-])"
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            place = f"{path.relative_to(job.project)}:{number}" if name in line and makes.search(line) else reader
-            if place != reader and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", line):
+            rest, named = re.subn(path_of, "", line) if name in line else ("", 0)  # its own words are no sign
+            place = f"{path.relative_to(job.project)}:{number}" if named and makes.search(rest) else reader
+            if place != reader and not re.search(rf"(?<!down)(?<!up)(load|read)(_\w+)?\([^;|]*{path_of}", line):
                 return f"; {place} may create it"
     return ""
 
@@ -398,4 +409,5 @@ def _placeholders(folder: Path) -> list[str]:
 
 
 def _exists(path: Path) -> bool:
-    return os.path.exists(path) or os.path.exists(f"{path}.index")  # noqa: PTH110  never raises; TensorFlow's weights
+    program = re.sub(r"(\.(app|exe|x86))?$", ".x86_64", str(path), count=1)  # Unity and TensorFlow add these
+    return any(os.path.exists(each) for each in (path, f"{path}.index", program))  # noqa: PTH110

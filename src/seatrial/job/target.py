@@ -423,7 +423,7 @@ def _not_there(words: Sequence[str], project: Path, recipes: Collection[str]) ->
 
 def _starts_in(folder: str, name: str, arguments: Sequence[str], project: Path) -> bool:
     """Return whether arguments of a script, or paths in its text, exist from its folder and not from here."""
-    texts = re.findall(r"""["']([\w./-]*[\w-][./][\w./-]+)["']""", beginning(project / folder / name, _MOST_OF_SCRIPT))
+    texts = re.findall(r"""["']([\w./-]*[./][\w./-]*)["']""", beginning(project / folder / name, _MOST_OF_SCRIPT))
     texts += [word.rpartition("=")[2] for word in arguments]
     pairs = [(project / folder / text, project / text) for text in texts if text[:1] not in ("", "/", "-")]
     return any(os.path.exists(there) and not os.path.exists(here) for there, here in pairs)  # noqa: PTH110  never raises

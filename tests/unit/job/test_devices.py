@@ -214,6 +214,8 @@ def test_a_missing_input_is_named_with_its_place(
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / ".gitkeep").touch()
     (tmp_path / "conf_full.yaml").write_text("data:\n  path: data/x\nlog:\n  path: log/x\n")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "Game.x86_64").touch()
     (tmp_path / "w.pth").write_text("version https://git-lfs.github.com/spec/v1\n")
     (tmp_path / "prepare.py").write_text('open("made.csv", "w")\nopen("last_z.csv", "w")\n')
     (tmp_path / "hp.py").write_text("class H:\n    mode = '3d'\n    root = 'd/train'\n")
@@ -224,6 +226,7 @@ def test_a_missing_input_is_named_with_its_place(
 
 def test_the_line_that_reads_a_file_or_compares_does_not_create_it(tmp_path: Path) -> None:
     (tmp_path / "ask.py").write_text("p = 'w/y.pt' if len(a) > 1 or b >= 2 else c  # c -> p, 2>&1\n")
+    (tmp_path / "export.py").write_text("torch.load(save_at + 'y.pt')\nsize('w/dump/y.pt')\ngz_read('y.pt', to_cpu)\n")
     target = target_of(tmp_path, "p.add_argument('--save', default='w')\na = p.parse_args()\nopen(a.save + '/y.pt')\n")
     job, reads = Job(project=tmp_path, target=target), script_facts(target, tmp_path).reads
     assert not next(missing_inputs(job, reads)).endswith("may create it")
@@ -699,6 +702,18 @@ def test_a_folder_that_nothing_makes_is_named(tmp_path: Path, source: str, words
     target = target_of(tmp_path, source, "out=results")
     found = [*missing_folders(Job(project=tmp_path, target=target), script_facts(target, tmp_path).unmade)]
     assert [words in each for each in found] == [True] * bool(words)
+
+
+@pytest.mark.parametrize(
+    ("at", "way"), [("kept", "start the script in its folder, --workdir sub"), ("no", "mkdir -p ../no")]
+)
+def test_a_folder_outside_that_nothing_makes_is_named_on_this_machine(tmp_path: Path, at: str, way: str) -> None:
+    for name in ("kept", "sub"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+    (tmp_path / "project" / "sub" / "train.py").write_text(f"open('../{at}/log', 'w')\n")
+    job = Job(project=tmp_path / "project", target=Target(kind="script", value="sub/train.py"), backend="local")
+    [sentence] = missing_folders(job, script_facts(job.target, job.project).unmade)
+    assert sentence == f"sub/train.py:1 writes ../{at}/log, and nothing creates that folder: {way}"
 
 
 def test_a_typed_folder_may_lack_what_the_code_looks_for_and_not_its_model(tmp_path: Path) -> None:

@@ -757,6 +757,14 @@ def test_a_shell_script_with_the_name_of_a_missing_script_is_suggested(tmp_path:
         resolve_target(["run_experiment.py", "config.json"], None, None, tmp_path, RECIPES)
 
 
+@pytest.mark.parametrize(("at", "run"), [("../mnist/", "cd tools && seatrial run eval.py"), ("../no/", ""), ("..", "")])
+def test_a_script_whose_paths_exist_from_its_own_folder_starts_there(project: Path, at: str, run: str) -> None:
+    (project / "tools" / "eval.py").write_text(f"def save(at='{at}'):\n    pass\n")
+    with pytest.raises(TargetError) as refusal:
+        resolve_target(["eval.py"], None, None, project, RECIPES)
+    assert refusal.value.run == (run or "seatrial run tools/eval.py")
+
+
 def test_a_script_in_the_folder_that_was_named_goes_before_those_of_others(tmp_path: Path) -> None:
     for name in ("a/train.py", "star/atari/train.py"):
         (tmp_path / name).parent.mkdir(parents=True)

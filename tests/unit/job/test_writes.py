@@ -78,6 +78,34 @@ def test_click_option_reaches_its_function(tmp_path: Path) -> None:
     assert ("/results/a", True) in writes(tmp_path, source, "--out", "/results")
 
 
+@pytest.mark.parametrize(
+    ("then", "body", "expected"),
+    [
+        ("self.set()", "self.out = self.top + '/a'", ["/output/a/x"]),
+        ("self.set()", "if top:\n            self.out = self.top + '/a'", []),
+        ("self.other()\n        self.set()", "self.out = self.top + '/a'", []),
+        ("pass", "self.out = self.top + '/a'", []),
+        ("self.set()", "self.out = self.top + '/a'\nclass Other(Model):\n    def set(self):\n        pass", []),
+    ],
+    ids=["next", "in a branch", "after another", "never", "replaced"],
+)
+def test_an_attribute_has_the_value_of_the_method_that_the_constructor_calls_next(
+    tmp_path: Path, then: str, body: str, expected: list[str]
+) -> None:
+    source = f"""class Model:
+    def __init__(self, top="/output/"):
+        self.top = top
+        self.out = None
+        {then}
+    def fit(self):
+        open(self.out + "/x", "w")
+    def set(self):
+        {body}
+Model().fit()
+"""
+    assert [path.replace("//", "/") for path, _ in writes(tmp_path, source)] == expected
+
+
 def test_an_option_that_the_script_joins_to_anothers_folder_is_written_there(tmp_path: Path) -> None:
     source = """import argparse
 parser = argparse.ArgumentParser()

@@ -416,6 +416,8 @@ def test_a_file_next_to_the_scripts_folder_names_the_folder_to_start_in(project:
     source = "open('../own.txt', 'w')"
     assert lost(project, source).endswith(", or start the script in its folder, --workdir code")
     assert not lost(project, source, workdir="code")
+    in_folder = "def save(n):\n    open(f'../inside/{n}.txt', 'w')\nsave(name())"
+    assert lost(project, in_folder).endswith("on this machine: start the script in its folder, --workdir code")
     assert not lost(project, f"import os\nos.chdir(os.path.dirname(__file__))\n{source}")
 
 

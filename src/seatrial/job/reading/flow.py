@@ -174,17 +174,25 @@ class Flow:
         return self._set.get((owner, name), [])
 
     def in_force(self, values: list[tuple[str, ast.expr]], at: str, line: int) -> list[tuple[str, ast.expr]]:
-        """Return which of an attribute's values holds at a line: the last, if one method sets all and in no branch."""
-        known = [each for each in values if each[0] != at or (each[1].end_lineno or 0) < line] or values
+        """Return which value holds at a line: the last, if one method, or one that __init__ calls next, sets all."""
+        own, methods = values, {each for each, _ in values}
+        for start in [each for each in methods - {at} if len(methods) == 2 and each.endswith(".__init__")]:
+            end, [other] = max(each.lineno for by, each in values if by == start), methods - {start}
+            then = (each.value for each in self.body(start) if isinstance(each, ast.Expr) and each.lineno > end)
+            called = dotted(getattr(next(then, None), "func", None) or ast.Name(""))
+            owner, _, name = other.rpartition(".")
+            if called == f"self.{name}" and not self.is_replaced(owner, name):
+                own = [each for each in values if each[0] == other]
+        known = [each for each in own if each[0] != at or (each[1].end_lineno or 0) < line] or own
         method, last = known[-1]
-        if not method or not values[1:] or {each for each, _ in values} != {method}:
+        if not method or not values[1:] or {each for each, _ in own} != {method}:
             return values
         if all(getattr(each, "value", None) is not last for each in self.body(method)):
             return values
         for each in self.body(method) if method != at else ():  # a method that is called in between reads another
             part = each if isinstance(each, _COMPOUND) else getattr(each, "value", None)
             calls = isinstance(part, ast.stmt) or (isinstance(part, ast.Call) and dotted(part.func)[:5] == "self.")
-            if calls and getattr(values[0][1], "lineno", 0) < each.lineno < last.lineno:
+            if calls and getattr(own[0][1], "lineno", 0) < each.lineno < last.lineno:
                 return values
         return [known[-1]]
 

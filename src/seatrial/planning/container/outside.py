@@ -12,7 +12,7 @@ from pathlib import Path
 
 from seatrial.backends.containers.mounts import inside
 from seatrial.errors import UsageError
-from seatrial.job.host_paths import HostPath, host_paths, mounted
+from seatrial.job.host_paths import HostPath, host_paths, mounted, own_folder
 from seatrial.job.in_container import CONTAINER_DATA, CONTAINER_HOME, CONTAINER_MODELS, CONTAINER_PROJECT
 from seatrial.job.model import DataMount, Job
 from seatrial.job.plan import Choice, Mount
@@ -145,12 +145,12 @@ def warn_of_lost_writes(job: Job, script: ScriptFacts) -> Iterator[str]:
     for mount, write in [*lost.items()][:_MOST_SHOWN]:
         option = f"-- {write.option} DIR, or " if write.option else ""
         made = _making([mount], job).replace(" && ", ", then ")
-        yield f"{write}, outside every mount; to keep it on this machine: {option}{made}--mount {shlex.quote(mount)}"
+        way = own_folder(job, write.path) or f"{option}{made}--mount {shlex.quote(mount)}"
+        yield f"{write}, outside every mount; to keep it on this machine: {way}"
     roots = (each for each in script.writes if posixpath.dirname(_in_container(job, each.path)) == "/")
     roots = (each for each in roots if each.certain or not _may_succeed(job, each))
     for write in [each for each in roots if not (job.writable or each.folder)][:_MOST_SHOWN]:
-        folder = posixpath.dirname(job.target.value) if _may_succeed(job, write) else ""
-        start = f"start the script in its folder, --workdir {shlex.quote(folder)}" if folder else "add --writable"
+        start = own_folder(job, write.path) or "add --writable"
         yield f"{write}, a file at the container's root, which is read-only: edit {write.where}, or {start}"
     for write in [each for each in script.writes if WINDOWS.match(each.path)][:_MOST_SHOWN]:
         yield f"{write}, a Windows path, which Linux reads as a name in the working directory: edit {write.where}"
