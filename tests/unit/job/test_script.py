@@ -739,6 +739,23 @@ main()
     assert found == {"nets.models.Net(depth=)": "train.py:10", "frames.io.read(fast=)": "train.py:19"}
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        "def make(Net):\n    return Net(depth=2)\nmake(dict)",
+        "def outer():\n    Net = load()\n    def inner():\n        Net(depth=2)\n    inner()\nouter()",
+        "class Net(Net):\n    def __init__(self, depth): ...\nNet(depth=2)",
+        "def Net(depth): ...\nNet(depth=2)",
+        "try:\n    from fast import Net\nexcept ImportError:\n    from nets import Net\nNet(depth=2)",
+        "nets.Net = dict\nnets.Net(depth=2)",
+        "def main():\n    new = nets.__version__ >= '2'\n    if new:\n        nets.Net(depth=2)\nmain()",
+        "if 'depth' in Net.__init__.__code__.co_varnames:\n    Net(depth=2)",
+    ],
+)
+def test_a_name_that_may_stand_for_something_else_shows_no_arguments(tmp_path: Path, other: str) -> None:
+    assert facts_of(tmp_path, f"import nets\nfrom nets import Net\n{other}\n").keywords == {}
+
+
 def test_the_word_typed_for_a_positional_argument_decides_what_runs(tmp_path: Path) -> None:
     source = """import argparse
 parser = argparse.ArgumentParser()

@@ -178,6 +178,7 @@ class Modules:
         self.files = {_INSTALLED.sub("", each.filename): each for each in self.archive.infolist()[:_MOST_MEMBERS]}
         self.texts = dict[str, str | None]()
         self.bound = cache(lambda module: _bound(self._statements(module)))
+        self.takes = cache(self._takes)
 
     @cached_property
     def names(self) -> set[str]:
@@ -197,7 +198,7 @@ class Modules:
         if is_call:
             while parts[1:] and f"{module}/{parts[0]}" in self.names:
                 module = f"{module}/{parts.pop(0)}"
-            return self._takes(module, parts[0], keyword[:-2]) if len(parts) == 1 else None
+            return self.takes(module, parts[0], keyword[:-2]) if len(parts) == 1 else None
         makes = _MAKES_OF_TORCH if module == "torch" else _MAKES_NAMES
         if not parts:
             return module in self.names
@@ -214,7 +215,7 @@ class Modules:
             return None
         if isinstance(node, ast.ImportFrom):
             origin = next(each.name for each in node.names if name == (each.asname or each.name))
-            return self._takes(self._origin(module, node).replace(".", "/"), origin, keyword, deep + 1)
+            return self.takes(self._origin(module, node).replace(".", "/"), origin, keyword, deep + 1)
         if isinstance(node, ast.ClassDef):
             how, own = [*map(ast.unparse, node.decorator_list)], _bound(node.body)
             is_data = len(how) == 1 and re.match(r"(dataclasses\.)?dataclass\b(?!.*init=)", how[0]) is not None
@@ -223,7 +224,7 @@ class Modules:
                 return None
             if not makers:
                 above = [ast.unparse(each) for each in node.bases if ast.unparse(each) != "object"]
-                taken = [is_data and keyword in own, *(self._takes(module, each, keyword, deep + 1) for each in above)]
+                taken = [is_data and keyword in own, *(self.takes(module, each, keyword, deep + 1) for each in above)]
                 return True if True in taken else None if None in taken else False
             node = makers[0]
         if not isinstance(node, ast.FunctionDef):

@@ -217,8 +217,8 @@ class NodeReader:
                 self.later.append(((module.path, unit), tests, PIPED, where))
         if isinstance(node, ast.Call) and node.keywords and not caught and seen.tests is not None:
             top = (called := dotted(node.func)).partition(".")[0]
-            other = top not in module.names or top in module.flow.assigned(unit)
-            if not other and not _tests(module, tests, "version|signature|hasattr"):
+            other = top not in module.names or not module.rebound.isdisjoint((top, called))
+            if not other and not _tests(module, unit, tests, "version|signature|hasattr|argspec|co_varnames"):
                 full = full_name(called, module.names)
                 given = (f"{full}({each.arg}=)" for each in node.keywords if each.arg)
                 self.later += (((module.path, unit), tests, each, where) for each in given)
@@ -255,7 +255,7 @@ class NodeReader:
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that some runs skip, unless a version check decides it: ``if torch.__version__ < …``."""
         # tensorflow.compat.v1, which code for either TensorFlow imports
-        if not _tests(module, tests, "__version__$") or ".compat" in name:
+        if not _tests(module, unit[1], tests, "__version__$") or ".compat" in name:
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
@@ -328,10 +328,11 @@ def _members(test: ast.expr) -> _Members | None:
     return (test.left, values, isinstance(op, ast.Eq | ast.In)) if known else None
 
 
-def _tests(module: Module, tests: Tests, names: str) -> bool:
-    """Return whether a test, or what the module's top assigns to a name in it, has one of these dotted names."""
+def _tests(module: Module, unit: str, tests: Tests, names: str) -> bool:
+    """Return whether a test, or what the code assigns to a name in it, has one of these dotted names."""
     seen = [each for test, _ in tests or () for each in ast.walk(test)]
-    seen += [each for node in seen for each in module.flow.assigned("").get(dotted(node), ()) if each]
+    values = [module.flow.assigned(each) for each in ("", unit)]
+    seen += [each for node in seen for own in values for each in own.get(dotted(node), ()) if each]
     return any(re.search(names, dotted(each)) for node in seen for each in ast.walk(node))
 
 

@@ -11,12 +11,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from seatrial.errors import TargetError
-from seatrial.job.reading.assignments import early_reads
+from seatrial.job.reading.assignments import early_reads, rebound
 from seatrial.job.reading.flow import COMPREHENSIONS, Flow, Tests, parameters
 from seatrial.job.reading.modules import find_module, folders_of, is_file
 from seatrial.job.reading.signs import SETS, dotted, full_name, last_name
@@ -76,6 +77,10 @@ class Module:
     types: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     unclear: dict[str, list[Meaning]] = field(default_factory=dict)
+
+    @cached_property
+    def rebound(self) -> set[str]:
+        return rebound(self.flow.body(""))
 
     def bind(self, table: dict[str, _T], name: str, value: _T) -> None:
         """Note what a name stands for in ``bound`` or ``types``, or in ``unclear`` once it stands for two things."""

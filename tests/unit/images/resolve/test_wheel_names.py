@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import zipfile
 
 import pytest
@@ -117,3 +118,13 @@ def test_a_name_is_missing_if_nothing_defines_it_or_its_code_only_says_that_it_w
         for path, text in FILES.items():
             archive.writestr(path, text)
     assert Modules(wheel).has(name) is has  # type: ignore[arg-type]
+
+
+def test_a_class_of_many_bases_is_read_once() -> None:
+    bases = (", ".join(f"C{at}" for at in range(max(0, number - 4), number)) for number in range(40))
+    wheel = io.BytesIO()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("net.py", "\n".join(f"class C{number}({each}): ..." for number, each in enumerate(bases)))
+    started = time.process_time()
+    assert Modules(wheel).has("net.C39(depth=)") is None  # type: ignore[arg-type]
+    assert time.process_time() - started < 1
