@@ -293,7 +293,7 @@ def _instead(job: Job, path: Path, reads: Sequence[Read]) -> str:
 
 @fallback("", on=OSError)  # a name that is too long, or a folder that nobody may search
 def _like(path: Path) -> str:
-    """Return the broken link on a path, DVC's pointer to it, or the configurations next to it with like names."""
+    """Return the broken link on a path, DVC's pointer to it, or configurations with similar names next to it."""
     if link := next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None):
         return f"; {link.name} is a link to {link.readlink()}"
     if pointer := next((each.name for each in (path, *path.parents) if Path(f"{each}.dvc").is_file()), None):

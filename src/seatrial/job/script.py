@@ -292,7 +292,7 @@ def _facts(reading: ProjectReading, arguments: Sequence[str]) -> ScriptFacts:
         part = telling_part(horovod)
         torchrun, one_process = f"{horovod[part]} {part}", None
     modules = {**reading.optional, **reading.needed}
-    needed = {name: at for name, at in reading.needed.items() if name not in reading.stand_ins}
+    needed = {name: at for name, at in reading.needed.items() if name not in reading.fallbacks}
     of_2 = "tensorflow-2" in seen or any(name.startswith(("tensorflow.keras", "tensorflow.compat")) for name in modules)
     needs_launcher = None if "sets-ranks" in seen or one_process else certain.get("needs-ranks")
     return ScriptFacts(
@@ -396,7 +396,7 @@ def _foreign(modules: dict[str, str]) -> dict[str, str]:
 
 
 def _named(seen: dict[str, str], certain: dict[str, str], modules: dict[str, str]) -> dict[str, str]:
-    """Map names that imported packages may have lost to their places; of such, only those that run in any case."""
+    """Map names that imported packages may have removed to their places; known removals only if every run uses them."""
     named = ((sign.removeprefix(NAMED), where) for sign, where in seen.items() if sign.startswith(NAMED))
     names = {name: where for name, where in named if f"{SET_AGAIN}{name}" not in seen}
     sure = {name for name in names if f"{NAMED}{name}" in certain or name.startswith(("keras.", "tensorflow."))}

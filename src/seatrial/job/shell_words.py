@@ -218,7 +218,7 @@ class Words(ABC):
         return posixpath.basename(path) if path and program == "basename" else UNKNOWN
 
     def filtered(self, program: str, arguments: Sequence[str]) -> str | None:
-        """Return what a command makes of its input, where that is known: ``echo 0,1 | tr , '\\n' | wc -l`` is 2."""
+        """Return a command's output for its input, if known: ``echo 0,1 | tr , '\\n' | wc -l`` is 2."""
         text, how = "\n".join(self.input), re.sub(r"\s", "", "".join(arguments))
         if not self.input or MARKS.search(text):
             return None

@@ -137,6 +137,6 @@ def _examples(weights: Path, known: Examples) -> Examples:
     if examples is None:
         return known
     if examples.weights != known.weights:
-        problem = f"{path} is of other weights than {weights.name}: one of them is from another training"
+        problem = f"{path} belongs to other weights than {weights.name}: they are from different trainings"
         raise ModelFileError(problem, fix=f"seatrial run {known.recipe}, or delete {path}")
     return replace(examples, recipe=known.recipe, labels=examples.labels or known.labels)

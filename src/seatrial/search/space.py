@@ -208,7 +208,7 @@ def parse_dimension(text: str) -> Dimension:
     if "..." not in spec and (match := _RANGE.fullmatch(spec[len(prefix) :])) is not None:
         return _range(name, spec, "int" in prefix, "log" in prefix, match)
     if prefix:
-        message = f"--set {text!r}: behind {prefix} stands LOW..HIGH, two numbers with two dots between them"
+        message = f"--set {text!r}: expected LOW..HIGH after {prefix}, two numbers separated by two dots"
         run = f"seatrial sweep … --set {name}={prefix}{'1..10' if 'int' in prefix else '1e-5..1e-1'}"
         raise UsageError(message, run=run)
     if re.search(r"[^./\s]\.\.", spec) and "/" not in spec and "," not in spec:

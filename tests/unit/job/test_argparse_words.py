@@ -46,10 +46,10 @@ def test_a_word_that_the_parser_does_not_take_is_named(tmp_path: Path, words: st
 @pytest.mark.parametrize(
     ("words", "refused"),
     [
-        ("--lr x", "train.py:7 rejects --lr x: it takes a number"),
-        ("-l x", "train.py:7 rejects -l x: it takes a number"),
-        ("--sizes 3 4 5.0 -l 1e-3", "train.py:7 rejects --sizes 5.0: it takes a whole number"),
-        ("--mode=fit", "train.py:7 rejects --mode fit: it takes one of train, 3"),
+        ("--lr x", "train.py:7 rejects --lr x: expected a number"),
+        ("-l x", "train.py:7 rejects -l x: expected a number"),
+        ("--sizes 3 4 5.0 -l 1e-3", "train.py:7 rejects --sizes 5.0: expected an integer"),
+        ("--mode=fit", "train.py:7 rejects --mode fit: expected one of train, 3"),
         ("--only 1 --more 2 x", ""),
         ("--lr nan --sizes 3 -4 --mode train --any x -- --lr x", ""),
     ],

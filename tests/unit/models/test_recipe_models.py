@@ -48,7 +48,7 @@ def test_reads_what_was_saved(tmp_path: Path, recipe: str, model: torch.nn.Modul
 def test_examples_are_of_the_same_weights_or_none(tmp_path: Path) -> None:
     _, _, weights = save_recipe(tmp_path, "mnist")
     save_model(mnist.network(28, 28, 10), tmp_path, "mnist")
-    with pytest.raises(ModelFileError, match=r"of other weights than mnist\.safetensors") as refused:
+    with pytest.raises(ModelFileError, match=r"to other weights than mnist\.safetensors") as refused:
         read_saved(tmp_path, "mnist")
     assert refused.value.fix and "delete" in refused.value.fix
     save_file({"input.images": torch.zeros(2, 1)}, examples_path(weights))

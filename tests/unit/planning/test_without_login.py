@@ -475,7 +475,7 @@ def test_a_service_of_this_machine_is_not_in_the_container(tmp_path: Path, code:
     (tmp_path / "train.py").write_text(f"import os, sys\n{code}\n")
     script = script_facts(Target(kind="script", value="train.py"), tmp_path)
     found = [*without_variables(job(tmp_path), script, {}, Host({}))]
-    words = f" connects to {address}, which is the container itself: --network host, or the service's own address"
+    words = f" connects to {address}, the container itself, not the host: use --network host or the service's address"
     assert [each.partition(" connects")[1:] for each in found] == [tuple(words.partition(" connects")[1:])] * bool(
         address
     )

@@ -237,6 +237,6 @@ def _not_in_the_container(program: str, *, gpu_mode: str) -> EngineError:
     """Return the error for "executable file not found in $PATH"."""
     kind = "this CPU container" if gpu_mode in ("none", "auto-cpu") else "this container"
     comes_with_gpus = program.startswith("nvidia-") and "CPU" in kind
-    cause = "The NVIDIA runtime brings it in with the GPUs" if comes_with_gpus else "Its image does not have it"
+    cause = "The NVIDIA runtime adds it with the GPUs" if comes_with_gpus else "Its image does not have it"
     run = "nvidia-smi   # on the host" if comes_with_gpus else "seatrial runs exec last -- ls /usr/bin /opt/venv/bin"
     return EngineError(f"{program} not found in {kind}", cause=cause, run=run)

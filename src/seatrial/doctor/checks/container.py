@@ -50,7 +50,7 @@ def _present(machine: Machine) -> Verdict:
         name = machine.engine.name if machine.engine else None
         evidence = [f"{name or 'no engine'}: no running container {request.container}"]
         message = f"Container {request.container} is not running"
-        cause = "It has another name, or it has ended: only one that is running can be looked into"
+        cause = "Its name differs, or it has ended: doctor can examine only a running container"
         client = name or "docker"
         fix = f"{client} ps --all   # its name; one that has ended: {client} start {request.container}"
         return found("subject-missing", evidence, message=message, cause=cause, fix=fix)

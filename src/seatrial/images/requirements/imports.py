@@ -298,7 +298,7 @@ def still_warned(needs: Needs, installed: Collection[str]) -> tuple[str, ...]:
 
 
 def absent_data(script: ScriptFacts, found: Requirements, at: Mapping[str, str]) -> Iterator[str]:
-    """Yield warnings of spaCy's models, of NLTK's data and of names that were lost, where releases ``at`` lack them."""
+    """Warn of spaCy's models, NLTK's data and removed names that the releases ``at`` lack."""
     models = {name.removeprefix("spacy.load."): at for name, at in script.modules.items() if "spacy.load." in name}
     for name in (each for each in models if "spacy" in at and each.count("_") > 1 and not is_listed(found, each, each)):
         file = f"{name}-{'.'.join(at['spacy'].split('.')[:2])}.0"

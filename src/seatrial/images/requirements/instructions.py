@@ -288,7 +288,7 @@ def compiled_by_setups(project: Path, script: ScriptFacts) -> tuple[Extension, .
 
 
 def _compiled(tree: ast.Module) -> dict[str, bool]:
-    """Return the names that setup.py gives to compiled modules, and to their package; whether to the package alone."""
+    """Return name → whether only a package has it, for the compiled modules of setup.py and their packages."""
     names = dict[str, bool]()
     for call in (each for each in ast.walk(tree) if isinstance(each, ast.Call)):
         called = last_name(call.func)

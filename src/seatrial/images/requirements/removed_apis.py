@@ -54,7 +54,7 @@ def check_code(script: ScriptFacts, needs: Needs, resolved: Resolved) -> tuple[s
             continue
         if found.package == "python":
             python, use = resolved.stack.python or "", f": use {found.instead}" * bool(found.instead)
-            what = f"{_shown(place, name)}, which Python {found.since} removed, and the plan has Python {python}{use}"
+            what = f"{_shown(place, name)}, which Python {found.since} removed; the plan has Python {python}{use}"
             warnings += [what] * _reaches(python, found.since)
             continue
         of_keras = ".keras" in f".{name}" and found[::2] == ("tensorflow", "2.16")

@@ -62,7 +62,7 @@ def judged(resolver: UvResolver, request: ResolveRequest, needs: Needs, installe
             note = f"{what}: {first_of(guess.unread)} may have it (not read); plan again" if guess.unread else note
             way = f"{note}, or name its package in seatrial.toml: [image] requirements"
             if page and not guess.unread:
-                way = f'{what}: {lacks}; if that is it, in seatrial.toml: [image] requirements = ["git+{page}"]'
+                way = f'{what}: {lacks}; if that is it, add in seatrial.toml: [image] requirements = ["git+{page}"]'
             needs = needs.judged(name, warning=way)
         elif release and not release.startswith("?"):
             needs = needs.judged(name, release, why=f"{what}, which {release} provides")

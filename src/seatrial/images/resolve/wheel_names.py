@@ -115,7 +115,7 @@ def _wheels(index: str, package: str, pythons: list[str]) -> list[tuple[Version,
 
 
 def _bound(body: Sequence[ast.AST]) -> dict[str, list[ast.AST]]:
-    """Return name → what binds it in a block, or below the conditions of that."""
+    """Return name → the nodes that bind it in a block or below its conditions."""
     found, pending = dict[str, list[ast.AST]](), [*body]
     while pending:
         node = pending.pop()
@@ -209,7 +209,7 @@ class Modules:
         return True
 
     def _takes(self, module: str, name: str, keyword: str, deep: int = 0) -> bool | None:
-        """Return whether a function, or the making of an object, takes a keyword; None if that is unclear."""
+        """Return whether a function or a class's constructor takes a keyword; None if unknown."""
         node, *others = [*self.bound(module).get(name, []), ast.Pass()]
         if len(others) > 1 or deep > _DEEPEST:
             return None

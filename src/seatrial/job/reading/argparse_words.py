@@ -25,7 +25,7 @@ _MAKES = re.compile(rf"(.*\.)?({_ADDS}|\w*ArgumentParser)")
 _UNUSUAL = {*SETS["unusual"], None}
 #: Types whose values are judged: what reads them, and what they take.
 _TYPES: dict[str, tuple[Callable[[str], object], str]]
-_TYPES = {"int": (int, "a whole number"), "float": (float, "a number"), "str": (str, "text")}
+_TYPES = {"int": (int, "an integer"), "float": (float, "a number"), "str": (str, "text")}
 
 
 class ParserWords:
@@ -34,7 +34,7 @@ class ParserWords:
     def __init__(self, arguments: Sequence[str]) -> None:
         self._words = list(arguments[: arguments.index("--") + 1] if "--" in arguments else arguments)
         self._options: dict[str, tuple[ast.Call, str]] = {}
-        self._again = set[str]()  # options that several calls add: in branches, or to several parsers
+        self._repeated = set[str]()  # options that several calls add: in branches, or to several parsers
         self._known: set[int] = set()  # nodes that use a parser, or the words, in a way that is understood
         self._parts: set[str] = set()  # names of what is used as a parser, or as a part of one
         self._used: set[str] = set()  # and of all that is used in another way
@@ -68,7 +68,7 @@ class ParserWords:
             how = [given[name] for name in ("nargs", "action", None) if name in given]
             usual = all(isinstance(each, ast.Constant) and each.value not in _UNUSUAL for each in how)
             self._open |= not usual or not flags or len(flags) < len(node.args)
-            self._again.update(self._options.keys() & flags)
+            self._repeated.update(self._options.keys() & flags)
             for flag in flags:
                 self._options.setdefault(flag, (node, place if certain else ""))
         elif last.startswith("parse_") and "arg" in last and not own(called):
@@ -158,13 +158,13 @@ class ParserWords:
             yield f"{missing[0][0]} requires {names}, which {'are' if missing[1:] else 'is'} not given: {fix}"
 
     def _wrong_values(self) -> Iterator[tuple[str, str]]:
-        """Yield (``rejects --lr x: …``, place if every run adds the option) for values that types and choices lack."""
+        """Yield (``rejects --lr x: …``, place if every run adds the option) for values outside of types and choices."""
         words = [*takewhile(lambda word: word != "--", self._words)]
         for at, (flag, sign, attached) in enumerate(word.partition("=") for word in words):
             node, place = self._options.get(flag, (None, "")) if flag[:1] == "-" else (None, "")
             given = keywords(node) if node else {}
             kind, nargs = dotted(given.get("type", ast.Name("str"))), getattr(given.get("nargs"), "value", "?")
-            if node is None or kind not in _TYPES or "action" in given or flag in self._again:
+            if node is None or kind not in _TYPES or "action" in given or flag in self._repeated:
                 continue
             count = 1 if nargs == "?" else nargs if isinstance(nargs, int) else None
             choices = getattr(given.get("choices"), "elts", ())
@@ -177,7 +177,7 @@ class ParserWords:
                     takes = f"one of {first_of(listed, 9)}"
                 except ValueError:
                     pass
-                yield f"rejects {flag} {value}: it takes {takes}", place
+                yield f"rejects {flag} {value}: expected {takes}", place
 
 
 def _are_all_words(node: ast.AST | None) -> bool:

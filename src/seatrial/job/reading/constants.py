@@ -261,7 +261,7 @@ class Constants:
         return bool(values) and all(each.sure and is_constant(each.node, None) for each in values)
 
     def _is_own(self, name: str, unit: Unit) -> bool:
-        """Return whether a name stands for nothing but what its own function, or the module's top, assigns to it."""
+        """Return whether only the name's own function, or the module's top level, assigns to it."""
         flow = module.flow if (module := self._module_at(unit[0])) else None
         given = parameters(flow.functions[unit[1]]) if flow and unit[1] else ()
         return flow is not None and name in flow.assigned(unit[1]) and name not in (*flow.globals, *given)

@@ -87,10 +87,10 @@ class Readings:
         reads: paths that it reads in any usual run, Hydra's files, and paths of the author's machine.
         inputs: absent paths that it may read, by their names and values.
         unchecked: where any usual run reads a file whose path an option or a setting gives, without a known value.
-        unknown: reads by unknown paths, if no input is known. unmade: files that it writes to folders nothing makes.
+        unknown: reads by unknown paths, if no input is known. unmade: writes to folders that nothing creates.
         outputs: options with paths that it creates and does not read.
         hub_model: (name, where) of the first model that it loads by a hub's name in every run, or None.
-        remote: ``remote.s3`` → opened by fsspec; ``run.wandb=online|logs`` → its begin; ``local.…``: a client.
+        remote: ``remote.s3`` → opened by fsspec; ``run.wandb=online|logs`` → its start; ``local.…``: a local service.
         devices: reasons why it does not use the GPUs with these arguments.
         variables: variable that the code sets in every run → (value, where). read_variables: one it reads → where.
         keywords: ``transformers.Trainer(tokenizer=)``, an argument in a call of an imported name that may run → where.
@@ -134,7 +134,7 @@ class ProjectReading(Readings):
 
     Attributes:
         needed, optional: dotted names of imported modules outside the project. likely: optional ones that no
-            condition with a known value excludes. stand_ins: needed ones that only a handler of a failed import has.
+            condition with a known value excludes. fallbacks: needed ones that only an import's handler imports.
         signs, certain_signs: kind of sign → evidence; ``certain`` where the code runs in any case.
         relative: the first relative import that every run reaches in a file outside of packages: (where, ``.net``,
             place of the file's import, "" for the script).
@@ -143,7 +143,7 @@ class ProjectReading(Readings):
     needed: dict[str, str] = field(default_factory=dict)
     optional: dict[str, str] = field(default_factory=dict)
     likely: dict[str, str] = field(default_factory=dict)
-    stand_ins: set[str] = field(default_factory=set)
+    fallbacks: set[str] = field(default_factory=set)
     signs: dict[str, str] = field(default_factory=dict)
     certain_signs: dict[str, str] = field(default_factory=dict)
     relative: tuple[str, str, str] | None = None
@@ -218,7 +218,7 @@ class NodeReader:
         if isinstance(node, ast.Call) and node.keywords and not caught and seen.tests is not None:
             top = (called := dotted(node.func)).partition(".")[0]
             other = top not in module.names or not module.rebound.isdisjoint((top, called))
-            if not other and not _tests(module, unit, tests, "version|signature|hasattr|argspec|co_varnames"):
+            if not other and not _mention(module, unit, tests, "version|signature|hasattr|argspec|co_varnames"):
                 full = full_name(called, module.names)
                 given = (f"{full}({each.arg}=)" for each in node.keywords if each.arg)
                 self.later += (((module.path, unit), tests, each, where) for each in given)
@@ -255,7 +255,7 @@ class NodeReader:
     def note_perhaps(self, module: Module, unit: Unit, tests: Tests, name: str, where: str) -> None:
         """Note an import that some runs skip, unless a version check decides it: ``if torch.__version__ < …``."""
         # tensorflow.compat.v1, which code for either TensorFlow imports
-        if not _tests(module, unit[1], tests, "__version__$") or ".compat" in name:
+        if not _mention(module, unit[1], tests, "__version__$") or ".compat" in name:
             self.reading.optional.setdefault(name, where)
             self.later.append((unit, tests, name, where))
 
@@ -328,8 +328,8 @@ def _members(test: ast.expr) -> _Members | None:
     return (test.left, values, isinstance(op, ast.Eq | ast.In)) if known else None
 
 
-def _tests(module: Module, unit: str, tests: Tests, names: str) -> bool:
-    """Return whether a test, or what the code assigns to a name in it, has one of these dotted names."""
+def _mention(module: Module, unit: str, tests: Tests, names: str) -> bool:
+    """Return whether tests mention one of these dotted names, directly or by a name that the code assigns."""
     seen = [each for test, _ in tests or () for each in ast.walk(test)]
     values = [module.flow.assigned(each) for each in ("", unit)]
     seen += [each for node in seen for own in values for each in own.get(dotted(node), ()) if each]

@@ -50,7 +50,7 @@ class Files:
         self.unchecked: dict[str, None] = {}
         self._perhaps: dict[str, Read] = {}
         self._read: list[tuple[Unit, ast.Call, Tests, ast.expr, str, str]] = []  # path, its text and its option
-        self._bringing: list[tuple[Unit, int, str]] = []  # downloads and programs whose files are not known
+        self._downloads: list[tuple[Unit, int, str]] = []  # downloads and programs whose files are not known
         self._written: tuple[Write, ...] = ()
         self.outputs: set[str] = set()
         self.seen = set[str]()  # names
@@ -169,7 +169,7 @@ class Files:
         self.constants.likely = likely
         self._tried = self.order.reached(lambda unit, run: likely(unit, untried(run.tests) or (), self._lacks))
         typed = {flag: value for flag, value in typed_options(self.constants.arguments) if value}
-        self._bringing = [*self._brings()]
+        self._downloads = [*self._find_downloads()]
         unseen = (each for each, run in chain(*self._calls.values()) if not (run or calls.made_paths(each)))
         given = {literal(each) for call in unseen for each in (*call.args, *keywords(call).values())}
         paths = [(each, path) for each in self._reading for path in self._paths(each.unit, each.node)]
@@ -189,7 +189,7 @@ class Files:
             ready = runs or not calls.OUTPUT.search(flag or "")  # else it lists earlier runs, if there are any
             self.outputs.difference_update({flag or ""} if ready else ())
             if module is None or found is None:
-                opens = runs and lacks and not self._bringing and not calls.READERS.isdisjoint((name, last))
+                opens = runs and lacks and not self._downloads and not calls.READERS.isdisjoint((name, last))
                 if module and opens and (unit[0], ast.dump(path)) not in self._known:
                     self.unchecked[where] = None
                 continue
@@ -209,8 +209,8 @@ class Files:
                 named, text = False, f"{text}/config.json"  # the folder waits for a download
             unclear = unclear or named or (flag and PLACEHOLDER.search(text))
             next_to_script = text.endswith(CONFIGURATION) and is_file(self.order.start[0].parent / text)
-            brought = not (of_a_machine(text) or next_to_script) and self._brought(text, unit, node.lineno)
-            missing, unclear = (usual or is_typed) and not (unclear or brought in (True, None)), unclear or brought
+            fetched = not (of_a_machine(text) or next_to_script) and self._is_downloaded(text, unit, node.lineno)
+            missing, unclear = (usual or is_typed) and not (unclear or fetched in (True, None)), unclear or fetched
             shown = posixpath.join("." * (last in calls.MAY_LACK), text)
             seen = not (unclear or (any_part and last not in calls.MAY_LACK))  # these list a folder
             seen = seen and likely(unit, tests) and unit in self._tried and calls.is_input("", shown, typed=True)
@@ -246,7 +246,7 @@ class Files:
         """Return reads by unknown paths, likely ones if any; () if an input exists. Call ``inputs`` first."""
         found, reached, likely = dict[str, tuple[bool, str]](), self.order.reached(), self.constants.likely or may
         inside = {self._place(unit, node) for unit, node, *_ in self._read if unit in reached}
-        unclear = self._moves or self._bringing or self._finds
+        unclear = self._moves or self._downloads or self._finds
         for unit, node, tests, path, text, flag in () if unclear else self._read:
             tried, where = unit in self._tried, self._place(unit, node)
             if begin := text.partition(ANY)[0]:
@@ -283,11 +283,11 @@ class Files:
         return there
 
     def _candidates(self) -> Iterator[tuple[str, str, str, str | None]]:
-        """Yield (name, value, place, option) of typed words, and of others that no download may make."""
+        """Yield (name, value, place, option) of typed words, and of other paths that no download may create."""
         yield from ((name, value, name, name or None) for name, value in typed_words(self.constants.arguments))
         yield from (("", each.path, each.where, each.option) for each in self._perhaps.values())
         if not self._moves:
-            yield from (each for each in self._untyped() if not self._brought(each[1]))
+            yield from (each for each in self._untyped() if not self._is_downloaded(each[1]))
 
     def _untyped(self) -> Iterator[tuple[str, str, str, str | None]]:
         typed = {key for key, (_, where) in self.constants.settings.items() if where.endswith(key)}
@@ -368,7 +368,7 @@ class Files:
             yield constants.text(path, unit)
 
     def _read_modes(self) -> None:
-        """Take calls that open files by a mode which all callers pass, and which only reads, for reads."""
+        """Count a call that opens a file as a read if every caller passes it a mode that only reads."""
         for call in [each for each in self._noted if calls.called_names(each.node)[0] in calls.OPENERS]:
             mode = next(iter((*call.node.args[1:2], keywords(call.node).get("mode"))), None)
             modes = self._texts(mode, call.unit) if isinstance(mode, ast.Name) else [None]
@@ -399,19 +399,19 @@ class Files:
         self._required = {unit for unit, each in callers.items() for call in each if id(call.node) in self.demanded}
         self.order.settle(each.unit for each, _ in (*self._made, *self._checked, *self._making))
         if self._making:
-            self._leave_out_idle(reached)
+            self._discard_skipped(reached)
         return writing, asking
 
-    def _leave_out_idle(self, reached: set[Unit]) -> None:
-        """Forget calls that make paths if none may make any: they unpack an archive that is not there, for example."""
+    def _discard_skipped(self, reached: set[Unit]) -> None:
+        """Discard calls that create paths if the run skips all of them, such as unpacking a missing archive."""
 
-        def idles(unit: Unit, tests: Tests) -> bool:
+        def skips(unit: Unit, tests: Tests) -> bool:
             return any(self._lacks(test, unit, wanted) for test, wanted in tests or ())
 
-        idle = reached - self.order.reached(lambda unit, run: not idles(unit, run.tests))
-        left_out = {id(each.node) for each in self._noted if each.unit in idle or idles(each.unit, each.tests)}
-        if all(unit in idle or id(node) in left_out for (unit, node, *_), _ in self._making):
-            self._making, self._made = [], [each for each in self._made if id(each[0].node) not in left_out]
+        skipped = reached - self.order.reached(lambda unit, run: not skips(unit, run.tests))
+        dropped = {id(each.node) for each in self._noted if each.unit in skipped or skips(each.unit, each.tests)}
+        if all(unit in skipped or id(node) in dropped for (unit, node, *_), _ in self._making):
+            self._making, self._made = [], [each for each in self._made if id(each[0].node) not in dropped]
 
     def _is_there(self, unit: Unit, node: ast.Call, found: Text, text: str, *, asks: bool | None) -> bool | None:
         """Return whether earlier code may make a path, None for its folder alone, or checks for it, if ``asks``."""
@@ -466,10 +466,10 @@ class Files:
         folders, alone, unclear = list[Text](), [Text(".", True)], list[tuple[Unit, int]]()
         reached, may = self.order.reached(), self.order.may_run(tried=True)
         always, likely = self.constants.always, self.constants.likely
-        self.constants.always, self.constants.likely = reached, may  # what a path is wherever it is written
+        self.constants.always, self.constants.likely = reached, may  # a path's values at every place that writes it
         noted = [each for each in self._noted if each.unit in reached or not self.of_others]
         run = {id(node) for node, called in chain(*self._calls.values()) if called}  # not makedirs, of many callers
-        for unit, node, *_ in (each for each in noted if id(each.node) not in run and not self._empties(each)):
+        for unit, node, *_ in (each for each in noted if id(each.node) not in run and not self._recreates(each)):
             made = [path for path, folder, _ in calls.written_paths(node) if folder]
             pairs = [(text, self.constants.by_setting) for path in made for text in self._texts(path, unit)]
             clear = (each and (each.sure or (by_setting and ANY not in each.text)) for each, by_setting in pairs)
@@ -478,7 +478,7 @@ class Files:
             (alone if calls.makes_one(node) else folders).extend(each for each, _ in pairs if each)
         known = (Paths(folders), {posixpath.normpath(each.text) for each in alone})
         writes = dict[str, Write]()
-        for unit, node, _, tests in () if self._moves or self._bringing else noted:
+        for unit, node, _, tests in () if self._moves or self._downloads else noted:
             names, by_mkdir = calls.called_names(node), calls.makes_one(node)
             needy = by_mkdir or names[0] in calls.OPENERS or not calls.NEED_FOLDERS.isdisjoint(names)
             needy = needy and CAUGHT not in (tests or ()) and may(unit, tests)
@@ -498,8 +498,8 @@ class Files:
         self.constants.always, self.constants.likely = always, likely
         return tuple(writes.values())
 
-    def _brings(self) -> Iterator[tuple[Unit, int, str]]:
-        """Yield (unit, line, words) of calls that make unseen paths; no words if these may be any."""
+    def _find_downloads(self) -> Iterator[tuple[Unit, int, str]]:
+        """Yield (unit, line, words) of calls that create unknown paths; words are empty if these may be any."""
         reached, fills = self.order.reached(), dict[object, bool]()
         for at, ((unit, node, *_), called) in enumerate(self._making):
             if (key := tuple(called) or node) not in fills:
@@ -510,18 +510,18 @@ class Files:
                 words = f"{unit[0].stem} {unit[1]} {ast.unparse(node)} {texts}".lower()
                 yield unit, node.lineno, "" if not given or calls.OF_MANY.search(words) else words
 
-    def _brought(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
-        """Return whether a download before a line, without ``unit`` any, may make a path; None if it makes others."""
-        ran = self.order.ran_before(unit, line, at_any_time=True) if unit and self._bringing else {}
+    def _is_downloaded(self, text: str, unit: Unit | None = None, line: int = 0) -> bool | None:
+        """Return whether a download may create a path, with ``unit`` before a line; None if it creates only others."""
+        ran = self.order.ran_before(unit, line, at_any_time=True) if unit and self._downloads else {}
         known = self.order.start in ran  # else a framework calls the unit at any time
-        before = [words for at, begun, words in self._bringing if not known or begun <= ran.get(at, 0)]
+        before = [words for at, begun, words in self._downloads if not known or begun <= ran.get(at, 0)]
         names = re.findall("[^/.]{3,}", text.lower()) if calls.OF_WEIGHTS.fullmatch(text) else [""]
         if any(not words or any(each in words for each in names) for words in before):
             return True
-        return None if before else False  # weights that none speaks of are put there by the user
+        return None if before else False  # the user supplies weights that no download mentions
 
-    def _empties(self, made: ParsedCall) -> bool:
-        """Return whether a call makes a folder anew that a call in any case removes before it, and so needs."""
+    def _recreates(self, made: ParsedCall) -> bool:
+        """Return whether a call recreates a folder that an earlier call always deletes, and which thus must exist."""
         module, folder = self._module_at(made.unit[0]), [ast.dump(each) for each in calls.made_paths(made.node)]
         module = module if calls.called_names(made.node)[1] in calls.FOLDERS else None
         before = module.flow.around(made.unit[1], made.node.lineno) if module else ()

@@ -1,4 +1,4 @@
-"""Loops over lists and tables that the code has written: what their variables stand for in each pass."""
+"""Find the values of a loop's variables in each pass, for loops over lists and tables written in the code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Loops:
         return found
 
     def _rows(self, over: ast.expr, unit: Unit, module: Module) -> Iterator[list[Binding]]:
-        """Yield what a loop gets in each pass: an item of a list, or a table's key, its value or both."""
+        """Yield the values of each pass: an item of a list, or a table's key, its value or both."""
         owner, part = over, ""
         if isinstance(over, ast.Call) and isinstance(over.func, ast.Attribute) and not over.args:
             owner, part = over.func.value, over.func.attr
@@ -74,7 +74,7 @@ class Loops:
 
 @lru_cache(maxsize=64)
 def _is_changed(source: bytes, name: str) -> bool:
-    """Return whether code may add or take a row of a table."""
+    """Return whether code may add or remove a row of a table."""
     name = re.escape(name)
     changes = rf"\b{name}(\.(?!items\(|keys\(|values\(|get\()\w+\(|\[[^]\n]{{0,99}}\]\s*=[^=])|\bdel .*\b{name}\b"
     return bool(name and re.search(changes.encode(), source))
@@ -82,7 +82,7 @@ def _is_changed(source: bytes, name: str) -> bool:
 
 @lru_cache(maxsize=64)
 def _bound_in(loop: ast.For) -> tuple[set[str], bool]:
-    """Return the names that a loop's body sets or takes, and whether a pass may be left early or not be made."""
+    """Return the names that a loop's body binds, and whether a pass may end early or be skipped."""
     inside = [each for part in loop.body for each in ast.walk(part)]
     names = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
     names |= {each.arg for each in inside if isinstance(each, ast.arg)}

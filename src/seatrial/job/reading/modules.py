@@ -210,7 +210,7 @@ _PACKAGES = {"sklearn": "scikit-learn", "torchaudio": "torch", "keras": "tensorf
 
 
 class Lost(NamedTuple):
-    """Hold a removed name's package, the release that a bound excludes, a release without the name, and its heir."""
+    """Hold a removed name's package, the release that a bound excludes, a release without it, and its replacement."""
 
     package: str
     before: str

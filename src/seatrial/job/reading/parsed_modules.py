@@ -167,7 +167,7 @@ class ParsedModules:
             raise unreadable(error, path)
 
     def refuse_broken(self, always: Collection[Unit]) -> None:
-        """Refuse a file that is not Python and that every run imports; ``always``: units that do run. TargetError."""
+        """Raise TargetError for a file that is not Python and that every run imports. ``always``: units that run."""
         for path, error in self.broken.items():
             if error.grammar and (path, "") in always and not self.any_python:
                 raise unreadable(error, path)

@@ -533,9 +533,9 @@ class ProjectReader:
                 self.nodes.note_perhaps(module, unit, seen.tests, name, where)
             elif not is_own:
                 if seen.certain:
-                    self.reading.stand_ins.discard(name)
+                    self.reading.fallbacks.discard(name)
                 elif name not in self.reading.needed:
-                    self.reading.stand_ins.add(name)
+                    self.reading.fallbacks.add(name)
                 self.reading.needed.setdefault(name, where)
 
 

@@ -55,7 +55,7 @@ _STARTED = regex(r"(?:^|[\s;&])(?:python[\d.]*|torchrun)\s(?:-\S*\s)*([\w./-]+\.
 _USUAL = {"np": "numpy", "pd": "pandas", "xr": "xarray", "tf": "tensorflow"}
 #: Prefix of a sign for a name that has a row in the tables, and of all names of Keras.
 NAMED = "named:"
-#: Begins the sign of such a name that the code sets itself: ``np.float = float``.
+#: Prefix of the sign of such a name that the code sets itself: ``np.float = float``.
 SET_AGAIN = "set-again:"
 
 #: Characters of a literal path; longer text is something else.
@@ -134,7 +134,7 @@ def _of_a_text(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_a_full_name(node: ast.Call, names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Look a call up by the name that its function has in its package."""
+    """Yield the signs of a call by the full name of its function."""
     full = full_name(called := dotted(node.func), names)
     if called == "setattr" and len(node.args) > 1:
         again = full_name(f"{dotted(node.args[0])}.{literal(node.args[1])}", names)
@@ -181,7 +181,7 @@ def full_name(name: str, names: Mapping[str, str]) -> str:
 
 
 def _is_lost(name: str, *, imported: bool = False) -> bool:
-    """Return whether a package lost a name, or Python one of a module that is ``imported``."""
+    """Return whether a package removed a name, or Python did from a module that is ``imported``."""
     gone = lost(name)
     return name in _ONCE or (gone is not None and (imported or gone.package != "python"))
 

@@ -127,11 +127,11 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
             way = "srun sets it for each rank; torchrun sets RANK and WORLD_SIZE" if of_rank else way
             yield f"{where} needs the variable {name}, which is not set: {way}"
     local = [(each[6:], where) for each, where in script.remote.items() if each.startswith("local.")]
-    way = "" if job.backend == "k8s" else "--network host, or "
+    way = "" if job.backend == "k8s" else "--network host or "
     is_shared = re.match("host$|container:", job.network or "") or job.own  # a pod's containers share localhost
     is_told = any(re.search(r"(UR[IL]|HOST|ADDR|SERVER|ENDPOINT).*=|://", f"{k}={v}") for k, v in job.env.items())
     for place, where in () if is_shared or is_told else local:
-        yield f"{where} connects to {place}, which is the container itself: {way}the service's own address"
+        yield f"{where} connects to {place}, the container itself, not the host: use {way}the service's address"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
         flags = " ".join(f"{'--secret' if SECRET.search(each) else '-e'} {each}" for each in names)

@@ -56,7 +56,7 @@ def did_nothing(run: RunEvidence) -> Finding | None:
     known = by_id("did-nothing")
     if not output.lines and _has_no_code(run.plan):
         evidence = [f"{run.plan.job.target.value} has no line of code"]
-        cause = "The script is empty, or has comments alone: perhaps it is not saved yet"
+        cause = "The script is empty or has only comments: perhaps it is not saved yet"
         return known.finding(evidence, cause=cause, fix="save it, then: seatrial run …")
     if _ASKS_FOR_WORDS & set(run.plan.job.target.args):
         return None

@@ -62,7 +62,7 @@ def _open_file(path: Path, device: torch.device, max_batch: int, name: str | Non
         opener = open_onnx if path.suffix == ".onnx" else open_pt2
         return opener(path, device, max_batch=max_batch, name=name)
     if path.suffix != ".safetensors":
-        message = f"{path.name} is of no kind that is served: .pt2, .onnx, .safetensors of a recipe"
+        message = f"{path.name} cannot be served: expected .pt2, .onnx, or .safetensors of a recipe"
         raise ServeError(message, fix="seatrial export RUN --to pt2")
     examples = examples_of(path)
     recipe = examples.recipe if examples else ""
@@ -117,7 +117,7 @@ def _open_text(recipe: str, path: Path, device: torch.device, max_batch: int, na
     def same_weights() -> None:
         saved = examples_path(path)
         if digest.result() != examples.weights:
-            message = f"{saved.name} is of other weights than {path.name}: one of them is from another training"
+            message = f"{saved.name} belongs to other weights than {path.name}: they are from different trainings"
             raise ServeError(message, fix=f"seatrial run {recipe}, or delete {saved}")
 
     return model(examples=(texts, examples.outputs["logits"].softmax(1).numpy()), check=same_weights)

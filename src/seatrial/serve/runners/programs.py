@@ -102,7 +102,7 @@ class TensorModel:
             if output.ndim == 0 or len(output) != len(filled):
                 given = f"the model gives an output of shape {output.shape} for a batch of {len(filled)}"
                 fix = "export it with a batch as the first dimension of inputs and outputs"
-                raise ServeError(f"{given}: its first dimension has to be the batch", fix=fix)
+                raise ServeError(f"{given}: its first dimension must be the batch", fix=fix)
         return outputs
 
     def _specs(self, inputs: tuple[TensorSpec, ...], names: Sequence[str]) -> tuple[TensorSpec, ...]:
@@ -251,7 +251,7 @@ def _specs(path: Path, given: Sequence[tuple[str, Any, Sequence[Any]]]) -> tuple
         specs.append(TensorSpec(name, known, sides[1:]))
         batches.add(sides[0])
     if len(batches) != 1:
-        raise ServeError(f"the inputs of {path.name} have different first dimensions: the first has to be the batch")
+        raise ServeError(f"the inputs of {path.name} have different first dimensions: the first must be the batch")
     batch = batches.pop()
     return tuple(specs), None if batch < 0 else batch
 

@@ -88,7 +88,7 @@ def scheduled(scheduler: Any, optimizer: Any, steps: int, every: int) -> list[di
     """
     name = type(scheduler).__name__
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-        message = f"{name} follows the test loss, which no step knows"
+        message = f"{name} needs the test loss, which is unknown during a step"
         raise InputError(message, fix="a schedule over the steps: cosine()")
     if getattr(scheduler, "optimizer", optimizer) is not optimizer:
         raise InputError(f"the {name} belongs to another optimizer than the one given")

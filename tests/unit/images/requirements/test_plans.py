@@ -585,7 +585,7 @@ def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
     ("code", "asked", "python", "warned"),
     [
         ("import binhex", "", "3.10", []),
-        ("import imp", "3.12", "3.12", ["train.py:1 imports imp, which Python 3.12 removed, and the plan has"]),
+        ("import imp", "3.12", "3.12", ["train.py:1 imports imp, which Python 3.12 removed; the plan has"]),
         ("parser = Parser()\nparser.add('--lr', help='rate')", "", "3.11", []),
         ("import xdrlib", "3.12", "3.12", []),
         ("from collections import Mapping", "", "3.9", []),
@@ -595,7 +595,7 @@ def test_tensorflow_next_to_jax_gets_its_cpu_build_unless_it_computes(
             "import time\ntime.clock()",
             "",
             "3.11",
-            ["train.py:2 time.clock, which Python 3.8 removed, and the plan has"],
+            ["train.py:2 time.clock, which Python 3.8 removed; the plan has"],
         ),
         ("import time\ntry:\n    time.clock()\nexcept AttributeError:\n    pass", "", "3.11", []),
         ("import sys\nif sys.version_info[0] < 3:\n    print(sys.maxint)", "", "3.11", []),

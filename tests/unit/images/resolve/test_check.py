@@ -479,7 +479,7 @@ def test_a_module_of_a_repository_that_a_page_names_is_not_to_be_written(plan: A
     file.write_text("git clone https://github.com/someone/strange-things.git\n")
     [missing] = plan("plain\n", ScriptFacts(imports=("strange_things",))).warnings
     way = 'requirements = ["git+https://github.com/someone/strange-things"]'
-    assert missing.endswith(f"if that is it, in seatrial.toml: [image] {way}")
+    assert missing.endswith(f"if that is it, add in seatrial.toml: [image] {way}")
 
 
 def test_a_module_is_not_denied_while_a_listed_package_is_unread(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
