@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from seatrial.job.reading.flow import COMPREHENSIONS, FunctionNode, statements
-from seatrial.job.reading.signs import dotted, imported_names
 
 
 def early_reads(body: Sequence[ast.stmt], elsewhere: Collection[str]) -> list[ast.Name]:
@@ -68,16 +67,3 @@ def _stored(node: ast.AST) -> Iterator[str]:
         else:
             names = (getattr(each, "name", None), getattr(each, "rest", None))
             yield from (name for name in names if isinstance(name, str))
-
-
-def rebound(body: Sequence[ast.stmt]) -> set[str]:
-    """Return the names, ``pkg.Net`` too, that a module's code binds to anything but one import, in whichever scope."""
-    found, imports = set[str](), dict[str, str]()
-    for node in (each for statement in body for each in ast.walk(statement)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {name for name, full in imported_names(node).items() if imports.setdefault(name, full) != full}
-        elif isinstance(node, FunctionNode | ast.ClassDef | ast.arg):
-            found.add(node.arg if isinstance(node, ast.arg) else node.name)
-        elif isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.expr):
-            found.add(dotted(node))
-    return found

@@ -331,8 +331,7 @@ def _members(test: ast.expr) -> _Members | None:
 def _mention(module: Module, unit: str, tests: Tests, names: str) -> bool:
     """Return whether tests mention one of these dotted names, directly or by a name that the code assigns."""
     seen = [each for test, _ in tests or () for each in ast.walk(test)]
-    values = [module.flow.assigned(each) for each in ("", unit)]
-    seen += [each for node in seen for own in values for each in own.get(dotted(node), ()) if each]
+    seen += [v for node in seen for at in ("", unit) for v in module.flow.assigned(at).get(dotted(node), ()) if v]
     return any(re.search(names, dotted(each)) for node in seen for each in ast.walk(node))
 
 

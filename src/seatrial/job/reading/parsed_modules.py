@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from seatrial.errors import TargetError
-from seatrial.job.reading.assignments import early_reads, rebound
-from seatrial.job.reading.flow import COMPREHENSIONS, Flow, Tests, parameters
+from seatrial.job.reading.assignments import early_reads
+from seatrial.job.reading.flow import COMPREHENSIONS, Flow, FunctionNode, Tests, parameters
 from seatrial.job.reading.modules import find_module, folders_of, is_file
-from seatrial.job.reading.signs import SETS, dotted, full_name, last_name
+from seatrial.job.reading.signs import SETS, dotted, full_name, imported_names, last_name
 from seatrial.system.project_files import read_bytes, read_sources
 from seatrial.system.source import MAX_BYTES, MOST_MARKS, UnreadableSourceError, marks, parse_source
 from seatrial.system.text import as_typed, regex
@@ -80,7 +80,16 @@ class Module:
 
     @cached_property
     def rebound(self) -> set[str]:
-        return rebound(self.flow.body(""))
+        """Return the names, ``pkg.Net`` too, that the code binds to anything but one import, in whichever scope."""
+        found, imports = set[str](), dict[str, str]()
+        for node in (each for statement in self.flow.body("") for each in ast.walk(statement)):
+            if isinstance(node, Import):
+                found |= {name for name, full in imported_names(node).items() if imports.setdefault(name, full) != full}
+            elif isinstance(node, FunctionNode | ast.ClassDef | ast.arg):
+                found.add(node.arg if isinstance(node, ast.arg) else node.name)
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                found.add(dotted(node))
+        return found
 
     def bind(self, table: dict[str, _T], name: str, value: _T) -> None:
         """Note what a name stands for in ``bound`` or ``types``, or in ``unclear`` once it stands for two things."""
