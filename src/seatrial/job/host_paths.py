@@ -315,7 +315,7 @@ def _maker(job: Job, wanted: str, reader: str) -> str:
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            rest, named = re.subn(path_of, "", line) if name in line else ("", 0)  # its own words are no sign
+            rest, named = re.subn(path_of, "", line) if name in line else ("", 0)  # its own words tell nothing
             place = f"{path.relative_to(job.project)}:{number}" if named and makes.search(rest) else reader
             if place != reader and not re.search(rf"(?<!down)(?<!up)(load|read)(_\w+)?\([^;|]*{path_of}", line):
                 return f"; {place} may create it"

@@ -129,8 +129,8 @@ def without_variables(job: Job, script: ScriptFacts, env: Mapping[str, str], hos
     local = [(each[6:], where) for each, where in script.remote.items() if each.startswith("local.")]
     way = "" if job.backend == "k8s" else "--network host or "
     is_shared = re.match("host$|container:", job.network or "") or job.own  # a pod's containers share localhost
-    is_told = any(re.search(r"(UR[IL]|HOST|ADDR|SERVER|ENDPOINT).*=|://", f"{k}={v}") for k, v in job.env.items())
-    for place, where in () if is_shared or is_told else local:
+    is_typed = any(re.search(r"(UR[IL]|HOST|ADDR|SERVER|ENDPOINT).*=|://", f"{k}={v}") for k, v in job.env.items())
+    for place, where in () if is_shared or is_typed else local:
         yield f"{where} connects to {place}, the container itself, not the host: use {way}the service's address"
     if names := [each for each in read if each in host.env and each not in known]:
         shown = ", ".join(f"{each} ({read[each]})" for each in names[:_MOST_NAMED])
