@@ -297,7 +297,9 @@ def _like(path: Path) -> str:
     if link := next((each for each in (path, *path.parents) if each.is_symlink() and not each.exists()), None):
         return f"; {link.name} is a link to {link.readlink()}"
     if pointer := next((each.name for each in (path, *path.parents) if Path(f"{each}.dvc").is_file()), None):
-        return f"; {pointer}.dvc points to it: dvc pull"
+        configs = [each for above in path.parents if (each := above / ".dvc/config").is_file()]
+        pulls = any(re.search(r"(?m)^\s*url\s*=", each.read_text(errors="replace")) for each in configs)
+        return f"; {pointer}.dvc points to it{': dvc pull' if pulls else ', but .dvc/config names no remote'}"
     names = [each.name for each in path.parent.glob(f"*{path.suffix}*")] if path.suffix in CONFIGURATION else []
     found = difflib.get_close_matches(path.name, sorted(names))
     return f"; next to it: {', '.join(found)}" if found else ""
@@ -315,7 +317,8 @@ def _maker(job: Job, wanted: str, reader: str) -> str:
     for path in (each for each in _sources(job) if each.suffix != ".md"):
         lines = (line for text in read_sources([path], job.project, _MOST_SEARCHED) for line in text.splitlines())
         for number, line in enumerate(lines, 1):
-            rest, named = re.subn(path_of, "", line) if name in line else ("", 0)  # its own words tell nothing
+            is_code = name in line and not line.lstrip().startswith("#")
+            rest, named = re.subn(path_of, "", line) if is_code else ("", 0)  # its own words tell nothing
             place = f"{path.relative_to(job.project)}:{number}" if named and makes.search(rest) else reader
             if place != reader and not re.search(rf"(?<!down)(?<!up)(load|read)(_\w+)?\([^;|]*{path_of}", line):
                 return f"; {place} may create it"

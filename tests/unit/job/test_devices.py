@@ -253,7 +253,7 @@ def test_a_suffix_that_the_code_adds_where_it_lacks_is_part_of_the_file(tmp_path
 
 def test_a_missing_file_has_what_is_like_it_and_no_longer_name_in_a_line(tmp_path: Path) -> None:
     target = target_of(tmp_path, "open('y.csv')\nopen('y.json')\nopen('data/v1/z.csv')\n")
-    (tmp_path / "prepare.py").write_text('open("last_y.csv", "w")\n')
+    (tmp_path / "prepare.py").write_text('open("last_y.csv", "w")\n# open("y.csv", "w")\n')
     (tmp_path / "y.json.sample").touch()
     (tmp_path / "data").mkdir()
     (tmp_path / "data/v1.dvc").write_text("outs:\n- path: v1\n")
@@ -261,7 +261,10 @@ def test_a_missing_file_has_what_is_like_it_and_no_longer_name_in_a_line(tmp_pat
     table, settings, tracked = (next(missing_inputs(Job(project=tmp_path, target=target), [each])) for each in reads)
     assert table.endswith("y.csv, which the project does not have")
     assert settings.endswith("; next to it: y.json.sample")
-    assert tracked.endswith("; v1.dvc points to it: dvc pull")
+    assert tracked.endswith("; v1.dvc points to it, but .dvc/config names no remote")
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc/config").write_text("['remote \"store\"']\n    url = s3://models\n")
+    assert next(missing_inputs(Job(project=tmp_path, target=target), [reads[2]])).endswith("points to it: dvc pull")
 
 
 @pytest.mark.parametrize(
