@@ -1,4 +1,4 @@
-"""What loops over written lists and tables read, make and demand in each pass."""
+"""Reads, writes and checks in each pass of loops over written lists and tables."""
 
 from __future__ import annotations
 
