@@ -95,11 +95,17 @@ def test_a_script_that_leads_out(project: Path, make: Callable[[Path], None]) ->
     assert isinstance(one_case(planned, project), TargetError)
 
 
-@pytest.mark.parametrize("make", [fifo, folder, device, nowhere, outside, huge, no_text])
+@pytest.mark.parametrize("make", [fifo, folder, device, nowhere, outside, huge])
 def test_an_imported_module_is_passed_over(project: Path, make: Callable[[Path], None]) -> None:
     (project / "train.py").write_text("import helper\nimport transformers\n")
     make(project / "helper.py")
     assert one_case(planned, project) is None
+
+
+def test_an_imported_module_that_is_no_text_is_refused(project: Path) -> None:
+    (project / "train.py").write_text("import helper\nimport transformers\n")
+    no_text(project / "helper.py")
+    assert "helper.py:2: (unicode error)" in str(one_case(planned, project))
 
 
 def test_a_relative_import_does_not_climb_out(project: Path) -> None:

@@ -145,7 +145,7 @@ REFUSED = {
     ),
     "LBFGS": (parts, {"optimizer": torch.optim.LBFGS(MODEL.parameters())}, "LBFGS evaluates the loss several times"),
     "schedule too short": (schedule, lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=5), r"fix: one of 9 steps"),
-    "schedule of the test loss": (schedule, schedulers.ReduceLROnPlateau, "follows the test loss"),
+    "schedule of the test loss": (schedule, schedulers.ReduceLROnPlateau, "needs the test loss"),
     "longer than our schedule": (train_longer, lambda _: cosine(), LONGER),
     "longer than torch's schedule": (train_longer, lambda optimizer: schedulers.StepLR(optimizer, 5), LONGER),
     "schedule not called": (make, {"schedule": cosine}, r"cosine\(\), with its parentheses"),
