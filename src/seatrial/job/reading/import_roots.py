@@ -6,7 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from seatrial.job.reading.constants import ANY, Text
@@ -57,6 +57,8 @@ class ImportRoots:
         self.found_under: dict[Path, None] = {}
         self.missing: dict[str, Missing] = {}
         self._located: dict[tuple[str, Path | None], list[tuple[Path, Path] | None] | None] = {}
+        self._has_folder: Callable[[Path, str], bool] = cache(lambda root, name: is_folder(root / name))
+        self._has_cython: Callable[..., bool] = cache(lambda name, *roots: _is_cython(name, [*roots]))
 
     @property
     def exhausted(self) -> bool:
@@ -83,7 +85,7 @@ class ImportRoots:
         such as ``wandb/``: an installed package of that name goes before it.
         """
         first, around = {self.start.parent, self.project, self.project / "src"}, module.path.parent
-        is_bare = any(is_folder(root / top) for root in (*self.absolute, around) if root not in first)
+        is_bare = any(self._has_folder(root, top) for root in (*self.absolute, around) if root not in first)
         return is_bare or (is_file(around / f"{top}.py") and b"sys.path" in module.source)
 
     def resolved(
@@ -105,10 +107,10 @@ class ImportRoots:
                 return
             other = at(found[-1][0]) if found[-1] is not None else None
             lacking = [each for each in bound.values() if each not in (None, "*") and other and other.lacks(each)]
-            home = found[0][1] if found[0] else next((each for each in roots if is_folder(each / parts[0])), None)
+            home = found[0][1] if found[0] else next((each for each in roots if self._has_folder(each, parts[0])), None)
             guessed = roots is absolute and home not in (None, self.start.parent, self.project, *self.placed)
             is_module = isinstance(node, ast.Import) or name == node.module  # and no name in a module
-            cython = found[-1] is None and _is_cython(".".join(parts), roots)
+            cython = found[-1] is None and self._has_cython(".".join(parts), *roots)
             folders = [root.joinpath(*parts[:-1]) for root in roots if len(parts) > 1]
             folders += [root / parts[0] for root in roots if len(parts) > 1 and is_empty(root / parts[0])]
             inside = is_module and (any(found[:-1]) or roots is not absolute or any(map(is_folder, folders)))
