@@ -9,7 +9,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 #: Lines and files of .py, .cu and .cuh under src.
-LINES, FILES = 96318, 505
+LINES, FILES = 96316, 505
 
 #: First words of docstrings that describe a result instead of an act, and how many functions may keep one: those of
 #: programs whose bytes decide the digest of an image, and help texts.

@@ -200,7 +200,7 @@ def _refuse_impossible(
     need = "a CDI spec" if facts.ignores_gpus_flag else "the NVIDIA Container Toolkit or a CDI spec"
     if facts.desktop and not driver.wsl:
         message = "Docker Desktop runs containers in a virtual machine that has no GPU"
-        cause = "the current Docker context is Docker Desktop's, not that of an engine on this host"
+        cause = "the current Docker context selects Docker Desktop instead of the engine on this host"
         raise GpuContractError(message, cause=cause, run="docker context use default")
     if any(gpu.mig for gpu in gpus):
         message = f"A MIG slice can be passed to a container only through {need}, which {engine} does not have"

@@ -115,10 +115,8 @@ class ParserWords:
                 if not whole and not all(is_constant(each, None) for each in values):
                     return  # it parses other words
             usual = tests and unit in constants.always and constants.likely and constants.likely(unit, tests)
-            parsed, always = (
-                parsed or (place if certain or usual else None),
-                always or (certain and unit in constants.always),
-            )
+            parsed = parsed or (place if certain or usual else None)
+            always = always or (certain and unit in constants.always)
         if parsed is None:
             return
         own = [each for each in self._options if each.startswith("--")]
